@@ -104,15 +104,18 @@ fn sections(epochs: u64, codec: &str, momentum: Momentum) -> String {
     let (schedule, local_steps) = match momentum {
         Momentum::LocalSteps => {
             let inner = "optimizer = { kind = \"sgd-momentum\", momentum = 0.9 }";
-            let local_steps = format!("[run.local_steps]\nsteps = 8\n{inner}\nschedule = {}", falling(0));
+            let local_steps =
+                format!("[scheme.synchronous.local_steps]\nsteps = 8\n{inner}\nschedule = {}", falling(0));
             ("{ peak = 1.0 }".to_owned(), local_steps)
         }
         Momentum::Optimizer | Momentum::Contributors => (falling(10), String::new()),
     };
     format!(
         r#"
-[run]
-model = {{ mlp = {{ hidden = [256] }} }}
+[model]
+kind = {{ mlp = {{ hidden = [256] }} }}
+
+[scheme.synchronous]
 target_batch_size = 1024
 micro_batch_size = {MICRO_BATCH}
 gradient_codec = {codec}

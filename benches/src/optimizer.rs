@@ -109,8 +109,10 @@ impl OptimizerSetup {
 fn sections() -> String {
     format!(
         r#"
-[run]
-model = {{ mlp = {{ hidden = [64] }} }}
+[model]
+kind = {{ mlp = {{ hidden = [64] }} }}
+
+[scheme.synchronous]
 target_batch_size = {TARGET}
 micro_batch_size = {MICRO_BATCH}
 gradient_codec = "f32"

@@ -14,10 +14,16 @@ const HANG: Duration = Duration::from_secs(3600);
 const CONFIG: &str = r#"
 [run]
 id = "shards"
-model = { mlp = { hidden = [32] } }
+
+[model]
+kind = { mlp = { hidden = [32] } }
+
+[data]
+shuffle_buffer_samples = 2000
+
+[scheme.synchronous]
 target_batch_size = 4096
 micro_batch_size = 64
-shuffle_buffer_samples = 2000
 
 [network]
 operator = "127.0.0.1:0"
@@ -77,7 +83,8 @@ pub(crate) async fn compare(args: &ShardArgs) -> Result<()> {
 }
 
 async fn measure(args: &ShardArgs, share: &str) -> Result<Cost> {
-    let sections = format!("{CONFIG}\n[data]\nshard_samples = {}\n", args.shard_samples);
+    let shards = format!("[data]\nshard_samples = {}\n", args.shard_samples);
+    let sections = CONFIG.replace("[data]\n", &shards);
     let mut test_run = TestRun::new(&sections)?;
     let backbone = test_run.backbone().await?;
     let manifest = backbone.status().await?.run.data.manifest;

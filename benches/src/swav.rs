@@ -40,7 +40,7 @@ pub(crate) struct SwavArgs {
 /// Prints the curves.
 pub(crate) async fn learn(args: &SwavArgs) -> Result<()> {
     let config = RunConfig::load(&args.config)?;
-    if !matches!(config.run.model, ModelKind::Swav { .. }) {
+    if !matches!(config.model.kind, ModelKind::Swav { .. }) {
         bail!("{} is no run that learns from pictures without their labels", args.config.display());
     }
     let data = Dataset::load(&config.data_sources(), &FileSpecs::fashion_mnist())?;
@@ -59,14 +59,14 @@ async fn train(
     data: &Dataset,
     rows: &mut Vec<Vec<String>>,
 ) -> Result<()> {
-    let run = &config.run;
+    let scheme = config.synchronous();
     let mut model = config.model_spec();
     model.seed = seed;
     let shape = DataShape::Images { shape: data.shape, n_classes: CLASS_NAMES.len() };
     let mut trainer = Trainer::new(&model, shape, ComputeDevice::cpu())?;
     let layout = trainer.layout().clone();
     let mut parameters = layout.initial_parameters(seed);
-    let mut optimizer = Optimizer::new(run.optimizer, &layout)?;
+    let mut optimizer = Optimizer::new(scheme.optimizer, &layout)?;
     let mut order = SampleOrder::new(data.train.labels.len(), seed);
     let (reference, test) = (first(&data.train, REFERENCE_SAMPLES), first(&data.test, TEST_SAMPLES));
     for epoch in 0..=args.steps {
@@ -81,12 +81,12 @@ async fn train(
         if epoch == args.steps {
             break;
         }
-        while u64::from(trainer.n_samples()) < u64::from(run.target_batch_size) {
-            let batch = order.batch(&data.train, run.micro_batch_size as usize);
+        while u64::from(trainer.n_samples()) < u64::from(scheme.target_batch_size) {
+            let batch = order.batch(&data.train, scheme.micro_batch_size as usize);
             trainer.accumulate_crops(&batch.images, epoch).await?;
         }
         let mean = trainer.take_mean_gradient().await?.context("a step without samples")?;
-        optimizer.step(&mut parameters, &mean.values, run.schedule.learning_rate(epoch))?;
+        optimizer.step(&mut parameters, &mean.values, scheme.schedule.learning_rate(epoch))?;
     }
     Ok(())
 }

@@ -145,7 +145,8 @@ pub(crate) async fn bytes(args: &VisitArgs) -> Result<()> {
     let mut rows = vec![heading.map(String::from).to_vec()];
     let codecs = ["\"f32\"", "\"f16\"", "\"int8\"", "\"int4\"", "{ top-k = { density = 0.01 } }"];
     for codec in codecs {
-        let (_test_run, backbone) = start(&format!("[run]\ngradient_codec = {codec}\n")).await?;
+        let (_test_run, backbone) =
+            start(&format!("[scheme.synchronous]\ngradient_codec = {codec}\n")).await?;
         let tab = open(args, &backbone).await?;
         tab.click("#toggle").await?;
         tab.until(&format!("value('accepted') >= {UPDATES}"), WAIT_MAX).await?;

@@ -6,8 +6,8 @@
 //! folder.
 
 mod access;
+mod aggregation;
 mod aggregators;
-mod averaging;
 mod bound;
 mod check;
 pub mod command;
@@ -23,6 +23,7 @@ mod link_speed;
 mod local_steps;
 mod recomputation;
 mod run_texts;
+mod scheme;
 mod telemetry;
 mod text;
 mod warnings;
@@ -34,9 +35,8 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use barnraise_learning::{Decay, DeviceChoice, OptimizerSpec, ScheduleSpec};
-use barnraise_protocol::TensorCodec;
-use barnraise_protocol::run::{GradientCodec, ModelKind, ModelSpec, SlowLinks};
+use barnraise_learning::DeviceChoice;
+use barnraise_protocol::run::{ModelKind, ModelSpec};
 use barnraise_relay::dht::DhtLimits;
 use barnraise_relay::{
     ConfigFileError, Environment, EnvironmentError, IpNetwork, Located, NodeLimits, TextSpan, parse_config,
@@ -46,14 +46,15 @@ use libp2p::Multiaddr;
 use serde::{Deserialize, Serialize};
 
 pub use self::access::{AccessSection, OidcSection};
+pub use self::aggregation::AggregationKind;
 pub use self::aggregators::{AggregatorsSection, ReducersAllowed};
-pub use self::averaging::{AggregationKind, AveragingSection};
 pub use self::bound::BindError;
 pub use self::contributions::ContributionsSection;
 pub use self::conversations::ConversationsSection;
 pub use self::link_speed::LinkSpeed;
 pub use self::local_steps::LocalStepsSection;
 pub use self::recomputation::RecomputationSection;
+pub use self::scheme::{SchemeSection, SynchronousSection};
 pub use self::telemetry::TelemetrySection;
 pub use self::text::{SourceSection, TextSection};
 pub use self::warnings::{Warning, warnings};
@@ -70,10 +71,14 @@ const SECRETS: &[&str] = &["contributions.database"];
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RunConfig {
-    /// The model and how it is trained.
+    /// Name and purpose of the run.
     pub run: RunSection,
-    /// The training data.
+    /// What is computed.
+    pub model: ModelSection,
+    /// What is learned from.
     pub data: DataSection,
+    /// How the parameters that several peers hold are kept in step.
+    pub scheme: SchemeSection,
     /// Checkpoints, journal and identity.
     pub storage: StorageSection,
     /// Addresses of the backbone, and limits of the page.
@@ -86,11 +91,9 @@ pub struct RunConfig {
     pub conversations: ConversationsSection,
     /// Limits of the DHT node.
     pub dht: DhtLimits,
-    /// Limits of contributions, and how they become one gradient.
-    pub averaging: AveragingSection,
     /// The other aggregators of the run.
     pub aggregators: AggregatorsSection,
-    /// The database of contributions.
+    /// Memory and database of contributions.
     pub contributions: ContributionsSection,
     /// The device of the backbone.
     pub device: DeviceSection,
@@ -101,7 +104,7 @@ pub struct RunConfig {
 }
 
 /// `[run]`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RunSection {
     /// Short name, the same for as long as the run lives: lower-case letters, digits and dashes.
@@ -110,34 +113,18 @@ pub struct RunSection {
     pub title: String,
     /// Purpose of the model, and its users.
     pub purpose: String,
+}
+
+/// `[model]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ModelSection {
     /// The network.
-    pub model: ModelKind,
+    pub kind: ModelKind,
     /// Seed of the initial weights and of the order of the samples.
     pub seed: u64,
-    /// Samples that all peers together accumulate for one optimizer step (DeDLOC §3.1).
-    pub target_batch_size: u32,
-    /// Samples in one forward and backward pass.
-    pub micro_batch_size: u32,
-    /// Samples in each peer's shuffle buffer (DeDLOC §3.3).
-    pub shuffle_buffer_samples: u32,
-    /// Codec of gradients.
-    pub gradient_codec: GradientCodec,
-    /// Codec of parameters.
-    pub state_codec: TensorCodec,
-    /// Whether gradients are of the parameters of one epoch before (DeDLOC §3.2, delayed parameter updates).
-    pub delayed_updates: bool,
     /// SPDX id of the model's licence; shown on the model's card only.
     pub license: Option<String>,
-    /// The optimizer.
-    pub optimizer: OptimizerSpec,
-    /// Its learning rate.
-    pub schedule: ScheduleSpec,
-    /// Codec of gradients over slow links.
-    pub slow_links: Option<SlowLinks>,
-    /// Local steps of contributors. `optimizer` is the outer one then.
-    pub local_steps: Option<LocalStepsSection>,
-    /// Recomputation of contributions.
-    pub recomputation: Option<RecomputationSection>,
 }
 
 /// `[data]`
@@ -152,6 +139,8 @@ pub struct DataSection {
     pub base_urls: Vec<String>,
     /// Samples in a shard.
     pub shard_samples: NonZeroUsize,
+    /// Samples in each peer's shuffle buffer (DeDLOC §3.3).
+    pub shuffle_buffer_samples: u32,
     /// Text to train on, in place of the pictures.
     pub text: Option<TextSection>,
 }
@@ -311,21 +300,13 @@ impl Default for RunSection {
             id: "fashion-mnist".into(),
             title: run_texts::PICTURES.title.into(),
             purpose: run_texts::PICTURES.purpose.into(),
-            model: ModelKind::LeNet,
-            seed: 1,
-            target_batch_size: 1024,
-            micro_batch_size: 64,
-            shuffle_buffer_samples: 2000,
-            gradient_codec: GradientCodec::F16,
-            state_codec: TensorCodec::F32,
-            delayed_updates: false,
-            license: None,
-            optimizer: OptimizerSpec::adam(),
-            schedule: ScheduleSpec { peak: 0.002, warmup_steps: 10, decay: Decay::Constant },
-            slow_links: None,
-            local_steps: None,
-            recomputation: None,
         }
+    }
+}
+
+impl Default for ModelSection {
+    fn default() -> Self {
+        Self { kind: ModelKind::LeNet, seed: 1, license: None }
     }
 }
 
@@ -336,6 +317,7 @@ impl Default for DataSection {
             cache: None,
             base_urls: BASE_URLS.map(str::to_owned).into(),
             shard_samples: NonZeroUsize::MIN.saturating_add(499),
+            shuffle_buffer_samples: 2000,
             text: None,
         }
     }
@@ -482,19 +464,32 @@ impl RunConfig {
         check::mistakes(self).into_iter().next().map_or(Ok(()), Err)
     }
 
+    /// The synchronous scheme.
+    pub fn synchronous(&self) -> &SynchronousSection {
+        let SchemeSection::Synchronous(scheme) = &self.scheme;
+        scheme
+    }
+
+    /// The synchronous scheme, to change.
+    pub fn synchronous_mut(&mut self) -> &mut SynchronousSection {
+        let SchemeSection::Synchronous(scheme) = &mut self.scheme;
+        scheme
+    }
+
     /// Most samples of one contribution: at most the target batch size.
     pub fn contribution_samples_max(&self) -> u32 {
-        self.averaging.contribution_samples_max.min(self.run.target_batch_size)
+        let scheme = self.synchronous();
+        scheme.contribution_samples_max.min(scheme.target_batch_size)
     }
 
     /// The model and the seed of its weights.
     pub fn model_spec(&self) -> ModelSpec {
-        ModelSpec { kind: self.run.model.clone(), seed: self.run.seed }
+        ModelSpec { kind: self.model.kind.clone(), seed: self.model.seed }
     }
 
     /// How the training set is split into shards.
     pub fn sharding(&self) -> Sharding {
-        Sharding { shard_samples: self.data.shard_samples, seed: self.run.seed }
+        Sharding { shard_samples: self.data.shard_samples, seed: self.model.seed }
     }
 
     /// Folder for downloads and encoded shards.
@@ -505,7 +500,7 @@ impl RunConfig {
     /// Source of the training data.
     pub fn data_source(&self) -> DataSource {
         match &self.data.text {
-            Some(text) => DataSource::Text(text.settings(self.run.seed)),
+            Some(text) => DataSource::Text(text.settings(self.model.seed)),
             None => DataSource::FashionMnist(self.data_sources()),
         }
     }

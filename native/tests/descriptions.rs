@@ -71,26 +71,27 @@ fn config() -> impl Strategy<Value = RunConfig> {
     ];
     let codecs = (gradient_codec(), slow_links, state_codec);
     (model(), sizes, codecs, momentum, (local_steps, recomputation, any::<bool>())).prop_map(
-        |(model, sizes, (gradient_codec, slow_links, state_codec), momentum, scheme)| {
+        |(model, sizes, (gradient_codec, slow_links, state_codec), momentum, steps)| {
             let (micro, target, contribution, buffer) = sizes;
-            let (local_steps, recomputation, delayed_updates) = scheme;
+            let (local_steps, recomputation, delayed_updates) = steps;
             let mut config = RunConfig::default();
-            let run = &mut config.run;
-            run.model = model;
-            (run.micro_batch_size, run.target_batch_size) = (micro, target);
-            (run.shuffle_buffer_samples, run.delayed_updates) = (buffer, delayed_updates);
-            (run.gradient_codec, run.state_codec) = (gradient_codec, state_codec);
-            run.slow_links =
+            config.model.kind = model;
+            config.data.shuffle_buffer_samples = buffer;
+            let scheme = config.synchronous_mut();
+            (scheme.micro_batch_size, scheme.target_batch_size) = (micro, target);
+            scheme.delayed_updates = delayed_updates;
+            (scheme.gradient_codec, scheme.state_codec) = (gradient_codec, state_codec);
+            scheme.slow_links =
                 slow_links.map(|(below_bytes_per_second, codec)| SlowLinks { below_bytes_per_second, codec });
-            run.optimizer = OptimizerSpec::SgdMomentum { momentum, nesterov: false, weight_decay: 0.0 };
-            run.local_steps = local_steps.map(|(steps, optimizer)| LocalStepsSection {
+            scheme.optimizer = OptimizerSpec::SgdMomentum { momentum, nesterov: false, weight_decay: 0.0 };
+            scheme.local_steps = local_steps.map(|(steps, optimizer)| LocalStepsSection {
                 steps,
                 optimizer,
                 schedule: ScheduleSpec::constant(0.01),
             });
-            run.recomputation = recomputation
+            scheme.recomputation = recomputation
                 .map(|is_on| RecomputationSection { share: if is_on { 0.1 } else { 0.0 }, tolerance: 0.05 });
-            config.averaging.contribution_samples_max = contribution;
+            scheme.contribution_samples_max = contribution;
             config
         },
     )
@@ -153,7 +154,7 @@ fn both_sides_agree_and_what_is_accepted_trains_a_step() {
                 n_trained.set(n_trained.get() + 1);
             }
             // Only the operator knows the optimizer.
-            (Err(error), Ok(_)) => prop_assert_eq!(error.key, "run.optimizer", "{}", error),
+            (Err(error), Ok(_)) => prop_assert_eq!(error.key, "scheme.synchronous.optimizer", "{}", error),
             (Err(error), Err(refused)) => prop_assert_eq!(error.key, refused.key(), "{}", error),
             (Ok(()), Err(refused)) => {
                 prop_assert!(false, "the operator accepts what is refused: {}", refused);

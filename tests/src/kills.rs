@@ -33,16 +33,20 @@ use crate::process::{BackboneProcess, TestRun};
 const RUN: &str = r#"
 [run]
 id = "killed"
-model = { mlp = { hidden = [8] } }
+
+[model]
+kind = { mlp = { hidden = [8] } }
+
+[data]
+shuffle_buffer_samples = 1000
+
+[scheme.synchronous]
 target_batch_size = 256
 micro_batch_size = 32
-shuffle_buffer_samples = 1000
 gradient_codec = "f32"
 state_codec = "f32"
 optimizer = { kind = "sgd-momentum", momentum = 0.0 }
 schedule = { peak = 0.25, warmup_steps = 0, decay = { kind = "constant" } }
-
-[averaging]
 contribution_samples_max = 1024
 samples_per_second_max = 4000000000
 collect_timeout = "2s"

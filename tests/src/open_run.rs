@@ -26,7 +26,11 @@ use crate::verdict::WindowSpeeds;
 pub const RUN: &str = r#"
 [run]
 id = "open-run"
-model = { mlp = { hidden = [64] } }
+
+[model]
+kind = { mlp = { hidden = [64] } }
+
+[scheme.synchronous]
 target_batch_size = 4096
 
 [network]

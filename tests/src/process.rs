@@ -456,22 +456,25 @@ fn tail(log: &Path) -> String {
 
 /// Configures a run for tests that are not about recomputation.
 fn recompute_nothing(config: &mut Table) {
-    let run = config.entry("run").or_insert_with(|| Table::new().into());
-    if let Some(run) = run.as_table_mut()
-        && !run.contains_key("recomputation")
+    let scheme = config.entry("scheme").or_insert_with(|| Table::new().into());
+    let Some(scheme) = scheme.as_table_mut() else { return };
+    let scheme = scheme.entry("synchronous").or_insert_with(|| Table::new().into());
+    if let Some(scheme) = scheme.as_table_mut()
+        && !scheme.contains_key("recomputation")
     {
         let off = Table::from_iter([("share".to_owned(), 0.0.into()), ("tolerance".to_owned(), 0.05.into())]);
-        run.insert("recomputation".into(), off.into());
+        scheme.insert("recomputation".into(), off.into());
     }
 }
 
 /// Takes [`recompute_nothing`] back.
 fn recompute_by_default(config: &mut Table) {
-    if let Some(run) = config.get_mut("run").and_then(toml::Value::as_table_mut) {
-        let is_off = run.get("recomputation").and_then(|section| section.get("share"))
+    let scheme = config.get_mut("scheme").and_then(|scheme| scheme.get_mut("synchronous"));
+    if let Some(scheme) = scheme.and_then(toml::Value::as_table_mut) {
+        let is_off = scheme.get("recomputation").and_then(|section| section.get("share"))
             == Some(&toml::Value::Float(0.0));
         if is_off {
-            run.remove("recomputation");
+            scheme.remove("recomputation");
         }
     }
 }

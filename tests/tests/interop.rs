@@ -34,7 +34,9 @@ const PAGE: &str = include_str!("../interop/index.html");
 const RUN: &str = r#"
 [run]
 id = "test-run"
-model = { mlp = { hidden = [32] } }
+
+[model]
+kind = { mlp = { hidden = [32] } }
 
 [network]
 upnp = false

@@ -7,13 +7,17 @@ use barnraise_tests::process::{BackboneProcess, PeerProcess, RelayProcess, TestR
 const RUN: &str = r#"
 [run]
 id = "test-run"
-model = { mlp = { hidden = [32] } }
+
+[model]
+kind = { mlp = { hidden = [32] } }
+
+[data]
+shuffle_buffer_samples = 1000
+
+[scheme.synchronous]
 target_batch_size = 256
 micro_batch_size = 32
-shuffle_buffer_samples = 1000
 schedule = { peak = 0.05, warmup_steps = 0, decay = { kind = "constant" } }
-
-[averaging]
 contribution_samples_max = 1024
 "#;
 

@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use barnraise_protocol::TensorCodec;
 use barnraise_protocol::matchmaking::{GROUP_SIZE_MIN, MEMBERS_MAX};
-use barnraise_swarm::matchmaking;
 use bytesize::ByteSize;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
@@ -15,6 +13,8 @@ use serde::{Deserialize, Serialize};
 use super::{Invalid, LinkSpeed};
 
 const TIMES: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
+/// What follows from the longest one is not out of [`TIMES`].
+const PATIENCE: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(300);
 const SPEEDS: RangeInclusive<ByteSize> = ByteSize::kib(1)..=ByteSize::tib(1);
 
 /// Which native peers may average parts.
@@ -36,8 +36,6 @@ pub enum ReducersAllowed {
 pub struct AggregatorsSection {
     /// The other aggregators, each with its peer id. One without an address is looked up in the DHT.
     pub peers: Vec<Multiaddr>,
-    /// Codec of averages.
-    pub codec: TensorCodec,
     /// Most members of an averaging group. More aggregators, or ones that fail often, average in smaller groups in
     /// several rounds.
     pub group_members_max: usize,
@@ -50,50 +48,69 @@ pub struct AggregatorsSection {
     pub download_per_second: LinkSpeed,
     /// Bytes per second that it can send.
     pub upload_per_second: LinkSpeed,
-    /// An aggregator that is silent for this long counts as gone. One that usually sends regularly counts as gone
-    /// sooner, after a quarter of it at the earliest.
-    #[serde(with = "humantime_serde")]
-    pub silence: Duration,
-    /// Longest wait of an aggregator that has collected for one that has not, and for the leader's proposal of a group.
-    #[serde(with = "humantime_serde")]
-    pub gather_timeout: Duration,
-    /// Longest wait of an averaging for one member, in total.
+    /// Longest wait of an averaging for one member, in total. The other times follow from it, unless they are given.
     #[serde(with = "humantime_serde")]
     pub patience: Duration,
-    /// Longest silence of a reducer before another one takes over its part.
-    #[serde(with = "humantime_serde")]
-    pub reducer_timeout: Duration,
-    /// Longest duration of an averaging.
-    #[serde(with = "humantime_serde")]
-    pub deadline: Duration,
+    /// See [`Self::silence`].
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    pub silence: Option<Duration>,
+    /// See [`Self::gather_timeout`].
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    pub gather_timeout: Option<Duration>,
+    /// See [`Self::reducer_timeout`].
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    pub reducer_timeout: Option<Duration>,
+    /// See [`Self::deadline`].
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Duration>,
 }
 
 impl Default for AggregatorsSection {
     fn default() -> Self {
         Self {
             peers: Vec::new(),
-            codec: TensorCodec::F32,
             group_members_max: MEMBERS_MAX,
             reducers: ReducersAllowed::Nobody,
             reducer_peers: Vec::new(),
             download_per_second: LinkSpeed::Auto,
             upload_per_second: LinkSpeed::Auto,
-            silence: matchmaking::SILENCE,
-            gather_timeout: matchmaking::GATHER,
             patience: Duration::from_secs(5),
-            reducer_timeout: Duration::from_secs(12),
-            deadline: Duration::from_secs(60),
+            silence: None,
+            gather_timeout: None,
+            reducer_timeout: None,
+            deadline: None,
         }
     }
 }
 
 impl AggregatorsSection {
+    /// An aggregator that is silent for this long counts as gone. One that usually sends regularly counts as gone
+    /// sooner, after a quarter of it at the earliest.
+    pub fn silence(&self) -> Duration {
+        self.silence.unwrap_or(self.patience * 2)
+    }
+
+    /// Longest wait of an aggregator that has collected for one that has not, and for the leader's proposal of a group.
+    pub fn gather_timeout(&self) -> Duration {
+        self.gather_timeout.unwrap_or(self.patience * 6 / 5)
+    }
+
+    /// Longest silence of a reducer before another one takes over its part.
+    pub fn reducer_timeout(&self) -> Duration {
+        self.reducer_timeout.unwrap_or(self.patience * 12 / 5)
+    }
+
+    /// Longest duration of an averaging.
+    pub fn deadline(&self) -> Duration {
+        self.deadline.unwrap_or_else(|| (self.reducer_timeout() * 5).min(*TIMES.end()))
+    }
+
     /// Timeouts of an averaging.
     pub fn averaging(&self) -> barnraise_averaging::AveragingConfig {
         barnraise_averaging::AveragingConfig {
             patience: self.patience,
-            reducer_timeout: self.reducer_timeout,
-            deadline: self.deadline,
+            reducer_timeout: self.reducer_timeout(),
+            deadline: self.deadline(),
             ..barnraise_averaging::AveragingConfig::default()
         }
     }
@@ -118,9 +135,6 @@ impl AggregatorsSection {
         let n_others = self.peers.len();
         let want = format!("at most {others_max} others");
         Invalid::check("aggregators.peers", n_others <= others_max, want, n_others)?;
-        let good = self.codec.carries_state();
-        let want = "\"f32\", \"f16\" or \"int8\"";
-        Invalid::check("aggregators.codec", good, want, super::as_written(&self.codec))?;
         let sizes = usize::from(GROUP_SIZE_MIN)..=MEMBERS_MAX;
         Invalid::check_range("aggregators.group_members_max", self.group_members_max, sizes)?;
         let got = super::as_written(&self.reducers);
@@ -135,17 +149,30 @@ impl AggregatorsSection {
                 Invalid::check_range(key, speed, SPEEDS)?;
             }
         }
+        self.validate_times()
+    }
+
+    /// Each by itself, and those that have to follow each other.
+    fn validate_times(&self) -> Result<(), Invalid> {
+        Invalid::check_duration("aggregators.patience", self.patience, PATIENCE)?;
         for (key, got) in [
             ("aggregators.silence", self.silence),
             ("aggregators.gather_timeout", self.gather_timeout),
-            ("aggregators.patience", self.patience),
             ("aggregators.reducer_timeout", self.reducer_timeout),
             ("aggregators.deadline", self.deadline),
         ] {
-            Invalid::check_duration(key, got, TIMES)?;
+            got.map_or(Ok(()), |got| Invalid::check_duration(key, got, TIMES))?;
         }
+        let (reducer, deadline) = (self.reducer_timeout(), self.deadline());
+        let want =
+            format!("more than patience, {:?}: a reducer waits that long for one member", self.patience);
+        let is_after = self.patience < reducer;
+        Invalid::check("aggregators.reducer_timeout", is_after, want, format!("{reducer:?}"))?;
+        let want = format!("more than reducer_timeout, {reducer:?}: another reducer needs time for the part");
+        Invalid::check("aggregators.deadline", reducer < deadline, want, format!("{deadline:?}"))?;
+        // The order is that of the averaging; so are limits of its own.
         let checked = self.averaging().check();
-        checked.map_err(|error| Invalid::new("aggregators.deadline", error, format!("{:?}", self.deadline)))
+        checked.map_err(|error| Invalid::new("aggregators.deadline", error, format!("{deadline:?}")))
     }
 }
 
@@ -173,5 +200,59 @@ fn peer_id(address: &Multiaddr) -> Option<PeerId> {
     match address.iter().last() {
         Some(Protocol::P2p(peer)) => Some(peer),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_swarm::matchmaking;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_times_follow_from_patience_unless_they_are_given() {
+        let default = AggregatorsSection::default();
+        assert_eq!(
+            (default.silence(), default.gather_timeout()),
+            (matchmaking::SILENCE, matchmaking::GATHER)
+        );
+        assert_eq!((default.reducer_timeout(), default.deadline()), (12 * SECOND, 60 * SECOND));
+        for patience in [*PATIENCE.start(), 100 * SECOND, *PATIENCE.end()] {
+            let section = AggregatorsSection { patience, ..AggregatorsSection::default() };
+            assert_eq!(section.validate(), Ok(()), "{patience:?}");
+            assert!(
+                TIMES.contains(&section.deadline()) && TIMES.contains(&section.silence()),
+                "{patience:?}"
+            );
+        }
+        let given = AggregatorsSection {
+            reducer_timeout: Some(9 * SECOND),
+            silence: Some(SECOND),
+            ..AggregatorsSection::default()
+        };
+        assert_eq!(
+            (given.silence(), given.reducer_timeout(), given.deadline()),
+            (SECOND, 9 * SECOND, 45 * SECOND)
+        );
+    }
+
+    #[test]
+    fn times_that_contradict_each_other_are_refused_by_the_name_of_one() {
+        type TimesEdit = fn(&mut AggregatorsSection);
+        let broken: [(&str, TimesEdit); 4] = [
+            ("aggregators.reducer_timeout", |section| section.reducer_timeout = Some(5 * SECOND)),
+            ("aggregators.deadline", |section| section.deadline = Some(12 * SECOND)),
+            ("aggregators.deadline", |section| section.reducer_timeout = Some(3600 * SECOND)),
+            ("aggregators.patience", |section| section.patience = 301 * SECOND),
+        ];
+        for (key, break_it) in broken {
+            let mut section = AggregatorsSection::default();
+            break_it(&mut section);
+            assert_eq!(section.validate().unwrap_err().key, key);
+        }
     }
 }

@@ -13,7 +13,14 @@ use crate::storage::{Storage, StorageError};
 
 const NONE: &str = "(none)";
 /// Keys of the fixed values, in the order of the file.
-const KEYS: [&str; 6] = ["run.id", "run.seed", "run.model", "run.optimizer", "run.local_steps", "data.text"];
+const KEYS: [&str; 6] = [
+    "run.id",
+    "model.seed",
+    "model.kind",
+    "scheme.synchronous.optimizer",
+    "scheme.synchronous.local_steps",
+    "data.text",
+];
 
 /// Why a run cannot go on with this configuration.
 #[derive(Debug, thiserror::Error)]
@@ -58,12 +65,12 @@ struct BoundSource {
 impl RunConfig {
     /// The fixed values of this configuration. Blocking: reads the files of text.
     pub(super) fn bound_values(&self) -> Result<BoundValues, BindError> {
-        let local_steps = self.run.local_steps.as_ref().map_or(NONE, |_| "(there are some)");
+        let local_steps = self.synchronous().local_steps.as_ref().map_or(NONE, |_| "(there are some)");
         let values = [
             as_written(&self.run.id),
-            as_written(&self.run.seed),
-            as_written(&self.run.model),
-            as_written(&self.run.optimizer),
+            as_written(&self.model.seed),
+            as_written(&self.model.kind),
+            as_written(&self.synchronous().optimizer),
             local_steps.to_owned(),
             self.bound_data()?,
         ];
@@ -183,27 +190,27 @@ mod tests {
         assert_eq!(said(&config).await, Ok(()));
         let bound: [(Edit, &str, &str); 5] = [
             (|c| c.run.id = "other".into(), "run.id = \"other\"", "begun with \"fashion-mnist\""),
-            (|c| c.run.seed = 2, "run.seed = 2", "begun with 1,"),
+            (|c| c.model.seed = 2, "model.seed = 2", "begun with 1,"),
             (
-                |c| c.run.model = ModelKind::Mlp { hidden: vec![64] },
-                "run.model = { mlp = { hidden = [64] } }",
+                |c| c.model.kind = ModelKind::Mlp { hidden: vec![64] },
+                "model.kind = { mlp = { hidden = [64] } }",
                 "begun with \"le-net\"",
             ),
             (
-                |c| c.run.optimizer = OptimizerSpec::lamb(),
-                "run.optimizer = { kind = \"lamb\"",
+                |c| c.synchronous_mut().optimizer = OptimizerSpec::lamb(),
+                "scheme.synchronous.optimizer = { kind = \"lamb\"",
                 "{ kind = \"adam\", beta1 = 0.9, beta2 = 0.999,",
             ),
             (
                 |c| {
-                    c.run.local_steps = Some(
+                    c.synchronous_mut().local_steps = Some(
                         toml::from_str(
                             "steps = 2\noptimizer = { kind = \"adam\" }\nschedule = { peak = 0.1 }",
                         )
                         .unwrap(),
                     );
                 },
-                "run.local_steps = (there are some)",
+                "scheme.synchronous.local_steps = (there are some)",
                 "begun with (none)",
             ),
         ];
@@ -216,10 +223,10 @@ mod tests {
             }
         }
         let free: [Edit; 4] = [
-            |c| c.run.schedule = ScheduleSpec::constant(0.1),
-            |c| c.run.gradient_codec = GradientCodec::Int8,
-            |c| c.run.target_batch_size = 4096,
-            |c| c.averaging.contribution_samples_max = 64,
+            |c| c.synchronous_mut().schedule = ScheduleSpec::constant(0.1),
+            |c| c.synchronous_mut().gradient_codec = GradientCodec::Int8,
+            |c| c.synchronous_mut().target_batch_size = 4096,
+            |c| c.synchronous_mut().contribution_samples_max = 64,
         ];
         for edit in free {
             let mut edited = config.clone();

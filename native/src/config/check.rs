@@ -4,13 +4,12 @@
 
 use std::time::Duration;
 
-use barnraise_learning::OptimizerSpec;
 use barnraise_protocol::access::AccessMode;
 use barnraise_protocol::run::ModelKind;
 use barnraise_relay::server::is_host_name;
 use libp2p::multiaddr::Protocol;
 
-use super::{Invalid, NetworkSection, RunConfig, RunSection, StorageSection, as_written};
+use super::{Invalid, NetworkSection, RunConfig, StorageSection, as_written};
 
 const LICENSE_CHARS_MAX: usize = 64;
 /// Two files for each, as large as the model.
@@ -21,11 +20,13 @@ const SHARD_SAMPLES_MAX: usize = 50_000;
 /// The first mistake of each part.
 pub(super) fn mistakes(config: &RunConfig) -> Vec<Invalid> {
     let parts = [
-        run(&config.run),
+        license(config),
+        config.synchronous().validate(),
         // Of data and model that do not fit each other the first check says more.
-        data(config).and_then(|()| super::description::validate(config)).and_then(|()| momentum(&config.run)),
+        data(config)
+            .and_then(|()| super::description::validate(config))
+            .and_then(|()| config.synchronous().validate_momentum()),
         super::recomputation::validate(config),
-        config.averaging.validate(),
         config.aggregators.validate(),
         storage(&config.storage),
         network(&config.network),
@@ -100,41 +101,22 @@ fn data(config: &RunConfig) -> Result<(), Invalid> {
         let want = "nothing beside [data.text], which says itself where its files are";
         return Err(Invalid::new("data.folder", want, format!("{:?}", folder.display().to_string())));
     }
-    let is_transformer = matches!(config.run.model, ModelKind::Albert { .. });
+    let is_transformer = matches!(config.model.kind, ModelKind::Albert { .. });
     let want = match config.data.text {
         Some(_) => "{ albert = … }, as [data.text] says what to learn from",
         None => "another one without [data.text]",
     };
     let is_suited = is_transformer == config.data.text.is_some();
-    Invalid::check("run.model", is_suited, want, as_written(&config.run.model))
+    Invalid::check("model.kind", is_suited, want, as_written(&config.model.kind))
 }
 
-/// What participants are not told.
-fn run(run: &RunSection) -> Result<(), Invalid> {
-    if let Some(license) = &run.license {
-        let known = |c: char| c.is_ascii_alphanumeric() || "-.+".contains(c);
-        let good = (1..=LICENSE_CHARS_MAX).contains(&license.len()) && license.chars().all(known);
-        let want = "an SPDX id, such as \"mit\" or \"cc-by-4.0\", or \"LicenseRef-\" and a name of your own";
-        let is_known = good && super::license::is_known(license);
-        Invalid::check("run.license", is_known, want, format!("{license:?}"))?;
-    }
-    run.optimizer
-        .validate()
-        .map_err(|error| Invalid::new("run.optimizer", error, as_written(&run.optimizer)))?;
-    run.schedule.validate().map_err(|error| Invalid::new("run.schedule", error, as_written(&run.schedule)))
-}
-
-/// Contributors that apply the momentum take it from the optimizer, which they are not told.
-fn momentum(run: &RunSection) -> Result<(), Invalid> {
-    let (momentum, _) = run.gradient_codec.momentum();
-    let is_plain = matches!(run.optimizer, OptimizerSpec::SgdMomentum { momentum: 0.0, .. });
-    Invalid::check(
-        "run.optimizer",
-        momentum == 0.0 || is_plain,
-        "{ kind = \"sgd-momentum\", momentum = 0.0 }, as contributors apply the momentum of gradient_codec: one of \
-         them has it",
-        as_written(&run.optimizer),
-    )
+fn license(config: &RunConfig) -> Result<(), Invalid> {
+    let Some(license) = &config.model.license else { return Ok(()) };
+    let known = |c: char| c.is_ascii_alphanumeric() || "-.+".contains(c);
+    let good = (1..=LICENSE_CHARS_MAX).contains(&license.len()) && license.chars().all(known);
+    let want = "an SPDX id, such as \"mit\" or \"cc-by-4.0\", or \"LicenseRef-\" and a name of your own";
+    let is_known = good && super::license::is_known(license);
+    Invalid::check("model.license", is_known, want, format!("{license:?}"))
 }
 
 pub(super) fn text(key: &'static str, got: &str, chars_max: usize) -> Result<(), Invalid> {
@@ -155,7 +137,7 @@ mod tests {
 
     use super::super::LocalStepsSection;
     use super::*;
-    use crate::config::{RecomputationSection, TextSection};
+    use crate::config::{RecomputationSection, SynchronousSection, TextSection};
 
     type ConfigEdit = fn(&mut RunConfig);
 
@@ -182,9 +164,9 @@ mod tests {
     #[test]
     fn as_many_local_steps_are_taken_as_a_target_batch_has() {
         let mut config = RunConfig::default();
-        config.run.local_steps = Some(local_steps(16, OptimizerSpec::adam()));
+        config.synchronous_mut().local_steps = Some(local_steps(16, OptimizerSpec::adam()));
         assert_eq!(config.validate(), Ok(()));
-        config.averaging.contribution_samples_max = 512;
+        config.synchronous_mut().contribution_samples_max = 512;
         let error = config.validate().unwrap_err().to_string();
         assert!(error.contains("1 to 8") && error.contains("a contribution of 512"), "{error}");
     }
@@ -193,9 +175,9 @@ mod tests {
     fn a_few_local_steps_are_recomputed() {
         let sgd = OptimizerSpec::SgdMomentum { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
         let mut config = RunConfig::default();
-        config.run.recomputation = recomputation(0.1, 0.02);
-        config.run.local_steps = Some(local_steps(2, sgd));
-        config.run.gradient_codec = GradientCodec::Int8;
+        config.synchronous_mut().recomputation = recomputation(0.1, 0.02);
+        config.synchronous_mut().local_steps = Some(local_steps(2, sgd));
+        config.synchronous_mut().gradient_codec = GradientCodec::Int8;
         assert_eq!(config.validate(), Ok(()));
     }
 
@@ -208,7 +190,7 @@ mod tests {
     }
 
     fn of_text(config: &mut RunConfig) -> &mut TextSection {
-        config.run.model = albert();
+        config.model.kind = albert();
         config.data.text.insert(text())
     }
 
@@ -221,61 +203,19 @@ mod tests {
 
     #[test]
     fn every_check_names_its_key() {
-        let cases: [(&str, ConfigEdit); 56] = [
+        let cases: [(&str, ConfigEdit); 30] = [
             ("run.id", |c| c.run.id = "No spaces".into()),
             ("run.id", |c| c.run.id = String::new()),
             ("run.title", |c| c.run.title = " ".into()),
             ("run.purpose", |c| c.run.purpose = "x".repeat(501)),
-            ("run.model", |c| c.run.model = ModelKind::Mlp { hidden: vec![u32::MAX] }),
-            ("run.micro_batch_size", |c| c.run.micro_batch_size = 0),
-            ("run.target_batch_size", |c| c.run.target_batch_size = 1),
-            ("run.shuffle_buffer_samples", |c| c.run.shuffle_buffer_samples = 1),
-            ("run.optimizer", |c| {
-                c.run.optimizer =
-                    OptimizerSpec::SgdMomentum { momentum: 1.5, nesterov: false, weight_decay: 0.0 };
+            ("model.kind", |c| c.model.kind = ModelKind::Mlp { hidden: vec![u32::MAX] }),
+            ("data.shuffle_buffer_samples", |c| c.data.shuffle_buffer_samples = 1),
+            ("contributions.aggregation_bytes_max", |c| {
+                c.contributions.aggregation_bytes_max = ByteSize::kib(1);
             }),
-            ("run.schedule", |c| {
-                c.run.schedule = ScheduleSpec { peak: f32::NAN, warmup_steps: 0, decay: Decay::Constant };
-            }),
-            ("run.local_steps", |c| c.run.local_steps = Some(local_steps(0, OptimizerSpec::adam()))),
-            ("run.local_steps", |c| c.run.local_steps = Some(local_steps(1, OptimizerSpec::lamb()))),
-            ("run.local_steps", |c| c.run.local_steps = Some(local_steps(17, OptimizerSpec::adam()))),
-            ("run.slow_links", |c| c.run.slow_links = slow_links(0, GradientCodec::Int8)),
-            ("run.slow_links", |c| c.run.slow_links = slow_links(1, GradientCodec::F16)),
-            ("run.recomputation", |c| {
-                c.run.recomputation = recomputation(0.1, 0.02);
-                c.run.slow_links = slow_links(1, GradientCodec::Int4);
-            }),
-            ("run.recomputation", |c| c.run.recomputation = recomputation(1.5, 0.02)),
-            ("run.recomputation", |c| c.run.recomputation = recomputation(0.1, 1.0)),
-            ("run.recomputation", |c| {
-                c.run.recomputation = recomputation(0.1, 0.02);
-                c.run.gradient_codec = GradientCodec::Int4;
-            }),
-            ("run.recomputation", |c| {
-                c.run.recomputation = recomputation(0.1, 0.02);
-                c.run.local_steps = Some(local_steps(2, OptimizerSpec::adam()));
-            }),
-            ("run.state_codec", |c| c.run.state_codec = TensorCodec::Int4),
-            ("run.gradient_codec", |c| {
-                c.run.gradient_codec = top_k(TopK { clip_norm: Some(0.0), ..sparse() });
-            }),
-            ("run.gradient_codec", |c| c.run.gradient_codec = top_k(TopK { momentum: 1.0, ..sparse() })),
-            ("run.gradient_codec", |c| c.run.gradient_codec = top_k(TopK { masking: true, ..sparse() })),
-            ("run.slow_links", |c| {
-                c.run.slow_links = slow_links(1, top_k(TopK { momentum: 0.9, ..sparse() }));
-            }),
-            ("run.optimizer", |c| c.run.gradient_codec = top_k(TopK { momentum: 0.9, ..sparse() })),
-            ("averaging.collect_timeout", |c| c.averaging.collect_timeout = Duration::ZERO),
-            ("averaging.contribution_samples_max", |c| c.averaging.contribution_samples_max = 3),
-            ("averaging.samples_per_second_max", |c| c.averaging.samples_per_second_max = 0),
-            ("averaging.contributions_in_flight_max", |c| c.averaging.contributions_in_flight_max = 0),
-            ("averaging.gradient_norm_max", |c| c.averaging.gradient_norm_max = 0.0),
-            ("averaging.gradient_norm_max", |c| c.averaging.gradient_norm_max = f32::NAN),
-            ("averaging.aggregation_bytes_max", |c| c.averaging.aggregation_bytes_max = ByteSize::kib(1)),
-            ("averaging.in_flight_bytes_max", |c| c.averaging.in_flight_bytes_max = ByteSize::kib(1)),
-            ("run.model", |c| c.run.model = albert()),
-            ("run.model", |c| {
+            ("contributions.in_flight_bytes_max", |c| c.contributions.in_flight_bytes_max = ByteSize::kib(1)),
+            ("model.kind", |c| c.model.kind = albert()),
+            ("model.kind", |c| {
                 c.data.text = Some(text());
             }),
             ("data.text.vocabulary", |c| of_text(c).vocabulary = 3),
@@ -287,8 +227,8 @@ mod tests {
             ("storage.keep_checkpoints", |c| c.storage.keep_checkpoints = 0),
             ("storage.keep_models", |c| c.storage.keep_models = vec![Duration::ZERO]),
             ("storage.keep_models", |c| c.storage.keep_models = vec![Duration::from_secs(60); 9]),
-            ("run.license", |c| c.run.license = Some("two words".into())),
-            ("run.license", |c| c.run.license = Some("whatever-you-like".into())),
+            ("model.license", |c| c.model.license = Some("two words".into())),
+            ("model.license", |c| c.model.license = Some("whatever-you-like".into())),
             ("data.folder", |c| {
                 of_text(c);
                 c.data.folder = Some("pictures".into());
@@ -307,6 +247,62 @@ mod tests {
             let mut config = RunConfig::default();
             break_it(&mut config);
             assert_eq!(config.validate().unwrap_err().key, key);
+        }
+    }
+
+    #[test]
+    fn every_check_of_the_scheme_names_its_key() {
+        type SchemeEdit = fn(&mut SynchronousSection);
+        let cases: [(&str, SchemeEdit); 26] = [
+            ("micro_batch_size", |s| s.micro_batch_size = 0),
+            ("target_batch_size", |s| s.target_batch_size = 1),
+            ("optimizer", |s| {
+                s.optimizer =
+                    OptimizerSpec::SgdMomentum { momentum: 1.5, nesterov: false, weight_decay: 0.0 };
+            }),
+            ("schedule", |s| {
+                s.schedule = ScheduleSpec { peak: f32::NAN, warmup_steps: 0, decay: Decay::Constant };
+            }),
+            ("local_steps", |s| s.local_steps = Some(local_steps(0, OptimizerSpec::adam()))),
+            ("local_steps", |s| s.local_steps = Some(local_steps(1, OptimizerSpec::lamb()))),
+            ("local_steps", |s| s.local_steps = Some(local_steps(17, OptimizerSpec::adam()))),
+            ("slow_links", |s| s.slow_links = slow_links(0, GradientCodec::Int8)),
+            ("slow_links", |s| s.slow_links = slow_links(1, GradientCodec::F16)),
+            ("recomputation", |s| {
+                s.recomputation = recomputation(0.1, 0.02);
+                s.slow_links = slow_links(1, GradientCodec::Int4);
+            }),
+            ("recomputation", |s| s.recomputation = recomputation(1.5, 0.02)),
+            ("recomputation", |s| s.recomputation = recomputation(0.1, 1.0)),
+            ("recomputation", |s| {
+                s.recomputation = recomputation(0.1, 0.02);
+                s.gradient_codec = GradientCodec::Int4;
+            }),
+            ("recomputation", |s| {
+                s.recomputation = recomputation(0.1, 0.02);
+                s.local_steps = Some(local_steps(2, OptimizerSpec::adam()));
+            }),
+            ("state_codec", |s| s.state_codec = TensorCodec::Int4),
+            ("gradient_codec", |s| {
+                s.gradient_codec = top_k(TopK { clip_norm: Some(0.0), ..sparse() });
+            }),
+            ("gradient_codec", |s| s.gradient_codec = top_k(TopK { momentum: 1.0, ..sparse() })),
+            ("gradient_codec", |s| s.gradient_codec = top_k(TopK { masking: true, ..sparse() })),
+            ("slow_links", |s| {
+                s.slow_links = slow_links(1, top_k(TopK { momentum: 0.9, ..sparse() }));
+            }),
+            ("optimizer", |s| s.gradient_codec = top_k(TopK { momentum: 0.9, ..sparse() })),
+            ("average_codec", |s| s.average_codec = TensorCodec::Int4),
+            ("collect_timeout", |s| s.collect_timeout = Duration::ZERO),
+            ("contribution_samples_max", |s| s.contribution_samples_max = 3),
+            ("samples_per_second_max", |s| s.samples_per_second_max = 0),
+            ("gradient_norm_max", |s| s.gradient_norm_max = 0.0),
+            ("gradient_norm_max", |s| s.gradient_norm_max = f32::NAN),
+        ];
+        for (key, break_it) in cases {
+            let mut config = RunConfig::default();
+            break_it(config.synchronous_mut());
+            assert_eq!(config.validate().unwrap_err().key, format!("scheme.synchronous.{key}"));
         }
     }
 

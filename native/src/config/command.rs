@@ -156,7 +156,7 @@ fn beyond(config: &RunConfig) -> Vec<Invalid> {
         DataShape::Tokens(TokenShape { length: text.sequence_tokens, vocabulary: text.vocabulary })
     });
     if let Err(error) = ParameterLayout::of(&config.model_spec(), data) {
-        mistakes.push(Invalid::new("run.model", error, as_written(&config.run.model)));
+        mistakes.push(Invalid::new("model.kind", error, as_written(&config.model.kind)));
     }
     let (is_built, feature) = match config.device.kind {
         Device::Cpu => (true, ""),
@@ -286,13 +286,14 @@ mod tests {
     fn what_the_folder_is_bound_to_is_compared() {
         let folder = tempfile::tempdir().unwrap();
         let storage = crate::storage::Storage::open(&folder.path().join("run")).unwrap();
-        let text = format!("[storage]\nfolder = {:?}\n[run]\nseed = 2", folder.path().join("run").display());
+        let text =
+            format!("[storage]\nfolder = {:?}\n[model]\nseed = 2", folder.path().join("run").display());
         let config = RunConfig::parse(&text, Path::new("run.toml")).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(config.bind(&storage)).unwrap();
         checked(&text, &[]).unwrap();
         let error = checked(&text.replace("seed = 2", "seed = 3"), &[]).unwrap_err();
-        assert!(error.contains("line 4, column 1: run.seed = 3: the run in"), "{error}");
+        assert!(error.contains("line 4, column 1: model.seed = 3: the run in"), "{error}");
         assert!(error.contains("was begun with 2"), "{error}");
     }
 
@@ -328,12 +329,12 @@ mod tests {
         let error = checked("[device]\nkind = \"cuda\"", &[]);
         assert_eq!(error.is_err(), !cfg!(feature = "cuda"));
         let error = checked(&SWAV_EXAMPLE.replace("small_side = 14", "small_side = 99"), &[]).unwrap_err();
-        assert!(error.contains("run.model") && error.contains("small_side"), "{error}");
+        assert!(error.contains("model.kind") && error.contains("small_side"), "{error}");
         let folder = tempfile::tempdir().unwrap();
         let heads = text_example(folder.path()).replace("heads = 4", "heads = 5");
         let error = checked(&heads, &[]).unwrap_err();
         assert!(
-            error.contains("run.model = { albert = { embedding = 64") && error.contains("heads"),
+            error.contains("model.kind = { albert = { embedding = 64") && error.contains("heads"),
             "{error}"
         );
     }
@@ -355,12 +356,12 @@ mod tests {
 
     #[test]
     fn mistakes_are_reported_in_the_syntax_of_the_file() {
-        let error = checked("[run.schedule]\npeak = nan", &[]).unwrap_err();
-        assert!(error.contains("run.schedule = { peak = nan, warmup_steps = 0"), "{error}");
+        let error = checked("[scheme.synchronous.schedule]\npeak = nan", &[]).unwrap_err();
+        assert!(error.contains("scheme.synchronous.schedule = { peak = nan, warmup_steps = 0"), "{error}");
         for (text, want) in [
-            ("[run]\nmicro_batch_size = -1", "a whole number from 0 to 4294967295"),
-            ("[run]\nmicro_batch_size = \"64\"", "a whole number from 0 to 4294967295"),
-            ("[run]\nseed = 1.5", "a whole number from 0 up"),
+            ("[scheme.synchronous]\nmicro_batch_size = -1", "a whole number from 0 to 4294967295"),
+            ("[scheme.synchronous]\nmicro_batch_size = \"64\"", "a whole number from 0 to 4294967295"),
+            ("[model]\nseed = 1.5", "a whole number from 0 up"),
         ] {
             let error = checked(text, &[]).unwrap_err();
             assert!(error.contains(want) && !error.contains("u32") && !error.contains("u64"), "{error}");

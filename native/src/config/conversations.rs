@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use barnraise_relay::Invalid;
 use barnraise_swarm::guard::PaceLimits;
-use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
+
+/// A transfer with a lower average rate is aborted.
+const BYTES_PER_SECOND_MIN: u64 = 1024;
 
 /// `[conversations]`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,12 +16,6 @@ pub struct ConversationsSection {
     /// Most streams of one peer at a time, so that it does not use up those of others. A contributor needs five; streams
     /// of connections that died unnoticed count for a while.
     pub per_peer: usize,
-    /// Most streams of all contributors at a time, for each contributor that the run admits.
-    pub per_contributor: usize,
-    /// Most streams at a time of one peer without access.
-    pub per_stranger: usize,
-    /// Most streams of all peers without access; these are separate from those of contributors.
-    pub of_strangers: usize,
     /// Longest time until the first message of a stream begins.
     #[serde(with = "humantime_serde")]
     pub first_message_timeout: Duration,
@@ -33,22 +29,16 @@ pub struct ConversationsSection {
     /// A transfer of an answer or a gradient that makes no progress for this long is aborted.
     #[serde(with = "humantime_serde")]
     pub stall_timeout: Duration,
-    /// A transfer with a lower average rate is aborted.
-    pub bytes_per_second_min: ByteSize,
 }
 
 impl Default for ConversationsSection {
     fn default() -> Self {
         Self {
             per_peer: 64,
-            per_contributor: 8,
-            per_stranger: 8,
-            of_strangers: 512,
             first_message_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(600),
             message_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(15),
-            bytes_per_second_min: ByteSize::kib(1),
         }
     }
 }
@@ -61,7 +51,7 @@ impl ConversationsSection {
             idle: self.idle_timeout,
             message: self.message_timeout,
             stall: self.stall_timeout,
-            bytes_per_second_min: self.bytes_per_second_min.as_u64(),
+            bytes_per_second_min: BYTES_PER_SECOND_MIN,
         }
     }
 
@@ -71,16 +61,8 @@ impl ConversationsSection {
     }
 
     pub(super) fn validate(&self) -> Result<(), Invalid> {
-        for (key, got, least) in [
-            // A contributor needs as many.
-            ("conversations.per_peer", self.per_peer, 5),
-            ("conversations.per_contributor", self.per_contributor, 5),
-            // One for the run's description, and one for the token.
-            ("conversations.per_stranger", self.per_stranger, 2),
-            ("conversations.of_strangers", self.of_strangers, 2),
-        ] {
-            Invalid::check_range(key, got, least..=1_000_000)?;
-        }
+        // A contributor needs five.
+        Invalid::check_range("conversations.per_peer", self.per_peer, 5..=1_000_000)?;
         let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
         for (key, got) in [
             ("conversations.first_message_timeout", self.first_message_timeout),
@@ -89,9 +71,7 @@ impl ConversationsSection {
         ] {
             Invalid::check_duration(key, got, second..=hour)?;
         }
-        Invalid::check_duration("conversations.idle_timeout", self.idle_timeout, second..=hour * 24)?;
-        let rate = ByteSize::b(1)..=ByteSize::mib(1);
-        Invalid::check_range("conversations.bytes_per_second_min", self.bytes_per_second_min, rate)
+        Invalid::check_duration("conversations.idle_timeout", self.idle_timeout, second..=hour * 24)
     }
 }
 
@@ -104,12 +84,10 @@ mod tests {
     #[test]
     fn what_cannot_work_is_named() {
         type ConversationsEdit = fn(&mut ConversationsSection);
-        let broken: [(&str, ConversationsEdit); 5] = [
+        let broken: [(&str, ConversationsEdit); 3] = [
             ("conversations.per_peer", |section| section.per_peer = 4),
-            ("conversations.of_strangers", |section| section.of_strangers = 0),
             ("conversations.message_timeout", |section| section.message_timeout = Duration::ZERO),
             ("conversations.idle_timeout", |section| section.idle_timeout = Duration::from_secs(1 << 20)),
-            ("conversations.bytes_per_second_min", |section| section.bytes_per_second_min = ByteSize::b(0)),
         ];
         assert_eq!(ConversationsSection::default().validate(), Ok(()));
         for (key, break_it) in broken {

@@ -20,10 +20,9 @@ impl RunConfig {
         manifest: Manifest,
         access: AccessDescription,
     ) -> Result<RunDescription, DescriptionError> {
-        let run = &self.run;
-        let model = self.model_spec();
+        let (run, model) = (&self.run, self.model_spec());
         let layout = ParameterLayout::of(&model, DataShape::of(&manifest.samples))?;
-        let local_steps = run.local_steps.map(|section| section.describe()).transpose()?;
+        let local_steps = self.synchronous().local_steps.map(|section| section.describe()).transpose()?;
         Ok(RunDescription {
             identity: RunIdentity {
                 run_id: run.id.clone(),
@@ -32,7 +31,7 @@ impl RunConfig {
             },
             model,
             n_parameters: layout.n_parameters() as u64,
-            data: DataSpec { manifest, shuffle_buffer_samples: run.shuffle_buffer_samples },
+            data: DataSpec { manifest, shuffle_buffer_samples: self.data.shuffle_buffer_samples },
             scheme: Scheme::Synchronous(self.synchronous_of(local_steps, self.recomputation().is_some())),
             access,
         })
@@ -40,15 +39,15 @@ impl RunConfig {
 
     /// The scheme with `local_steps`, which are those of the configuration as far as they are valid.
     pub(super) fn synchronous_of(&self, local_steps: Option<LocalSteps>, recomputed: bool) -> Synchronous {
-        let run = &self.run;
+        let scheme = self.synchronous();
         Synchronous {
-            target_batch_size: run.target_batch_size,
-            micro_batch_size: run.micro_batch_size,
+            target_batch_size: scheme.target_batch_size,
+            micro_batch_size: scheme.micro_batch_size,
             contribution_samples_max: self.contribution_samples_max(),
-            gradient_codec: run.gradient_codec,
-            slow_links: run.slow_links,
-            state_codec: run.state_codec,
-            delayed_updates: run.delayed_updates,
+            gradient_codec: scheme.gradient_codec,
+            slow_links: scheme.slow_links,
+            state_codec: scheme.state_codec,
+            delayed_updates: scheme.delayed_updates,
             local_steps,
             recomputed,
         }

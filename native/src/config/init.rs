@@ -175,17 +175,7 @@ impl Answers {
             .to_owned();
         let _ = writeln!(text, "# It stays the same for as long as the run lives.\nid = {}", quoted(&id));
         let _ = writeln!(text, "title = {}", quoted(&self.title));
-        if !self.text.is_empty() {
-            text.push_str(
-                "# A small ALBERT that guesses masked words.\n\
-                model = { albert = { embedding = 64, hidden = 128, heads = 4, inner = 512, layers = 2 } }\n\
-                target_batch_size = 128\nmicro_batch_size = 64\n\
-                schedule = { peak = 0.002, warmup_steps = 30, decay = { kind = \"constant\" } }\n",
-            );
-        }
-        if let Some(license) = &self.license {
-            let _ = writeln!(text, "# Of the model.\nlicense = {}", quoted(license));
-        }
+        self.write_model(&mut text);
         if !self.text.is_empty() {
             let _ = writeln!(
                 text,
@@ -196,6 +186,10 @@ impl Answers {
                 let _ =
                     writeln!(text, "\n[[data.text.sources]]\npath = {}", quoted(&path.display().to_string()));
             }
+            text.push_str(
+                "\n[scheme.synchronous]\ntarget_batch_size = 128\nmicro_batch_size = 64\n\
+                schedule = { peak = 0.002, warmup_steps = 30, decay = { kind = \"constant\" } }\n",
+            );
         }
         let _ = writeln!(
             text,
@@ -231,6 +225,23 @@ impl Answers {
             let _ = writeln!(text, "page = {}", quoted(page.as_str().trim_end_matches('/')));
         }
         text
+    }
+
+    /// What differs from the default.
+    fn write_model(&self, text: &mut String) {
+        if self.text.is_empty() && self.license.is_none() {
+            return;
+        }
+        text.push_str("\n[model]\n");
+        if !self.text.is_empty() {
+            text.push_str(
+                "# A small ALBERT that guesses masked words.\n\
+                kind = { albert = { embedding = 64, hidden = 128, heads = 4, inner = 512, layers = 2 } }\n",
+            );
+        }
+        if let Some(license) = &self.license {
+            let _ = writeln!(text, "license = {}", quoted(license));
+        }
     }
 
     fn next_steps(&self, file: &Path) -> String {
@@ -301,7 +312,7 @@ mod tests {
         assert_eq!(config.run.title, "Lese \"Übung\" 7!");
         assert_eq!(config.data.text.unwrap().sources[0].path, book);
         assert!(config.access.room && config.access.mode == AccessMode::Invitation);
-        assert_eq!(config.run.license.as_deref(), Some("MIT"));
+        assert_eq!(config.model.license.as_deref(), Some("MIT"));
         assert!(config.network.announce.iter().any(|it| it.to_string() == "/dns4/barn.example/tcp/443/wss"));
         assert!(said.contains("barnraise invite --room"), "{said}");
     }

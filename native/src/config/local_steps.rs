@@ -1,10 +1,10 @@
-//! `[run.local_steps]`: local optimizer steps of contributors (DiLoCo).
+//! `[scheme.synchronous.local_steps]`: local optimizer steps of contributors (DiLoCo).
 
 use barnraise_learning::{LocalStepsError, OptimizerSpec, ScheduleSpec, local};
 use barnraise_protocol::run::LocalSteps;
 use serde::{Deserialize, Serialize};
 
-/// `[run.local_steps]`
+/// `[scheme.synchronous.local_steps]`
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LocalStepsSection {
@@ -41,12 +41,12 @@ mod tests {
 
     /// The example with its section on local steps switched on.
     fn example() -> String {
-        let (before, section) = EXAMPLE.split_once("# [run.local_steps]\n").unwrap();
+        let (before, section) = EXAMPLE.split_once("# [scheme.synchronous.local_steps]\n").unwrap();
         let (section, after) = section.split_once("\n\n").unwrap();
         let is_key = |line: &&str| line.split(' ').nth(2) == Some("=");
         let keys: Vec<&str> =
             section.lines().filter(is_key).map(|line| line.trim_start_matches("# ")).collect();
-        format!("{before}[run.local_steps]\n{}\n\n{after}", keys.join("\n"))
+        format!("{before}[scheme.synchronous.local_steps]\n{}\n\n{after}", keys.join("\n"))
     }
 
     fn parse(text: &str) -> Result<RunConfig, String> {
@@ -59,8 +59,8 @@ mod tests {
         let schedule =
             ScheduleSpec { peak: 0.05, warmup_steps: 0, decay: Decay::Cosine { steps: 400, floor: 0.0 } };
         let want = LocalStepsSection { steps: 16, optimizer: OptimizerSpec::sgd_momentum(), schedule };
-        assert_eq!(config.run.local_steps, Some(want));
-        assert_eq!(parse(&toml::to_string(&config).unwrap()).unwrap().run, config.run);
+        assert_eq!(config.synchronous().local_steps, Some(want));
+        assert_eq!(parse(&toml::to_string(&config).unwrap()).unwrap().scheme, config.scheme);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `[run.recomputation]`: the backbone recomputes contributions to verify them.
+//! `[scheme.synchronous.recomputation]`: the backbone recomputes contributions to verify them.
 //!
 //! In an open run it is on by default: without it a single Byzantine peer could decide what the
 //! model becomes.
@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::warnings::is_from_elsewhere;
 use super::{AggregationKind, Invalid, RunConfig};
 
-const KEY: &str = "run.recomputation";
+const KEY: &str = "scheme.synchronous.recomputation";
 
-/// `[run.recomputation]`
+/// `[scheme.synchronous.recomputation]`
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecomputationSection {
@@ -32,7 +32,7 @@ impl RunConfig {
     /// The recomputation in force: that of the file, or the default of an open run if its gradients can be
     /// recomputed.
     pub fn recomputation(&self) -> Option<RecomputationSection> {
-        match self.run.recomputation {
+        match self.synchronous().recomputation {
             Some(section) => (section.share > 0.0).then_some(section),
             None => (self.access.mode == AccessMode::Open && self.check_recomputable().is_ok())
                 .then_some(RecomputationSection::OPEN),
@@ -41,8 +41,8 @@ impl RunConfig {
 
     fn check_recomputable(&self) -> Result<(), NotRecomputable> {
         // Invalid local steps are reported by their own check.
-        let local_steps = self.run.local_steps.and_then(|section| section.describe().ok());
-        self.synchronous_of(local_steps, false).check_recomputable(&self.run.model)
+        let local_steps = self.synchronous().local_steps.and_then(|section| section.describe().ok());
+        self.synchronous_of(local_steps, false).check_recomputable(&self.model.kind)
     }
 
     /// Whether other machines can reach the run.
@@ -57,7 +57,7 @@ impl RunConfig {
 /// Recomputation needs contributions that are reproducible gradients; and an open run needs some defence against
 /// Byzantine peers.
 pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
-    if let Some(section) = config.run.recomputation {
+    if let Some(section) = config.synchronous().recomputation {
         let RecomputationSection { share, tolerance } = section;
         Invalid::check(KEY, (0.0..=1.0).contains(&share), "share = 0.0 to 1.0", share)?;
         let is_part = (0.0..1.0).contains(&tolerance);
@@ -65,15 +65,15 @@ pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
     }
     let is_defended = config.access.mode != AccessMode::Open
         || config.recomputation().is_some()
-        || config.averaging.aggregation == AggregationKind::CenteredClip;
-    let why_not = match (config.run.recomputation, config.check_recomputable()) {
+        || config.synchronous().aggregation == AggregationKind::CenteredClip;
+    let why_not = match (config.synchronous().recomputation, config.check_recomputable()) {
         (None, Err(error)) => format!(" It is not on by itself here: {error}."),
         _ => String::new(),
     };
     let want = format!(
         "\"invitation\" or \"allowlist\" where others can reach the run and nothing is recomputed: one stranger could \
-         decide the model. Or let contributions be recomputed ([run.recomputation] with a share above 0), or set \
-         averaging.aggregation = \"centered-clip\".{why_not}"
+         decide the model. Or let contributions be recomputed ([scheme.synchronous.recomputation] with a share above 0), or set \
+         scheme.synchronous.aggregation = \"centered-clip\".{why_not}"
     );
     Invalid::check("access.mode", is_defended || !config.is_public(), want, "\"open\"")
 }
@@ -106,37 +106,37 @@ mod tests {
         let deployed = RunConfig::parse(deployed, std::path::Path::new("run.toml")).unwrap();
         assert_eq!(deployed.recomputation(), Some(RecomputationSection::OPEN));
         let mut config = RunConfig::default();
-        config.run.recomputation = OFF;
+        config.synchronous_mut().recomputation = OFF;
         assert_eq!((config.recomputation(), config.validate()), (None, Ok(())), "on this machine alone");
         let mut config = RunConfig::default();
         config.access.mode = AccessMode::Invitation;
         assert_eq!(config.recomputation(), None);
         let mut config = RunConfig::default();
-        config.run.gradient_codec = GradientCodec::Int4;
+        config.synchronous_mut().gradient_codec = GradientCodec::Int4;
         assert_eq!((config.recomputation(), config.validate()), (None, Ok(())));
     }
 
     #[test]
     fn a_public_open_run_has_a_defence() {
         assert_eq!(public(|_| ()).validate(), Ok(()));
-        for change in [(|c| c.run.recomputation = OFF) as fn(&mut RunConfig), |c| {
-            c.run.gradient_codec = GradientCodec::Int4;
+        for change in [(|c| c.synchronous_mut().recomputation = OFF) as fn(&mut RunConfig), |c| {
+            c.synchronous_mut().gradient_codec = GradientCodec::Int4;
         }] {
             let error = public(change).validate().unwrap_err();
             assert_eq!(error.key, "access.mode");
-            for part in ["\"open\"", "invitation", "centered-clip", "run.recomputation"] {
+            for part in ["\"open\"", "invitation", "centered-clip", "scheme.synchronous.recomputation"] {
                 assert!(error.to_string().contains(part), "{error}");
             }
             let bears = public(|config| {
                 change(config);
-                config.averaging.aggregation = AggregationKind::CenteredClip;
+                config.synchronous_mut().aggregation = AggregationKind::CenteredClip;
             });
             assert_eq!(bears.validate(), Ok(()));
         }
         let relayed = |config: &mut RunConfig| {
             config.network.listen = RunConfig::default().network.listen;
             config.network.announce = vec!["/dns4/barn.example/tcp/4001".parse().unwrap()];
-            config.run.recomputation = OFF;
+            config.synchronous_mut().recomputation = OFF;
         };
         assert_eq!(public(relayed).validate().unwrap_err().key, "access.mode");
     }

@@ -29,7 +29,7 @@ const TEXT: RunTexts = RunTexts {
 
 /// Replaces the default texts of [`PICTURES`] by those that suit the run's data and model.
 pub(super) fn suit(config: &mut RunConfig) {
-    let words = match (&config.data.text, &config.run.model) {
+    let words = match (&config.data.text, &config.model.kind) {
         (Some(_), _) => &TEXT,
         (None, ModelKind::Swav { .. }) => &ALIKE,
         (None, _) => &PICTURES,
@@ -51,10 +51,11 @@ mod tests {
 
     use super::*;
 
-    const OF_TEXT: &str = "model = { albert = { embedding = 8, hidden = 16, heads = 2, inner = 32, layers = 2 } }\n\
+    const OF_TEXT: &str = "[model]\nkind = { albert = { embedding = 8, hidden = 16, heads = 2, inner = 32, layers = 2 } }\n\
         [data.text]\nname = \"Rhymes\"\nsources = [{ path = \"rhymes.txt\" }]";
-    const OF_PICTURES_ALONE: &str = "model = { swav = { maps = [16, 32], hidden = 32, projection = 16, prototypes = 16, \
+    const OF_PICTURES_ALONE: &str = "[model]\nkind = { swav = { maps = [16, 32], hidden = 32, projection = 16, prototypes = 16, \
         small_crops = 2, small_side = 14, queue_samples = 0, queue_after = 0, frozen_epochs = 10 } }\n\
+        [scheme.synchronous]\n\
         optimizer = { kind = \"lars\", momentum = 0.9, trust_coefficient = 0.01, weight_decay = 1e-6 }\n\
         micro_batch_size = 256";
 

@@ -4,8 +4,9 @@
 
 use super::*;
 
+use barnraise_learning::{Decay, OptimizerSpec};
 use barnraise_protocol::codec::Density;
-use barnraise_protocol::run::TopK;
+use barnraise_protocol::run::{GradientCodec, TopK};
 use bytesize::ByteSize;
 
 /// With every key.
@@ -13,7 +14,7 @@ const REFERENCE: &str = include_str!("../../run.reference.toml");
 /// With those that an operator decides.
 const EXAMPLE: &str = include_str!("../../run.example.toml");
 /// Two screens of a terminal.
-const EXAMPLE_LINES_MAX: usize = 96;
+const EXAMPLE_LINES_MAX: usize = 86;
 
 fn parse(text: &str) -> Result<RunConfig, ConfigError> {
     RunConfig::parse(text, Path::new("run.toml"))
@@ -21,6 +22,18 @@ fn parse(text: &str) -> Result<RunConfig, ConfigError> {
 
 fn error(text: &str) -> String {
     parse(text).unwrap_err().to_string()
+}
+
+/// The sections by name: those of the file, and `scheme.synchronous`.
+fn sections(table: &toml::Table) -> Vec<(String, toml::Table)> {
+    let section = |(name, section): (&String, &toml::Value)| {
+        let keys = section.as_table().unwrap();
+        match (name.as_str(), keys.iter().next()) {
+            ("scheme", Some((kind, keys))) => (format!("{name}.{kind}"), keys.as_table().unwrap().clone()),
+            _ => (name.clone(), keys.clone()),
+        }
+    };
+    table.iter().map(section).collect()
 }
 
 #[test]
@@ -47,11 +60,10 @@ fn the_reference_shows_every_key() {
     let written = toml::Table::try_from(RunConfig::default()).unwrap();
     let example: toml::Table = REFERENCE.parse().unwrap();
     let keys = |table: &toml::Table| -> Vec<(String, String)> {
-        let section = |(name, section): (&String, &toml::Value)| {
-            let keys = section.as_table().unwrap().keys().cloned();
-            keys.map(|key| (name.clone(), key)).collect::<Vec<_>>()
+        let section = |(name, section): (String, toml::Table)| {
+            section.into_iter().map(|(key, _)| (name.clone(), key)).collect::<Vec<_>>()
         };
-        table.iter().flat_map(section).collect()
+        sections(table).into_iter().flat_map(section).collect()
     };
     assert_eq!(keys(&written), keys(&example));
     for optional in [
@@ -64,8 +76,12 @@ fn the_reference_shows_every_key() {
         "# database = ",
         "# text = ",
         "# otlp = ",
-        "# [run.slow_links]\n# below_bytes_per_second = 625_000\n# codec = { top-k = { density = 0.01, warmup_epochs = 0 } }\n",
-        "# [run.recomputation]\n# share = 0.05\n# tolerance = 0.05\n",
+        "# silence = \"10s\"\n",
+        "# gather_timeout = \"6s\"\n",
+        "# reducer_timeout = \"12s\"\n",
+        "# deadline = \"1m\"\n",
+        "# [scheme.synchronous.slow_links]\n# below_bytes_per_second = 625_000\n# codec = { top-k = { density = 0.01, warmup_epochs = 0 } }\n",
+        "# [scheme.synchronous.recomputation]\n# share = 0.05\n# tolerance = 0.05\n",
     ] {
         assert!(REFERENCE.contains(optional), "{optional}");
     }
@@ -76,19 +92,19 @@ fn the_example_of_text_is_a_run() {
     let config = parse(include_str!("../../text.example.toml")).unwrap();
     let DataSource::Text(text) = config.data_source() else { panic!("no text") };
     assert_eq!((text.sources.len(), text.sources[0].weight, text.sources[1].weight), (2, 9.0, 1.0));
-    assert_eq!((text.sources[1].field.as_str(), text.seed), ("text", config.run.seed));
+    assert_eq!((text.sources[1].field.as_str(), text.seed), ("text", config.model.seed));
 }
 
 #[test]
 fn the_example_of_swav_is_a_run() {
     let config = parse(include_str!("../../swav.example.toml")).unwrap();
     assert!(matches!(config.data_source(), DataSource::FashionMnist(_)));
-    assert!(matches!(config.run.optimizer, OptimizerSpec::Lars { .. }));
+    assert!(matches!(config.synchronous().optimizer, OptimizerSpec::Lars { .. }));
     let shape = barnraise_protocol::dataset::ImageShape { height: 28, width: 28, channels: 1 };
     let data = barnraise_learning::DataShape::Images { shape, n_classes: 10 };
     let layout = barnraise_learning::ParameterLayout::of(&config.model_spec(), data).unwrap();
-    assert!(layout.batch_samples_max() >= config.run.micro_batch_size as usize);
-    let error = error("[run]\nmodel = { swav = { maps = [8], hidden = 8 } }");
+    assert!(layout.batch_samples_max() >= config.synchronous().micro_batch_size as usize);
+    let error = error("[model]\nkind = { swav = { maps = [8], hidden = 8 } }");
     assert!(error.contains("line 2") && error.contains("projection"), "{error}");
 }
 
@@ -106,19 +122,20 @@ fn an_empty_file_is_the_defaults_and_dev_differs_only_in_folders() {
 #[test]
 fn what_is_written_reads_back() {
     let mut config = RunConfig::default();
-    config.run.model = ModelKind::Mlp { hidden: vec![256, 128] };
+    config.model.kind = ModelKind::Mlp { hidden: vec![256, 128] };
     let density = Density::from_share(0.005).unwrap();
     let plain = TopK::plain(density, 40);
     let top_k = TopK { momentum: 0.5, masking: true, clip_norm: Some(2.5), ..plain };
-    config.run.gradient_codec = GradientCodec::TopK(top_k);
-    config.run.optimizer = OptimizerSpec::SgdMomentum { momentum: 0.0, nesterov: false, weight_decay: 0.5 };
-    config.run.schedule.decay = Decay::Cosine { steps: 100, floor: 0.0 };
+    config.synchronous_mut().gradient_codec = GradientCodec::TopK(top_k);
+    config.synchronous_mut().optimizer =
+        OptimizerSpec::SgdMomentum { momentum: 0.0, nesterov: false, weight_decay: 0.5 };
+    config.synchronous_mut().schedule.decay = Decay::Cosine { steps: 100, floor: 0.0 };
     config.data.folder = Some("data".into());
     config.device.kind = Device::Wgpu;
     config.device.precision = Precision::Mixed;
-    config.averaging.collect_timeout = Duration::from_millis(2500);
-    config.averaging.aggregation = AggregationKind::CenteredClip;
-    config.averaging.gradient_norm_max = 0.1;
+    config.synchronous_mut().collect_timeout = Duration::from_millis(2500);
+    config.synchronous_mut().aggregation = AggregationKind::CenteredClip;
+    config.synchronous_mut().gradient_norm_max = 0.1;
     assert_eq!(parse(&toml::to_string(&config).unwrap()).unwrap(), config);
     assert_eq!(config.data_sources().named.as_deref(), Some(Path::new("data")));
 }
@@ -126,9 +143,9 @@ fn what_is_written_reads_back() {
 #[test]
 fn durations_and_sizes_are_readable() {
     let config =
-        parse("[averaging]\ncollect_timeout = \"1m 30s\"\nin_flight_bytes_max = \"1.5 GiB\"").unwrap();
-    assert_eq!(config.averaging.collect_timeout, Duration::from_secs(90));
-    assert_eq!(config.averaging.in_flight_bytes_max, ByteSize::mib(1536));
+        parse("[scheme.synchronous]\ncollect_timeout = \"1m 30s\"\n[contributions]\nin_flight_bytes_max = \"1.5 GiB\"").unwrap();
+    assert_eq!(config.synchronous().collect_timeout, Duration::from_secs(90));
+    assert_eq!(config.contributions.in_flight_bytes_max, ByteSize::mib(1536));
     let config =
         parse("[aggregators]\nupload_per_second = \"3 MiB\"\ndownload_per_second = 4000000").unwrap();
     assert_eq!(config.aggregators.upload_per_second, LinkSpeed::Fixed(ByteSize::mib(3)));
@@ -138,17 +155,20 @@ fn durations_and_sizes_are_readable() {
 #[test]
 fn a_mistake_is_shown_with_its_line_and_what_was_wanted() {
     for (text, parts) in [
-        ("[run]\n\ntarget_batchsize = 3", &["line 3", "target_batchsize", "target_batch_size"][..]),
-        ("[run]\ntarget_batch_size = \"x\"", &["line 2", "a whole number from 0"]),
-        ("[run]\ngradient_codec = { top-k = { density = 0.0 } }", &["line 2", "above 0"]),
-        ("[run]\nmodel = \"resnet\"", &["line 2", "resnet", "le-net"]),
-        ("[averaging]\ncollect_timeout = \"soon\"", &["line 2", "soon"]),
+        (
+            "[scheme.synchronous]\n\ntarget_batchsize = 3",
+            &["line 3", "target_batchsize", "target_batch_size"][..],
+        ),
+        ("[scheme.synchronous]\ntarget_batch_size = \"x\"", &["line 2", "a whole number from 0"]),
+        ("[scheme.synchronous]\ngradient_codec = { top-k = { density = 0.0 } }", &["line 2", "above 0"]),
+        ("[model]\nkind = \"resnet\"", &["line 2", "resnet", "le-net"]),
+        ("[scheme.synchronous]\ncollect_timeout = \"soon\"", &["line 2", "soon"]),
         ("[network]\nlisten = [\"127.0.0.1:4001\"]", &["line 2"]),
-        ("[averaging]\naggregation = \"median\"", &["line 2", "median", "centered-clip"]),
+        ("[scheme.synchronous]\naggregation = \"median\"", &["line 2", "median", "centered-clip"]),
         ("[data]\nshard_samples = 0", &["line 2", "a whole number from 1"]),
-        ("[run]\noptimizer = { kind = \"adamw\" }", &["line 2", "adamw", "sgd-momentum"]),
+        ("[scheme.synchronous]\noptimizer = { kind = \"adamw\" }", &["line 2", "adamw", "sgd-momentum"]),
         ("[aggregators]\npeers = [\"/ip4/192.0.2.1/tcp/4001\"]", &["line 2", "barnraise id"]),
-        ("[aggregators]\ncodec = \"int4\"", &["line 2", "f32"]),
+        ("[scheme.synchronous]\naverage_codec = \"int4\"", &["line 2", "f32"]),
         ("[aggregators]\ngroup_members_max = 1", &["line 2", "group_members_max", "256"]),
         ("[aggregators]\ngroup_members_max = 257", &["line 2", "group_members_max", "256"]),
         ("[aggregators]\nreducers = \"all\"", &["line 2", "all", "anybody"]),
@@ -156,8 +176,15 @@ fn a_mistake_is_shown_with_its_line_and_what_was_wanted() {
         ("[aggregators]\nreducer_peers = [\"nobody\"]", &["line 2", "no peer id"]),
         ("[aggregators]\nupload_per_second = \"fast\"", &["line 2", "fast", "\"auto\"", "12 MiB"]),
         ("[aggregators]\ndownload_per_second = \"1 B\"", &["line 2", "1.0 KiB"]),
-        ("[aggregators]\npatience = \"1h\"", &["aggregators.", "deadline"]),
+        ("[aggregators]\npatience = \"1h\"", &["line 2", "aggregators.patience", "5m"]),
+        ("[aggregators]\ndeadline = \"9s\"", &["line 2", "more than reducer_timeout, 12s"]),
         ("[device]\nprecision = \"f16\"", &["line 2", "f16", "mixed"]),
+        ("[scheme]\nsynchronous = {}\nlocal = {}", &["line 3", "local", "`synchronous`"]),
+        ("[scheme]", &["line 1", "[scheme.synchronous]"]),
+        ("[scheme.synchronous]\nseed = 1", &["line 2", "seed", "target_batch_size"]),
+        ("[scheme.decentralised]", &["line 1", "decentralised", "synchronous"]),
+        ("[averaging]", &["line 1", "averaging", "scheme"]),
+        ("[run]\nseed = 1", &["line 2", "seed", "purpose"]),
         ("[nonsense]", &["line 1", "nonsense", "storage"]),
         ("[run", &["line 1"]),
     ] {
@@ -170,10 +197,10 @@ fn a_mistake_is_shown_with_its_line_and_what_was_wanted() {
 
 #[test]
 fn a_value_that_cannot_work_is_shown_with_its_line() {
-    let error = error("[run]\n# a comment\nid = \"a\"\ntarget_batch_size = 32\n");
+    let error = error("[scheme.synchronous]\n# a comment\nstate_codec = \"f16\"\ntarget_batch_size = 32\n");
     assert_eq!(
         error,
-        "run.toml, line 4, column 1: run.target_batch_size = 32: at least the micro batch size, 64, and at most \
+        "run.toml, line 4, column 1: scheme.synchronous.target_batch_size = 32: at least the micro batch size, 64, and at most \
          10000000, not 32\n 4 | target_batch_size = 32\n   | ^^^^^^^^^^^^^^^^^"
     );
 }
@@ -182,9 +209,9 @@ fn a_value_that_cannot_work_is_shown_with_its_line() {
 fn every_key_may_come_from_the_environment() {
     let table = toml::Table::try_from(RunConfig::default()).unwrap();
     let mut variables = Vec::new();
-    for (section, keys) in &table {
-        for (key, value) in keys.as_table().unwrap() {
-            let name = format!("BARNRAISE__{section}__{key}").to_uppercase();
+    for (section, keys) in sections(&table) {
+        for (key, value) in keys {
+            let name = format!("BARNRAISE__{}__{key}", section.replace('.', "__")).to_uppercase();
             variables.push((OsString::from(name), OsString::from(value.to_string())));
         }
     }
@@ -212,8 +239,8 @@ fn the_environment_wins_over_the_file_and_over_dev() {
     let config = RunConfig::load_in(&path, &environment).unwrap();
     assert_eq!((config.run.id.as_str(), config.storage.folder), ("b", folder.path().join("there")));
     assert_eq!(config.contributions.database.as_deref(), Some("postgres://barn@db/runs"));
-    let dev = RunConfig::dev_in(Path::new("/cache"), &variables(&[("BARNRAISE__RUN__SEED", "7")])).unwrap();
-    assert_eq!((dev.run.seed, dev.storage.folder), (7, "/cache/dev-run".into()));
+    let dev = RunConfig::dev_in(Path::new("/cache"), &variables(&[("BARNRAISE__MODEL__SEED", "7")])).unwrap();
+    assert_eq!((dev.model.seed, dev.storage.folder), (7, "/cache/dev-run".into()));
     let error = RunConfig::dev_in(Path::new("/cache"), &variables(&[("BARNRAISE__RUN__ID", "B")]));
     let error = error.unwrap_err().to_string();
     assert!(error.starts_with("the variable BARNRAISE__RUN__ID: run.id = \"B\""), "{error}");

@@ -145,10 +145,10 @@ fn database_in_the_clear(config: &RunConfig) -> MaybeWarning {
 }
 
 fn strangers_outvote(config: &RunConfig) -> MaybeWarning {
-    let is_robust = config.averaging.aggregation == AggregationKind::CenteredClip;
+    let is_robust = config.synchronous().aggregation == AggregationKind::CenteredClip;
     (is_robust && config.access.mode == AccessMode::Open).then(|| {
         let text = "in an open run one dishonest peer with many addresses outvotes the others";
-        ("averaging.aggregation", text.to_owned())
+        ("scheme.synchronous.aggregation", text.to_owned())
     })
 }
 
@@ -251,7 +251,9 @@ mod tests {
             ("contributions.database", |c| {
                 c.contributions.database = Some("postgres://barn@db.example/runs?sslmode=require".into());
             }),
-            ("averaging.aggregation", |c| c.averaging.aggregation = AggregationKind::CenteredClip),
+            ("scheme.synchronous.aggregation", |c| {
+                c.synchronous_mut().aggregation = AggregationKind::CenteredClip;
+            }),
         ];
         for (key, change) in cases {
             assert_eq!(keys(change), [key]);

@@ -309,7 +309,7 @@ impl DriverParts {
     ) {
         let config = &host.config;
         let shape = DataShape::of(&data.kind);
-        let (test, reference) = evaluated_on(&config.run.model, data);
+        let (test, reference) = evaluated_on(&config.model.kind, data);
         let evaluator = Evaluator {
             test,
             reference,

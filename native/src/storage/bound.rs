@@ -11,7 +11,7 @@ use super::sealed::{self, ObjectKind, SealError};
 use super::{Storage, StorageError};
 
 pub(super) const KIND: ObjectKind =
-    ObjectKind { name: *b"boun", what: "run's record of what it is", version: 1 };
+    ObjectKind { name: *b"boun", what: "run's record of what it is", version: 2 };
 const NAME: &str = "run.bound";
 const BYTES_MAX: u64 = 1024 * 1024;
 
@@ -62,7 +62,7 @@ mod tests {
     async fn golden_bytes() {
         let storage = Storage::in_memory();
         let values =
-            [("run.id", "r"), ("run.seed", "7")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+            [("run.id", "r"), ("model.seed", "7")].map(|(key, value)| (key.to_owned(), value.to_owned()));
         let values = BoundValues::from(values);
         write(&storage, &values).await.unwrap();
         let bytes = storage.get(&ObjectPath::from(NAME), BYTES_MAX).await.unwrap().unwrap();
@@ -71,15 +71,15 @@ mod tests {
     }
 
     const GOLDEN: &str = "\
-    6261726e72616973626f756e010019000000000000002afb1582356e3cfc92b8b868cd18b417e2100c6767ab92102da06960\
-    0d16927c15000000020672756e2e696401720872756e2e736565640137\
+    6261726e72616973626f756e02001b00000000000000f323b0a7fe93e919dc4cecc32a0f5c650a5748fd354ade8062ac9575\
+    edfece9517000000020a6d6f64656c2e7365656401370672756e2e69640172\
     ";
 
     #[tokio::test]
     async fn it_comes_back_and_neither_damage_nor_a_newer_format_is_nothing() {
         let storage = Storage::in_memory();
         assert_eq!(read(&storage).await.unwrap(), None);
-        let values = BoundValues::from([("run.seed".to_owned(), "7".to_owned())]);
+        let values = BoundValues::from([("model.seed".to_owned(), "7".to_owned())]);
         write(&storage, &values).await.unwrap();
         assert_eq!(read(&storage).await.unwrap(), Some(values));
         let path = ObjectPath::from(NAME);
@@ -92,7 +92,7 @@ mod tests {
         storage.put(&path, newer).await.unwrap();
         let error = read(&storage).await.unwrap_err().to_string();
         assert!(
-            error.contains("format 7, this program knows up to 1") && !error.contains("delete"),
+            error.contains("format 7, this program knows up to 2") && !error.contains("delete"),
             "{error}"
         );
     }

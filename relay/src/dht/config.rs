@@ -16,6 +16,11 @@ use crate::config_file::Invalid;
 /// Slower than this on average, and an answer is given up.
 const BYTES_PER_SECOND_MIN: u64 = 1024;
 
+/// So many peers together may fill the store, and not fewer.
+const PEERS_TO_FILL_RECORDS: usize = 4;
+/// So many peers together may take all streams, and not fewer.
+const PEERS_TO_FILL_STREAMS: usize = 32;
+
 /// `[dht]`: limits of what a node stores and answers for other peers, as an operator writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -24,28 +29,13 @@ pub struct DhtLimits {
     pub records: usize,
     /// Their bytes. Default 32 MiB.
     pub bytes: ByteSize,
-    /// Records kept that one peer sent. Default 4,096.
-    pub records_per_peer: usize,
     /// Records kept that one key signed. Default 1,024.
     pub records_per_owner: usize,
     /// Records that one peer may send in a minute, as many as that at once. Default 60,000: checking them takes
     /// a tenth of a processor at most.
     pub records_per_peer_and_minute: u32,
-    /// How far in the future a record may expire. Default 24 h.
-    #[serde(with = "humantime_serde")]
-    pub lifetime: Duration,
-    /// How far clocks may differ: what is added to that. Default 30 s.
-    #[serde(with = "humantime_serde")]
-    pub clock_tolerance: Duration,
-    /// Largest message that is read; the protocol has none over 384 KiB. Default that.
-    pub message_bytes_max: ByteSize,
     /// Streams that others ask on. Default 512.
     pub streams: usize,
-    /// Of which by one peer. Default 16.
-    pub streams_per_peer: usize,
-    /// A stream that nobody asks on is closed after this. Default 30 s.
-    #[serde(with = "humantime_serde")]
-    pub idle_timeout: Duration,
     /// A question is whole after this, and an answer that nobody takes is given up. Default 10 s.
     #[serde(with = "humantime_serde")]
     pub message_timeout: Duration,
@@ -59,15 +49,9 @@ impl Default for DhtLimits {
         Self {
             records: 16 * 1024,
             bytes: ByteSize::mib(32),
-            records_per_peer: 4096,
             records_per_owner: 1024,
             records_per_peer_and_minute: 60_000,
-            lifetime: Duration::from_secs(24 * 3600),
-            clock_tolerance: Duration::from_secs(30),
-            message_bytes_max: ByteSize(MESSAGE_BYTES_MAX as u64),
             streams: 512,
-            streams_per_peer: 16,
-            idle_timeout: Duration::from_secs(30),
             message_timeout: Duration::from_secs(10),
             searches: 32,
         }
@@ -83,10 +67,8 @@ impl DhtLimits {
         const MANY: usize = 10_000_000;
         for (key, got) in [
             ("dht.records", self.records),
-            ("dht.records_per_peer", self.records_per_peer),
             ("dht.records_per_owner", self.records_per_owner),
             ("dht.streams", self.streams),
-            ("dht.streams_per_peer", self.streams_per_peer),
             ("dht.searches", self.searches),
         ] {
             Invalid::check_range(key, got, 1..=MANY)?;
@@ -94,38 +76,26 @@ impl DhtLimits {
         let (seconds, per_minute) = (Duration::from_secs, self.records_per_peer_and_minute);
         Invalid::check_range("dht.records_per_peer_and_minute", per_minute, 1..=MANY as u32)?;
         Invalid::check_range("dht.bytes", self.bytes, ByteSize::mib(1)..=ByteSize::tib(1))?;
-        let message = ByteSize::kib(16)..=ByteSize(MESSAGE_BYTES_MAX as u64);
-        Invalid::check_range("dht.message_bytes_max", self.message_bytes_max, message)?;
-        let (day, second) = (seconds(24 * 3600), seconds(1));
-        Invalid::check_duration("dht.lifetime", self.lifetime, seconds(60)..=day * 366)?;
-        Invalid::check_duration("dht.clock_tolerance", self.clock_tolerance, second..=seconds(600))?;
-        Invalid::check_duration("dht.idle_timeout", self.idle_timeout, second..=seconds(3600))?;
-        Invalid::check_duration("dht.message_timeout", self.message_timeout, second..=seconds(600))
+        Invalid::check_duration("dht.message_timeout", self.message_timeout, seconds(1)..=seconds(600))
     }
 }
 
 impl From<&DhtLimits> for DhtConfig {
     fn from(limits: &DhtLimits) -> Self {
         let bytes = |size: ByteSize| usize::try_from(size.as_u64()).unwrap_or(usize::MAX);
-        let lifetime_max = limits.lifetime + limits.clock_tolerance;
         let storage = StorageLimits {
             records_max: limits.records,
             bytes_max: bytes(limits.bytes),
-            records_per_sender_max: limits.records_per_peer,
+            records_per_sender_max: (limits.records / PEERS_TO_FILL_RECORDS).max(1),
             records_per_owner_max: limits.records_per_owner,
-            lifetime_max,
+            ..StorageLimits::default()
         };
-        let mut cache = CacheLimits::default();
-        cache.storage.lifetime_max = lifetime_max;
         Self {
             storage,
-            cache,
             records_per_peer_and_minute: limits.records_per_peer_and_minute,
-            message_bytes_max: bytes(limits.message_bytes_max),
             message_timeout: limits.message_timeout,
-            idle_timeout: limits.idle_timeout,
             streams: limits.streams,
-            streams_per_peer: limits.streams_per_peer,
+            streams_per_peer: (limits.streams / PEERS_TO_FILL_STREAMS).max(1),
             on_behalf_max: limits.searches,
             ..Self::default()
         }
@@ -237,12 +207,11 @@ mod tests {
     #[test]
     fn what_cannot_work_is_named() {
         type Break = fn(&mut DhtLimits);
-        let broken: [(&str, Break); 6] = [
+        let broken: [(&str, Break); 5] = [
             ("dht.records", |dht| dht.records = 0),
             ("dht.bytes", |dht| dht.bytes = ByteSize::kib(1)),
             ("dht.records_per_peer_and_minute", |dht| dht.records_per_peer_and_minute = 0),
-            ("dht.message_bytes_max", |dht| dht.message_bytes_max = ByteSize::mib(1)),
-            ("dht.lifetime", |dht| dht.lifetime = Duration::ZERO),
+            ("dht.streams", |dht| dht.streams = 0),
             ("dht.message_timeout", |dht| dht.message_timeout = Duration::from_secs(3600)),
         ];
         for (key, break_it) in broken {

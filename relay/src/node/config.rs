@@ -89,8 +89,6 @@ pub struct NodeLimits {
     /// Inbound connections that one such address may begin in a minute, as many as that at once. Default
     /// 3000: a handshake takes about a millisecond, so one address takes a twentieth of a processor at most.
     pub connections_per_address_and_minute: u32,
-    /// Dials under way. Default 64.
-    pub pending_dials: u32,
     /// Inbound handshakes under way, those of WebRTC counted apart; one more ends the oldest. WebTransport has
     /// its own bound, [`WebTransportConfig::max_pending_handshakes`]. Default 256.
     pub pending_handshakes: usize,
@@ -119,7 +117,6 @@ impl Default for NodeLimits {
             connections_per_peer: 8,
             connections_per_address: 256,
             connections_per_address_and_minute: 3000,
-            pending_dials: 64,
             pending_handshakes: 256,
             handshake_timeout: Duration::from_secs(10),
             streams_per_connection: 128,
@@ -142,7 +139,6 @@ impl NodeLimits {
             ("limits.connections_per_peer", self.connections_per_peer),
             ("limits.connections_per_address", self.connections_per_address),
             ("limits.connections_per_address_and_minute", self.connections_per_address_and_minute),
-            ("limits.pending_dials", self.pending_dials),
             ("limits.bad_messages_per_peer_and_minute", self.bad_messages_per_peer_and_minute),
         ] {
             Invalid::check_range(key, got, 1..=LIMIT_MAX)?;

@@ -140,11 +140,14 @@ fn identify(keypair: &Keypair) -> identify::Config {
         .with_cache_size(0)
 }
 
+/// Dials under way.
+const PENDING_DIALS_MAX: u32 = 64;
+
 fn limits(config: &NodeConfig) -> connection_limits::ConnectionLimits {
     connection_limits::ConnectionLimits::default()
         .with_max_established(Some(config.limits.connections))
         .with_max_established_per_peer(Some(config.limits.connections_per_peer))
-        .with_max_pending_outgoing(Some(config.limits.pending_dials))
+        .with_max_pending_outgoing(Some(PENDING_DIALS_MAX))
 }
 
 /// Without a number four fifths of what the machine has, or the group that the process is in.

@@ -203,7 +203,7 @@ mod tests {
             ("[limits]\nstreams_per_connection = 1", "limits.streams_per_connection = 1: 8 to 1000000"),
             ("[limits]\nhandshake_timeout = \"1h\"", "limits.handshake_timeout = 1h: 100ms to 5m"),
             ("[dht]\nrecords_per_owner = 0", "dht.records_per_owner = 0: 1 to 10000000"),
-            ("[dht]\nmessage_bytes_max = \"1 MiB\"", "dht.message_bytes_max"),
+            ("[dht]\nmessage_timeout = \"1h\"", "dht.message_timeout = 1h: 1s to 10m"),
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");

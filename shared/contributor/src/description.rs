@@ -112,16 +112,16 @@ impl DescriptionError {
             Self::Identity(IdentityError::Id) => "run.id",
             Self::Identity(IdentityError::Title) => "run.title",
             Self::Identity(IdentityError::Purpose) => "run.purpose",
-            Self::Model(_) | Self::Parameters { .. } => "run.model",
-            Self::MicroBatch { .. } => "run.micro_batch_size",
-            Self::TargetBatch { .. } => "run.target_batch_size",
-            Self::GradientCodec(_) => "run.gradient_codec",
-            Self::SlowLinks(_) => "run.slow_links",
-            Self::LocalSteps(_) | Self::Trajectory { .. } => "run.local_steps",
-            Self::Recomputed(_) => "run.recomputation",
-            Self::StateCodec(_) => "run.state_codec",
-            Self::Contribution { .. } => "averaging.contribution_samples_max",
-            Self::ShuffleBuffer { .. } => "run.shuffle_buffer_samples",
+            Self::Model(_) | Self::Parameters { .. } => "model.kind",
+            Self::MicroBatch { .. } => "scheme.synchronous.micro_batch_size",
+            Self::TargetBatch { .. } => "scheme.synchronous.target_batch_size",
+            Self::GradientCodec(_) => "scheme.synchronous.gradient_codec",
+            Self::SlowLinks(_) => "scheme.synchronous.slow_links",
+            Self::LocalSteps(_) | Self::Trajectory { .. } => "scheme.synchronous.local_steps",
+            Self::Recomputed(_) => "scheme.synchronous.recomputation",
+            Self::StateCodec(_) => "scheme.synchronous.state_codec",
+            Self::Contribution { .. } => "scheme.synchronous.contribution_samples_max",
+            Self::ShuffleBuffer { .. } => "data.shuffle_buffer_samples",
         }
     }
 }
@@ -235,7 +235,7 @@ mod tests {
             assert_eq!(error, DescriptionError::TargetBatch { min: 4, got: size });
         }
         let error = rejected(|run| run.synchronous_mut().contribution_samples_max = 3);
-        assert_eq!(error.key(), "averaging.contribution_samples_max");
+        assert_eq!(error.key(), "scheme.synchronous.contribution_samples_max");
         let density = Density::from_share(0.1).unwrap();
         let diverging = GradientCodec::TopK(TopK { momentum: 1.0, ..TopK::plain(density, 0) });
         let error = rejected(|run| run.synchronous_mut().gradient_codec = diverging);

@@ -16,14 +16,16 @@ use super::support::{LONG, contributor, test_run, turn};
 const LARGE: &str = r#"
     [run]
     id = "large"
-    model = { mlp = { hidden = [3000, 4800] } }
+    [model]
+    kind = { mlp = { hidden = [3000, 4800] } }
+    [data]
+    shuffle_buffer_samples = 500
+    [scheme.synchronous]
     target_batch_size = 16
     micro_batch_size = 16
-    shuffle_buffer_samples = 500
     state_codec = "f32"
     gradient_codec = "f32"
     optimizer = { kind = "sgd-momentum", momentum = 0.9 }
-    [averaging]
     contribution_samples_max = 16
     collect_timeout = "5m"
     [storage]

@@ -59,13 +59,13 @@ async fn the_processor_computes_what_the_reference_computes() -> Result<()> {
 #[tokio::test]
 async fn a_tab_makes_local_steps_on_its_adapter() -> Result<()> {
     let _turn = turn().await;
-    let local_steps = r#"gradient_codec = { top-k = { density = 0.01 } }
-    [run.local_steps]
+    let local_steps = r#"[scheme.synchronous.local_steps]
     steps = 8
     optimizer = { kind = "sgd-momentum", momentum = 0.9 }
     schedule = { peak = 0.05 }
-    [averaging]"#;
-    let mut test_run = test_run(&QUICK.replace("[averaging]", local_steps))?;
+    [scheme.synchronous]
+    gradient_codec = { top-k = { density = 0.01 } }"#;
+    let mut test_run = test_run(&QUICK.replace("[scheme.synchronous]", local_steps))?;
     let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "local-steps", Graphics::SoftwareAdapter, "device=webgpu").await?;
     tab.until("value('accepted') >= 1", LONG).await?;

@@ -130,9 +130,8 @@ async fn a_name_stands_on_the_leaderboard_until_it_is_taken_back() -> Result<()>
 const TEXT: &str = r#"
     [run]
     id = "rhymes"
-    model = { albert = { embedding = 16, hidden = 32, heads = 2, inner = 64, layers = 2 } }
-    target_batch_size = 64
-    micro_batch_size = 16
+    [model]
+    kind = { albert = { embedding = 16, hidden = 32, heads = 2, inner = 64, layers = 2 } }
     [data]
     shard_samples = 100
     [data.text]
@@ -140,6 +139,9 @@ const TEXT: &str = r#"
     vocabulary = 100
     sequence_tokens = 16
     sources = [{ path = "house.txt" }]
+    [scheme.synchronous]
+    target_batch_size = 64
+    micro_batch_size = 16
     [evaluation]
     every_epochs = 1
 "#;

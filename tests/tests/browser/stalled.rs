@@ -12,10 +12,11 @@ use super::support::{SOON, contributor, test_run, turn};
 const EAGER: &str = r#"
     [run]
     id = "eager"
-    model = { mlp = { hidden = [32] } }
+    [model]
+    kind = { mlp = { hidden = [32] } }
+    [scheme.synchronous]
     target_batch_size = 32
     micro_batch_size = 32
-    [averaging]
     contribution_samples_max = 1000000
     collect_timeout = "500ms"
 "#;

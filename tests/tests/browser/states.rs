@@ -16,19 +16,21 @@ const RHYMES: &str = r#"
     id = "rhymes"
     title = "Guessing the missing word"
     purpose = "A small network reads an old rhyme and learns which words are missing from it."
-    model = { albert = { embedding = 16, hidden = 32, heads = 2, inner = 64, layers = 2 } }
-    target_batch_size = 64
-    micro_batch_size = 16
-    shuffle_buffer_samples = 500
-    optimizer = { kind = "adam" }
+    [model]
+    kind = { albert = { embedding = 16, hidden = 32, heads = 2, inner = 64, layers = 2 } }
     [data]
     shard_samples = 100
+    shuffle_buffer_samples = 500
     [data.text]
     name = "Rhymes"
     vocabulary = 100
     sequence_tokens = 16
     held_out = 0.05
     sources = [{ path = "house.txt" }]
+    [scheme.synchronous]
+    target_batch_size = 64
+    micro_batch_size = 16
+    optimizer = { kind = "adam" }
 "#;
 
 const ALIKE: &str = r#"
@@ -36,10 +38,7 @@ const ALIKE: &str = r#"
     id = "alike"
     title = "Seeing which pictures are alike"
     purpose = "A small network looks at pieces of pictures, and learns which of them are of one picture."
-    micro_batch_size = 256
-    target_batch_size = 1024
-    optimizer = { kind = "lars", momentum = 0.9, trust_coefficient = 0.01, weight_decay = 1e-6 }
-    [run.model.swav]
+    [model.kind.swav]
     maps = [16, 32]
     hidden = 32
     projection = 16
@@ -49,6 +48,10 @@ const ALIKE: &str = r#"
     queue_samples = 0
     queue_after = 0
     frozen_epochs = 10
+    [scheme.synchronous]
+    micro_batch_size = 256
+    target_batch_size = 1024
+    optimizer = { kind = "lars", momentum = 0.9, trust_coefficient = 0.01, weight_decay = 1e-6 }
 "#;
 
 /// Keeps the worker in reach, and what it said last of its contributions, to say in its place what it seldom says.

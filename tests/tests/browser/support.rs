@@ -26,12 +26,13 @@ pub(crate) async fn turn() -> Option<SemaphorePermit<'static>> {
 pub(crate) const QUICK: &str = r#"
     [run]
     id = "quick"
-    model = { mlp = { hidden = [128] } }
+    [model]
+    kind = { mlp = { hidden = [128] } }
+    [scheme.synchronous]
     target_batch_size = 2048
     micro_batch_size = 32
     optimizer = { kind = "adam" }
     schedule = { peak = 0.003, warmup_steps = 5, decay = { kind = "constant" } }
-    [averaging]
     contribution_samples_max = 512
 "#;
 
@@ -39,9 +40,10 @@ pub(crate) const QUICK: &str = r#"
 pub(crate) const SLOW: &str = r#"
     [run]
     id = "slow"
-    model = "le-net"
+    [model]
+    kind = "le-net"
+    [scheme.synchronous]
     target_batch_size = 5000000
-    [averaging]
     contribution_samples_max = 5000000
 "#;
 
@@ -49,11 +51,13 @@ pub(crate) const SLOW: &str = r#"
 pub(crate) const LARGE_SHARDS: &str = r#"
     [run]
     id = "large-shards"
-    model = { mlp = { hidden = [16] } }
-    target_batch_size = 4096
-    micro_batch_size = 128
+    [model]
+    kind = { mlp = { hidden = [16] } }
     [data]
     shard_samples = 10000
+    [scheme.synchronous]
+    target_batch_size = 4096
+    micro_batch_size = 128
 "#;
 
 /// A run with the real page.

@@ -20,10 +20,16 @@ mod open;
 const RUN: &str = r#"
 [run]
 id = "hostile-run"
-model = { mlp = { hidden = [16] } }
+
+[model]
+kind = { mlp = { hidden = [16] } }
+
+[data]
+shuffle_buffer_samples = 1000
+
+[scheme.synchronous]
 target_batch_size = 256
 micro_batch_size = 32
-shuffle_buffer_samples = 1000
 gradient_codec = "f32"
 state_codec = "f32"
 optimizer = { kind = "sgd-momentum", momentum = 0.9 }

@@ -340,7 +340,7 @@ async fn who_is_not_of_the_run_is_told_so() {
     let mut two = TwoAggregators::new().await;
     two.other
         .configure(|config| {
-            config["run"]["target_batch_size"] = 512.into();
+            config["scheme"]["synchronous"]["target_batch_size"] = 512.into();
         })
         .unwrap();
     let one = two.one.backbone().await.unwrap();

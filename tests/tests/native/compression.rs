@@ -39,8 +39,8 @@ async fn a_sparse_run_learns_and_goes_on_after_a_crash() {
 
 #[tokio::test]
 async fn a_link_that_turns_out_to_be_fast_carries_whole_gradients() {
-    let slow_links = "[run.slow_links]\nbelow_bytes_per_second = 1\ncodec = \"int8\"\n\n[averaging]";
-    let mut test_run = TestRun::new(&SMALL.replace("[averaging]", slow_links)).unwrap();
+    let slow_links = "[scheme.synchronous.slow_links]\nbelow_bytes_per_second = 1\ncodec = \"int8\"\n\n[scheme.synchronous]";
+    let mut test_run = TestRun::new(&SMALL.replace("[scheme.synchronous]", slow_links)).unwrap();
     let backbone = test_run.backbone().await.unwrap();
     let run = TestClient::connect(backbone.tcp().unwrap()).await.unwrap().describe().await.unwrap();
     let file = test_run.storage().with_file_name("receipts.jsonl");

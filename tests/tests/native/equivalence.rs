@@ -27,7 +27,7 @@ const TOLERANCE: f32 = 2e-6;
 #[tokio::test]
 async fn uneven_peers_equal_one_machine() {
     let config: RunConfig = toml::from_str(SMALL).unwrap();
-    compare(SMALL, config.run.optimizer, config.run.schedule).await;
+    compare(SMALL, config.synchronous().optimizer, config.synchronous().schedule).await;
 }
 
 #[tokio::test]
@@ -36,22 +36,22 @@ async fn uneven_peers_of_two_backbones_equal_one_machine() {
     let mut two = TwoAggregators::patient().await;
     let (one, other) = two.start().await;
     let at = [one.tcp().unwrap(), other.tcp().unwrap(), other.tcp().unwrap()];
-    compare_at(&at, config.run.optimizer, config.run.schedule).await;
+    compare_at(&at, config.synchronous().optimizer, config.synchronous().schedule).await;
 }
 
 /// One local step of plain SGD from the parameters of the epoch, and an outer optimizer that goes where it leads to.
 #[tokio::test]
 async fn single_local_steps_equal_plain_sgd_on_one_machine() {
-    let local_steps = r#"[run.local_steps]
+    let local_steps = r#"[scheme.synchronous.local_steps]
 steps = 1
 optimizer = { kind = "sgd-momentum", momentum = 0.0 }
 schedule = { peak = 0.05, decay = { kind = "step", every = 3, factor = 0.5 } }
 
-[averaging]"#;
+[scheme.synchronous]"#;
     let sections = SMALL
         .replace("momentum = 0.9", "momentum = 0.0")
         .replace("peak = 0.05", "peak = 1.0")
-        .replace("[averaging]", local_steps);
+        .replace("[scheme.synchronous]", local_steps);
     let schedule = ScheduleSpec { peak: 0.05, warmup_steps: 0, decay: Decay::Step { every: 3, factor: 0.5 } };
     compare(&sections, OptimizerSpec::plain_sgd(), schedule).await;
 }

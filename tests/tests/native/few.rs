@@ -101,8 +101,8 @@ async fn backbones_without_contributors_follow_the_one_that_has_them_and_take_it
 /// than five seconds on an idle machine is what the simulation of `swarm::matchmaking` shows.
 #[tokio::test]
 async fn when_the_active_backbone_is_killed_over_quic_the_others_go_on_soon_and_nothing_is_lost() {
-    let sections = "[run]\nid = \"three\"\nmodel = { mlp = { hidden = [32] } }\ntarget_batch_size = 256\n\
-        micro_batch_size = 32\n\n[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n";
+    let sections = "[run]\nid = \"three\"\n\n[model]\nkind = { mlp = { hidden = [32] } }\n\n\
+        [scheme.synchronous]\ntarget_batch_size = 256\nmicro_batch_size = 32\n\n[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n";
     let listen = ["/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/udp/0/quic-v1/webtransport"];
     let test_runs = (0..3).map(|_| TestRun::new(sections).unwrap().with_listen(&listen)).collect();
     let mut three = ThreeAggregators::of(test_runs).await;

@@ -163,12 +163,11 @@ async fn an_edited_file_after_sigkill_costs_nothing_that_was_acknowledged() {
     let epoch = backbone.status().await.unwrap().progress.epoch;
     backbone.kill().await.unwrap();
     let edit = |sections: &mut toml::Table| {
-        let mut set = |section: &str, key: &str, value: toml::Value| {
-            sections[section].as_table_mut().unwrap().insert(key.into(), value);
-        };
-        set("run", "gradient_codec", "int8".into());
-        set("averaging", "contribution_samples_max", 32.into());
-        set("averaging", "gradient_norm_max", 0.001.into());
+        let scheme = sections["scheme"]["synchronous"].as_table_mut().unwrap();
+        let mut set = |key: &str, value: toml::Value| scheme.insert(key.into(), value);
+        set("gradient_codec", "int8".into());
+        set("contribution_samples_max", 32.into());
+        set("gradient_norm_max", 0.001.into());
     };
     test_run.configure(edit).unwrap();
     let backbone = test_run.backbone().await.unwrap();

@@ -6,17 +6,17 @@ use super::SMALL;
 
 /// [`SMALL`] with ways of four steps, of which a hundredth is sent.
 fn local() -> String {
-    let local_steps = r#"[run.local_steps]
+    let local_steps = r#"[scheme.synchronous.local_steps]
 steps = 4
 optimizer = { kind = "sgd-momentum", momentum = 0.9 }
 schedule = { peak = 0.05 }
 
-[averaging]"#;
+[scheme.synchronous]"#;
     SMALL
         .replace("gradient_codec = \"f32\"", "gradient_codec = { top-k = { density = 0.05 } }")
         .replace("momentum = 0.9 }", "momentum = 0.6, nesterov = true }")
         .replace("peak = 0.05", "peak = 0.7")
-        .replace("[averaging]", local_steps)
+        .replace("[scheme.synchronous]", local_steps)
 }
 
 #[tokio::test]

@@ -35,16 +35,20 @@ mod versions;
 const SMALL: &str = r#"
 [run]
 id = "test-run"
-model = { mlp = { hidden = [32] } }
+
+[model]
+kind = { mlp = { hidden = [32] } }
+
+[data]
+shuffle_buffer_samples = 1000
+
+[scheme.synchronous]
 target_batch_size = 256
 micro_batch_size = 32
-shuffle_buffer_samples = 1000
 gradient_codec = "f32"
 state_codec = "f32"
 optimizer = { kind = "sgd-momentum", momentum = 0.9 }
 schedule = { peak = 0.05, warmup_steps = 0, decay = { kind = "constant" } }
-
-[averaging]
 contribution_samples_max = 1024
 collect_timeout = "2s"
 

@@ -20,7 +20,7 @@ const FORGED_SCALE: f32 = -5.0;
 
 fn sections() -> String {
     let changes = [
-        ("[averaging]", "[averaging]\naggregation = \"centered-clip\""),
+        ("[scheme.synchronous]", "[scheme.synchronous]\naggregation = \"centered-clip\""),
         ("collect_timeout = \"2s\"", "collect_timeout = \"1m\""),
         ("momentum = 0.9", "momentum = 0.0"),
         ("checkpoint_every_epochs = 7", "checkpoint_every_epochs = 1000000"),

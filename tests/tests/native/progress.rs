@@ -115,7 +115,7 @@ async fn a_backbone_without_links_learns_that_others_are_ahead() {
     // No link is made with one that trains otherwise.
     second
         .configure(|config| {
-            config["run"]["target_batch_size"] = 512.into();
+            config["scheme"]["synchronous"]["target_batch_size"] = 512.into();
             let network = config["network"].as_table_mut().unwrap();
             network.insert("dht_peers".into(), vec![one.tcp().unwrap().to_string()].into());
         })

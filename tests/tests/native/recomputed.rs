@@ -24,15 +24,15 @@ use super::SMALL;
 use super::aggregators::TwoAggregators;
 
 /// Nothing is chosen by chance: it is the first contributions of each key that are recomputed.
-const RECOMPUTED: &str = "\n[run.recomputation]\nshare = 1e-9\ntolerance = 0.02\n";
+const RECOMPUTED: &str = "\n[scheme.synchronous.recomputation]\nshare = 1e-9\ntolerance = 0.02\n";
 
 /// Trajectories of four steps.
-const LOCAL_STEPS: &str = r#"[run.local_steps]
+const LOCAL_STEPS: &str = r#"[scheme.synchronous.local_steps]
 steps = 4
 optimizer = { kind = "sgd-momentum", momentum = 0.9 }
 schedule = { peak = 0.05 }
 
-[averaging]"#;
+[scheme.synchronous]"#;
 
 /// What a convicted peer is told.
 const CONVICTED: &str = "is not the gradient of the samples that it named";
@@ -336,7 +336,7 @@ async fn the_same_work_counts_once_under_whichever_key_and_number_it_comes() {
 #[tokio::test]
 async fn ways_of_local_steps_are_computed_once_more_as_well() {
     let outer = SMALL.replace("momentum = 0.9 }", "momentum = 0.0 }").replace("peak = 0.05", "peak = 1.0");
-    let run = outer.replace("[averaging]", LOCAL_STEPS);
+    let run = outer.replace("[scheme.synchronous]", LOCAL_STEPS);
     let sections = format!("{run}\n{RECOMPUTED}\n[network]\noperator = \"127.0.0.1:0\"\n");
     let mut test_run = TestRun::new(&sections).unwrap();
     let backbone = test_run.backbone().await.unwrap();

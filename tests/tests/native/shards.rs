@@ -28,7 +28,9 @@ const SAMPLES: &str = "8000";
 
 /// Few and large shards.
 fn sections(more: &str) -> String {
-    format!("{SMALL}\n[data]\nshard_samples = 5000\n\n[network]\noperator = \"127.0.0.1:0\"\n{more}")
+    let small = SMALL.replace("[data]\n", "[data]\nshard_samples = 5000\n");
+    assert_ne!(small, SMALL);
+    format!("{small}\n[network]\noperator = \"127.0.0.1:0\"\n{more}")
 }
 
 fn now() -> UnixMillis {

@@ -11,15 +11,13 @@ use barnraise_tests::process::{BackboneProcess, TestRun};
 const TEXT: &str = r#"
 [run]
 id = "rhymes"
-model = { albert = { embedding = 16, hidden = 32, heads = 2, inner = 64, layers = 2 } }
-target_batch_size = 64
-micro_batch_size = 16
-shuffle_buffer_samples = 500
-optimizer = { kind = "adam" }
-schedule = { peak = 0.003, warmup_steps = 5, decay = { kind = "constant" } }
+
+[model]
+kind = { albert = { embedding = 16, hidden = 32, heads = 2, inner = 64, layers = 2 } }
 
 [data]
 shard_samples = 100
+shuffle_buffer_samples = 500
 
 [data.text]
 name = "Rhymes"
@@ -27,6 +25,12 @@ vocabulary = 100
 sequence_tokens = 16
 held_out = 0.05
 sources = [{ path = "house.txt", weight = 2.0 }, { path = "farm.jsonl", field = "verse" }]
+
+[scheme.synchronous]
+target_batch_size = 64
+micro_batch_size = 16
+optimizer = { kind = "adam" }
+schedule = { peak = 0.003, warmup_steps = 5, decay = { kind = "constant" } }
 
 [evaluation]
 every_epochs = 2

@@ -36,7 +36,7 @@ impl SharedModel {
         if config.access.mode != AccessMode::Open {
             return Ok(None);
         }
-        let (run, license) = (Arc::clone(description), config.run.license.clone());
+        let (run, license) = (Arc::clone(description), config.model.license.clone());
         let facts = Facts { run, layout: Arc::new(layout), license };
         let (keeper, kept) = Keeper::open(storage.clone(), &config.storage.keep_models).await?;
         let (publisher, latest) = Publisher::new(facts.clone());

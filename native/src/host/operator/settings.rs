@@ -48,11 +48,11 @@ const FIXED: [(&str, &str); 19] = [
 pub struct Settings {
     /// Multiplies the learning rate of the schedule.
     pub learning_rate_factor: Option<f64>,
-    /// `averaging.collect_timeout`.
+    /// `scheme.synchronous.collect_timeout`.
     pub collect_timeout_seconds: Option<f64>,
-    /// `averaging.samples_per_second_max`.
+    /// `scheme.synchronous.samples_per_second_max`.
     pub samples_per_second_max: Option<u32>,
-    /// `averaging.gradient_norm_max`.
+    /// `scheme.synchronous.gradient_norm_max`.
     pub gradient_norm_max: Option<f64>,
     /// `network.contributors_max`.
     pub contributors_max: Option<u32>,
@@ -83,11 +83,11 @@ pub struct SettingsChange {
 pub struct EffectiveSettings {
     /// Factor of the scheduled learning rate; 1 unless it was changed.
     pub learning_rate_factor: f64,
-    /// `averaging.collect_timeout`, in seconds.
+    /// `scheme.synchronous.collect_timeout`, in seconds.
     pub collect_timeout_seconds: f64,
-    /// `averaging.samples_per_second_max`.
+    /// `scheme.synchronous.samples_per_second_max`.
     pub samples_per_second_max: u32,
-    /// `averaging.gradient_norm_max`.
+    /// `scheme.synchronous.gradient_norm_max`.
     pub gradient_norm_max: f64,
     /// `network.contributors_max`.
     pub contributors_max: u32,

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 
 use barnraise_averaging::{AverageError, Averaged, CheckError, GridError, RoundRegistry};
 use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::TensorCodec;
 use barnraise_protocol::bulk::Partial;
 use barnraise_protocol::matchmaking::{
     AggregatorStatus, Hello, MEMBERS_MAX, ModelVersion, Proposal, Reducer,
@@ -98,6 +99,7 @@ struct AggregationContext {
     run_id: String,
     hello: Hello,
     config: AggregatorsSection,
+    average_codec: TensorCodec,
     checkpoint_every: u64,
     peers: Arc<BTreeSet<PeerId>>,
     core: EventSender<(PeerKey, AggregatorEvent)>,
@@ -153,6 +155,7 @@ impl Aggregators {
             run_id: config.run.id.clone(),
             hello: Hello { run_id: config.run.id.clone(), recipe: recipe(config, description)? },
             config: config.aggregators.clone(),
+            average_codec: config.synchronous().average_codec,
             checkpoint_every: config.storage.checkpoint_every_epochs,
             peers: Arc::new(others.keys().copied().collect()),
             core,
@@ -229,6 +232,11 @@ impl Aggregators {
         &self.shared.config
     }
 
+    /// Codec of averages.
+    pub fn average_codec(&self) -> TensorCodec {
+        self.shared.average_codec
+    }
+
     /// Measures the link of this machine.
     pub fn speed(&self) -> &SpeedMeter {
         &self.shared.speed
@@ -270,8 +278,8 @@ fn recipe(config: &RunConfig, description: &RunDescription) -> serde_json::Resul
     let scheme = description.synchronous();
     let what = (
         (&description.model, description.n_parameters, scheme.target_batch_size),
-        (&description.data.manifest, &config.run.optimizer, &config.run.schedule),
-        (config.aggregators.codec, config.aggregators.reducers),
+        (&description.data.manifest, &config.synchronous().optimizer, &config.synchronous().schedule),
+        (config.synchronous().average_codec, config.aggregators.reducers),
         (scheme.gradient_codec, scheme.slow_links, scheme.delayed_updates),
         (&scheme.local_steps, scheme.recomputed, config.storage.checkpoint_every_epochs),
     );

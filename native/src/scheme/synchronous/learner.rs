@@ -178,10 +178,10 @@ impl Learner {
         let spec = config.model_spec();
         Ok(Self {
             run_id: config.run.id.clone(),
-            state_codec: config.run.state_codec,
-            schedule: config.run.schedule,
+            state_codec: config.synchronous().state_codec,
+            schedule: config.synchronous().schedule,
             rate_factor: 1.0,
-            optimizer: Optimizer::new(config.run.optimizer, layout)?,
+            optimizer: Optimizer::new(config.synchronous().optimizer, layout)?,
             parameters: layout.initial_parameters(spec.seed),
             spec,
             epoch: 0,
@@ -493,25 +493,28 @@ fn warn_of(broken: &SetAside) {
     tracing::warn!(path, moved_to, reason, "set aside");
 }
 
+/// Most contributions that are received at a time, however small they are.
+const IN_FLIGHT_MAX: u64 = 64;
+
 /// Configuration of the run's collection round.
 pub(super) fn round_config(config: &RunConfig, n_parameters: usize) -> CollectionConfig {
-    let averaging = &config.averaging;
-    let n_bytes = config.run.gradient_codec.encoding().encoded_len(n_parameters).max(1) as u64;
-    let fit = averaging.in_flight_bytes_max.as_u64() / n_bytes;
+    let scheme = config.synchronous();
+    let n_bytes = scheme.gradient_codec.encoding().encoded_len(n_parameters).max(1) as u64;
+    let fit = config.contributions.in_flight_bytes_max.as_u64() / n_bytes;
     CollectionConfig {
-        target_batch_size: config.run.target_batch_size,
+        target_batch_size: scheme.target_batch_size,
         n_parameters,
-        codec: config.run.gradient_codec.encoding(),
-        slow_codec: config.run.slow_links.map(|slow| slow.codec.encoding()),
-        micro_batch_size: config.run.micro_batch_size,
+        codec: scheme.gradient_codec.encoding(),
+        slow_codec: scheme.slow_links.map(|slow| slow.codec.encoding()),
+        micro_batch_size: scheme.micro_batch_size,
         contribution_samples_max: config.contribution_samples_max(),
-        samples_per_second_max: averaging.samples_per_second_max,
-        collect_timeout: averaging.collect_timeout,
-        in_flight_max: fit.clamp(1, u64::from(averaging.contributions_in_flight_max)) as usize,
+        samples_per_second_max: scheme.samples_per_second_max,
+        collect_timeout: scheme.collect_timeout,
+        in_flight_max: fit.clamp(1, IN_FLIGHT_MAX) as usize,
         contributors_max: config.network.contributors_max as usize,
         is_open: config.access.mode == AccessMode::Open,
-        aggregation: averaging.aggregation(n_parameters, config.access.mode),
-        gradient_norm_max: averaging.gradient_norm_max,
+        aggregation: config.contributions.aggregation(scheme.aggregation, n_parameters, config.access.mode),
+        gradient_norm_max: scheme.gradient_norm_max,
     }
 }
 

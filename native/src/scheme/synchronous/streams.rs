@@ -117,6 +117,15 @@ struct StreamSlots {
     strangers: Arc<TransferSlots>,
 }
 
+/// Streams of all contributors at a time, for each contributor that the run admits; it needs five.
+const STREAMS_PER_CONTRIBUTOR: usize = 8;
+/// Streams at a time of one peer without access; it needs one for the description and one for the token.
+const STREAMS_PER_STRANGER: usize = 8;
+/// Streams of all peers without access, for each contributor that the run admits.
+const STREAMS_OF_STRANGERS: usize = 2;
+/// The same where the run admits a few: they all come at once.
+const STREAMS_OF_STRANGERS_MIN: usize = 64;
+
 /// Whether a protocol is open to everybody, or how it refuses a peer without access.
 #[derive(Clone, Copy)]
 enum AccessPolicy {
@@ -128,11 +137,11 @@ enum AccessPolicy {
 
 /// Accepts every conversation on `node` until it shuts down.
 pub(super) fn serve(services: &Services, contributors_max: u32) -> Result<(), NodeError> {
-    let limits = &services.conversations;
-    let n_slots = contributors_max as usize * limits.per_contributor;
+    let (per_peer, n_contributors) = (services.conversations.per_peer, contributors_max as usize);
+    let n_of_strangers = (STREAMS_OF_STRANGERS * n_contributors).max(STREAMS_OF_STRANGERS_MIN);
     let slots = StreamSlots {
-        members: Arc::new(TransferSlots::new(n_slots, limits.per_peer)),
-        strangers: Arc::new(TransferSlots::new(limits.of_strangers, limits.per_stranger)),
+        members: Arc::new(TransferSlots::new(STREAMS_PER_CONTRIBUTOR * n_contributors, per_peer)),
+        strangers: Arc::new(TransferSlots::new(n_of_strangers, STREAMS_PER_STRANGER)),
     };
     accept(services, run::PROTOCOL, AccessPolicy::Open, &slots, describe)?;
     for before in run::OLDER_PROTOCOLS {

@@ -58,6 +58,8 @@ pub(in super::super) enum TopologyError {
 pub(in super::super) struct GroupSizing {
     /// Members of the averaging.
     pub(in super::super) n_members: usize,
+    /// Codec of averages.
+    pub(in super::super) codec: TensorCodec,
     /// How often a member fails, 0 to 1.
     pub(in super::super) failure_rate: f64,
     /// No averaging of this epoch has failed.
@@ -70,7 +72,7 @@ pub(in super::super) struct GroupSizing {
 pub(in super::super) fn group_size(config: &AggregatorsSection, of: GroupSizing) -> u16 {
     let all = of.n_members.max(usize::from(GROUP_SIZE_MIN));
     // Quantized values must be the same in every group, and after a failure all members average together.
-    let is_for_all = config.codec == TensorCodec::Int8 || of.is_helped || !of.is_first_attempt;
+    let is_for_all = of.codec == TensorCodec::Int8 || of.is_helped || !of.is_first_attempt;
     let size = match group_size_up_to(of.n_members, of.failure_rate, config.group_members_max) {
         Ok(best) if !is_for_all => best.size.max(usize::from(GROUP_SIZE_MIN)),
         Ok(_) => all,
@@ -237,8 +239,13 @@ mod tests {
     #[test]
     fn the_size_of_groups_follows_from_failures_unless_all_must_average_together() {
         let config = AggregatorsSection::default();
-        let seldom =
-            GroupSizing { n_members: 16, failure_rate: 0.001, is_first_attempt: true, is_helped: false };
+        let seldom = GroupSizing {
+            n_members: 16,
+            codec: F32,
+            failure_rate: 0.001,
+            is_first_attempt: true,
+            is_helped: false,
+        };
         let often = GroupSizing { failure_rate: 0.4, ..seldom };
         assert_eq!(group_size(&config, seldom), 16);
         assert!((2..=4).contains(&group_size(&config, often)), "{}", group_size(&config, often));
@@ -247,7 +254,7 @@ mod tests {
         for all in [
             group_size(&config, GroupSizing { is_first_attempt: false, ..often }),
             group_size(&config, GroupSizing { is_helped: true, ..often }),
-            group_size(&AggregatorsSection { codec: TensorCodec::Int8, ..four }, often),
+            group_size(&four, GroupSizing { codec: TensorCodec::Int8, ..often }),
             group_size(&config, GroupSizing { failure_rate: f64::NAN, ..often }),
         ] {
             assert_eq!(all, 16);

@@ -237,7 +237,7 @@ async fn while_heard<T>(
 ) -> Option<T> {
     let mut reading = pin!(reading);
     loop {
-        let silence = shared.config.silence;
+        let silence = shared.config.silence();
         let behind = IN_FLIGHT_BYTES as f64 / shared.speed.speeds().download.max(1) as f64;
         let behind = Duration::from_secs_f64(behind.min(silence.as_secs_f64()));
         let silent_at = origin + rhythm.silent_at(silence) + behind;

@@ -311,8 +311,8 @@ impl Reducers {
             n_values: group.n_values() as u64,
             codec: group.codec(),
             patience_ms: millis(self.0.config.patience),
-            reducer_timeout_ms: millis(self.0.config.reducer_timeout),
-            deadline_ms: millis(self.0.config.deadline),
+            reducer_timeout_ms: millis(self.0.config.reducer_timeout()),
+            deadline_ms: millis(self.0.config.deadline()),
         }
     }
 

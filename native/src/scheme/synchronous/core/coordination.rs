@@ -95,8 +95,8 @@ impl Coordination {
         let Self { matchmaking, me, .. } = self;
         let section = others.config();
         let config = MatchmakingConfig {
-            silence: section.silence,
-            gather: section.gather_timeout,
+            silence: section.silence(),
+            gather: section.gather_timeout(),
             ..*matchmaking.config()
         };
         let matchmaking = Matchmaking::new(config, me.clone(), *matchmaking.own());
@@ -289,13 +289,14 @@ impl Core {
         match action {
             MatchmakingAction::Propose { model, members } => {
                 let Some(others) = &coordination.others else { return Ok(()) };
-                let codec = others.config().codec;
+                let codec = others.average_codec();
                 // After a failure all members try again, without helpers that nobody trusts.
                 let is_first_attempt = coordination.matchmaking.is_first_attempt();
                 let peers: Vec<PeerKey> = members.iter().map(|(peer, _)| peer.clone()).collect();
                 let helpers = if is_first_attempt { others.reducers(&peers) } else { Vec::new() };
                 let of = GroupSizing {
                     n_members: members.len(),
+                    codec,
                     failure_rate: coordination.failures.rate(),
                     is_first_attempt,
                     is_helped: !helpers.is_empty(),
@@ -363,7 +364,7 @@ impl Core {
         let Some(others) = &coordination.others else { return Ok(()) };
         // Of two proposals the one that all take up.
         coordination.ongoing = None;
-        let codec = others.config().codec;
+        let codec = others.average_codec();
         match (topology(&proposal, &coordination.me, n_parameters, codec), &coordination.collected) {
             (Ok(topology), Some(mean)) => {
                 let (n_members, sides) = (proposal.members.len(), sides(&proposal));
@@ -397,7 +398,7 @@ impl Core {
         let now = self.now();
         let coordination = &mut self.coordination;
         let Some(others) = &coordination.others else { return Ok(()) };
-        let (measured, deadline) = (others.speed().measured(), others.config().deadline);
+        let (measured, deadline) = (others.speed().measured(), others.config().deadline());
         self.metrics.on_link_measured(measured);
         if coordination.ongoing.as_ref().is_none_or(|ongoing| ongoing.nonce != proposal.nonce) {
             // It was given up when it had just ended.

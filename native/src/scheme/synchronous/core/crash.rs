@@ -82,14 +82,15 @@ impl CrashHarness {
     fn new(run_id: &str) -> Self {
         let mut config = RunConfig::dev(Path::new("unused"));
         config.run.id = run_id.to_owned();
-        config.run.model = ModelKind::Mlp { hidden: vec![16] };
-        config.run.gradient_codec = GradientCodec::F32;
-        config.run.state_codec = TensorCodec::F32;
-        config.run.target_batch_size = PER_STEP as u32 * SAMPLES;
-        config.run.optimizer =
+        config.model.kind = ModelKind::Mlp { hidden: vec![16] };
+        config.synchronous_mut().gradient_codec = GradientCodec::F32;
+        config.synchronous_mut().state_codec = TensorCodec::F32;
+        config.synchronous_mut().target_batch_size = PER_STEP as u32 * SAMPLES;
+        config.synchronous_mut().optimizer =
             OptimizerSpec::SgdMomentum { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
-        config.run.schedule = ScheduleSpec { peak: 1.0, warmup_steps: 0, ..config.run.schedule };
-        config.averaging.samples_per_second_max = u32::MAX;
+        config.synchronous_mut().schedule =
+            ScheduleSpec { peak: 1.0, warmup_steps: 0, ..config.synchronous().schedule };
+        config.synchronous_mut().samples_per_second_max = u32::MAX;
         // Of peers that are let in by name: each contribution weighs what it has.
         config.access.mode = AccessMode::Invitation;
         let shape = ImageShape { height: 2, width: 2, channels: 1 };
@@ -97,7 +98,7 @@ impl CrashHarness {
         let layout = ParameterLayout::of(&config.model_spec(), data).unwrap();
         let mut description = fixture::run();
         description.identity.run_id = run_id.to_owned();
-        description.synchronous_mut().target_batch_size = config.run.target_batch_size;
+        description.synchronous_mut().target_batch_size = config.synchronous().target_batch_size;
         description.n_parameters = layout.n_parameters() as u64;
         let peer = |seed| PeerKey(peer_id(KeyPair::from_seed(&[seed; 32]).public()).unwrap().to_bytes());
         let contributors = vec![peer(2), peer(3)];

@@ -38,8 +38,8 @@ struct LearnerHarness {
 impl LearnerHarness {
     fn new() -> Self {
         let mut config = RunConfig::dev(Path::new("unused"));
-        config.run.model = ModelKind::Mlp { hidden: vec![2] };
-        config.run.gradient_codec = GradientCodec::F32;
+        config.model.kind = ModelKind::Mlp { hidden: vec![2] };
+        config.synchronous_mut().gradient_codec = GradientCodec::F32;
         let shape = ImageShape { height: 2, width: 2, channels: 1 };
         let layout =
             ParameterLayout::of(&config.model_spec(), DataShape::Images { shape, n_classes: 2 }).unwrap();
@@ -205,12 +205,12 @@ async fn the_missing_steps_put_back_or_the_later_ones_taken_away_close_the_gap()
 #[tokio::test]
 async fn edited_limits_codec_schedule_and_aggregation_change_nothing_that_was_accepted() {
     let edits: [fn(&mut RunConfig); 6] = [
-        |config| config.run.gradient_codec = GradientCodec::Int8,
-        |config| config.averaging.contribution_samples_max = 8,
-        |config| config.averaging.samples_per_second_max = 1,
-        |config| config.averaging.gradient_norm_max = 1e-6,
-        |config| config.run.schedule = ScheduleSpec::constant(1e-5),
-        |config| config.run.target_batch_size *= 2,
+        |config| config.synchronous_mut().gradient_codec = GradientCodec::Int8,
+        |config| config.synchronous_mut().contribution_samples_max = 8,
+        |config| config.synchronous_mut().samples_per_second_max = 1,
+        |config| config.synchronous_mut().gradient_norm_max = 1e-6,
+        |config| config.synchronous_mut().schedule = ScheduleSpec::constant(1e-5),
+        |config| config.synchronous_mut().target_batch_size *= 2,
     ];
     let mut edited = LearnerHarness::new().with_steps(0..3).await.with_entry(3).await;
     let (want, open) = edited.recover_both().await.unwrap();

@@ -94,10 +94,10 @@ fn noise(n_samples: usize) -> Samples {
 pub(super) fn config(target_batch_size: u32, mode: AccessMode) -> RunConfig {
     let mut config = RunConfig::dev(Path::new("unused"));
     config.run.id = RUN.to_owned();
-    config.run.model = ModelKind::Mlp { hidden: vec![2] };
-    config.run.target_batch_size = target_batch_size;
-    config.run.micro_batch_size = MICRO_BATCH;
-    config.run.shuffle_buffer_samples = TRAIN_SAMPLES as u32;
+    config.model.kind = ModelKind::Mlp { hidden: vec![2] };
+    config.synchronous_mut().target_batch_size = target_batch_size;
+    config.synchronous_mut().micro_batch_size = MICRO_BATCH;
+    config.data.shuffle_buffer_samples = TRAIN_SAMPLES as u32;
     config.data.shard_samples = SHARD_SAMPLES;
     config.access.mode = mode;
     config
