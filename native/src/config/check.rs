@@ -9,7 +9,7 @@ use barnraise_protocol::run::ModelKind;
 use barnraise_relay::server::is_host_name;
 use libp2p::multiaddr::Protocol;
 
-use super::{Invalid, NetworkSection, RunConfig, StorageSection, as_written};
+use super::{Invalid, NetworkSection, Precision, RunConfig, StorageSection, as_written};
 
 const LICENSE_CHARS_MAX: usize = 64;
 /// Two files for each, as large as the model.
@@ -84,7 +84,11 @@ fn device(config: &RunConfig) -> Result<(), Invalid> {
         !config.device.contributes || config.access.mode == AccessMode::Open,
         "false, unless [access] is open: a backbone has no invitation to its own run",
         config.device.contributes,
-    )
+    )?;
+    let is_mixed = config.device.contributes && config.device.precision == Precision::Mixed;
+    let good = !is_mixed || config.recomputation().is_none();
+    let want = "\"f32\" where the backbone contributes to a run that recomputes contributions";
+    Invalid::check("device.precision", good, want, as_written(&config.device.precision))
 }
 
 /// Text is for a transformer, and a transformer for text; other models are for pictures.
@@ -203,7 +207,8 @@ mod tests {
 
     #[test]
     fn every_check_names_its_key() {
-        let cases: [(&str, ConfigEdit); 30] = [
+        let cases: [(&str, ConfigEdit); 31] = [
+            ("device.precision", |c| (c.device.contributes, c.device.precision) = (true, Precision::Mixed)),
             ("run.id", |c| c.run.id = "No spaces".into()),
             ("run.id", |c| c.run.id = String::new()),
             ("run.title", |c| c.run.title = " ".into()),

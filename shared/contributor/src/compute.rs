@@ -54,11 +54,12 @@ impl ComputeError {
 /// Creates the run's trainer on `device`. A backbone that recomputes contributions creates its trainer here, too.
 ///
 /// # Errors
-/// The model or the local steps are invalid, or do not fit the device.
+/// The model or the local steps are invalid, or do not fit the device; or contributions are recomputed, and the device
+/// computes in mixed precision.
 pub fn trainer(run: &RunDescription, device: ComputeDevice) -> Result<Trainer, ModelError> {
-    // A recomputation must give the same result.
-    let device =
-        if run.synchronous().recomputed { device.with_precision(Precision::Single)? } else { device };
+    if run.synchronous().recomputed && device.precision() == Precision::Mixed {
+        return Err(ModelError::MixedPrecision);
+    }
     let trainer = Trainer::new(&run.model, DataShape::of(&run.data.manifest.samples), device)?;
     let Some(steps) = &run.synchronous().local_steps else { return Ok(trainer) };
     let trainer = trainer.with_local_steps(&run.model, steps)?;

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use barnraise_contributor::{
     COMMANDS_MAX, Config, ContributorCommand, ContributorEvent, Credentials, Platform, contribute, trainer,
 };
-use barnraise_learning::ComputeDevice;
+use barnraise_learning::{ComputeDevice, ModelError, Precision};
 use barnraise_protocol::access::AccessDescription;
 use barnraise_protocol::bulk::CHUNK_BYTES;
 use barnraise_protocol::codec::Density;
@@ -595,6 +595,18 @@ fn recomputed(evidence: &Evidence) -> Difference {
     }
     let mean = futures::executor::block_on(trainer.take_mean_gradient()).unwrap().unwrap();
     Difference::between(&claim.gradient, &mean.values, evidence.header.offer.codec, 1e-4).unwrap()
+}
+
+#[test]
+fn mixed_precision_is_refused_where_contributions_are_recomputed() {
+    let backbone = InMemoryBackbone::with_codec(3, 48, GradientCodec::F32);
+    let mixed = ComputeDevice::cpu().with_precision(Precision::Mixed).unwrap();
+    let refused = |recomputed| {
+        let mut description = backbone.description.borrow_mut();
+        description.synchronous_mut().recomputed = recomputed;
+        matches!(trainer(&description, mixed.clone()), Err(ModelError::MixedPrecision))
+    };
+    assert!(refused(true) && !refused(false));
 }
 
 #[test]

@@ -47,6 +47,12 @@ pub enum ModelError {
         /// Of the images.
         width: usize,
     },
+    /// Mixed precision in a run whose contributions are recomputed.
+    #[error(
+        "this run recomputes contributions, and the results of mixed precision differ from one machine to another: \
+         compute in single precision (f32)"
+    )]
+    MixedPrecision,
     /// A flat vector of another model.
     #[error("{got} values given, the model has {want} parameters")]
     ParameterCount {

@@ -27,6 +27,8 @@ const LONGEST: [&str; 2] = ["browser", "native"];
 const ALONE: &str = "tests/hostile";
 /// More failures than this are no accident: nothing is run again.
 const N_AGAIN_MAX: usize = 3;
+/// Lines of its output that wait to be looked at.
+const LINES_MAX: usize = 1024;
 /// A program in which no test ends for so long hangs; the longest test takes a third of it.
 const SILENCE_MAX: Duration = Duration::from_mins(10);
 
@@ -152,7 +154,7 @@ fn follow_within(mut command: Command, name: &str, silence_max: Duration) -> Res
     let mut child =
         command.spawn().with_context(|| format!("cannot start {}", process::describe(&command)))?;
     let stdout = child.stdout.take().context("the output of a test program is not piped")?;
-    let (sender, lines) = mpsc::channel();
+    let (sender, lines) = mpsc::sync_channel(LINES_MAX);
     // Reads on its own, and outlives a program that hangs where a child of that one keeps the pipe open.
     thread::spawn(move || BufReader::new(stdout).lines().try_for_each(|line| sender.send(line)));
     let (mut totals, mut section) = (Totals::default(), Section::default());
