@@ -32,8 +32,6 @@ pub const SILENCE_MAX: Duration = Duration::from_secs(8);
 pub const PROOF_MAX: Duration = Duration::from_secs(3);
 /// How long a contributor that is stopping tries to deliver its last gradient.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// A contributor that was computing as often as this when its gradients were due delivers them when it can.
-const MISSED_MAX: u32 = 3;
 /// Reason for leaving a silent connection.
 pub const GONE_SILENT: &str = "the backbone has gone silent";
 /// Pause before a contribution is offered again that the aggregator had no slot for.
@@ -117,8 +115,8 @@ pub struct Contributor {
     /// Samples of the last report.
     reported: u32,
     due: bool,
-    /// How many times in a row they were due while a batch was computed, and the round went on without them.
-    n_missed: u32,
+    /// They were due while a batch was computed, and the round goes on without them: they are delivered after the batch.
+    is_overdue: bool,
     /// All samples of this epoch were offered because they were due; the contributor waits for the next one.
     delivered: bool,
     pending: Option<Pending>,
@@ -150,7 +148,7 @@ impl Contributor {
             accumulated: 0,
             reported: 0,
             due: false,
-            n_missed: 0,
+            is_overdue: false,
             delivered: false,
             pending: None,
             next_contribution_id: first_contribution_id,
@@ -208,7 +206,7 @@ impl Contributor {
         self.run_epoch = None;
         self.reported = 0;
         self.due = false;
-        self.n_missed = 0;
+        self.is_overdue = false;
         self.delivered = false;
     }
 
@@ -324,8 +322,8 @@ impl Contributor {
         if is_next && std::mem::take(&mut self.is_unacknowledged) {
             self.sample_counts.n_steps_missed = self.sample_counts.n_steps_missed.saturating_add(1);
         }
-        let goes_on = self.run_epoch == Some(epoch) && !self.delivered;
-        self.n_missed = if goes_on { self.n_missed.saturating_add(self.due.into()) } else { 0 };
+        let goes_on = self.run_epoch == Some(epoch);
+        self.is_overdue = goes_on && (self.is_overdue || self.due) && !self.delivered;
         self.run_epoch = Some(epoch);
         self.due = false;
         self.delivered = false;
@@ -462,7 +460,7 @@ impl Contributor {
         }
         // Reports and gradients that the backbone waits for go first.
         let is_waited_for =
-            !self.delivered && (self.due || self.is_overdue() || self.reported != self.accumulated);
+            !self.delivered && (self.due || self.is_overdue || self.reported != self.accumulated);
         if is_one_behind && self.fetched_epoch != Some(run_epoch) && !is_waited_for && !self.is_stopping() {
             return ContributorAction::FetchState;
         }
@@ -476,7 +474,7 @@ impl Contributor {
 
     fn next_in_epoch(&mut self, epoch: u64, silence: ContributorAction) -> ContributorAction {
         let full = self.accumulated + self.micro_batch_size > self.contribution_samples_max;
-        let is_called_for = (self.due || self.is_overdue() || full) && !self.delivered;
+        let is_called_for = (self.due || self.is_overdue || full) && !self.delivered;
         if self.accumulated > 0 && (is_called_for || self.is_stopping()) {
             return self.take_gradient(epoch);
         }
@@ -495,18 +493,12 @@ impl Contributor {
         ContributorAction::ComputeBatch
     }
 
-    /// Whether the gradients are delivered after the batch though they are not due now: batches take longer than a round
-    /// waits.
-    fn is_overdue(&self) -> bool {
-        self.n_missed >= MISSED_MAX
-    }
-
     fn take_gradient(&mut self, epoch: u64) -> ContributorAction {
         let contribution_id = self.next_contribution_id;
         let n_samples = std::mem::take(&mut self.accumulated);
         self.next_contribution_id += 1;
         self.reported = 0;
-        self.n_missed = 0;
+        self.is_overdue = false;
         self.delivered = self.due;
         self.pending = Some(Pending { contribution_id, epoch, n_samples, not_before: Moment::ZERO });
         ContributorAction::TakeGradient { contribution_id, epoch, n_samples }
