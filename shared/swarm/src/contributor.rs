@@ -115,8 +115,6 @@ pub struct Contributor {
     /// Samples of the last report.
     reported: u32,
     due: bool,
-    /// They were due while a batch was computed, and the round goes on without them: they are delivered after the batch.
-    is_overdue: bool,
     /// All samples of this epoch were offered because they were due; the contributor waits for the next one.
     delivered: bool,
     pending: Option<Pending>,
@@ -148,7 +146,6 @@ impl Contributor {
             accumulated: 0,
             reported: 0,
             due: false,
-            is_overdue: false,
             delivered: false,
             pending: None,
             next_contribution_id: first_contribution_id,
@@ -206,7 +203,6 @@ impl Contributor {
         self.run_epoch = None;
         self.reported = 0;
         self.due = false;
-        self.is_overdue = false;
         self.delivered = false;
     }
 
@@ -322,8 +318,6 @@ impl Contributor {
         if is_next && std::mem::take(&mut self.is_unacknowledged) {
             self.sample_counts.n_steps_missed = self.sample_counts.n_steps_missed.saturating_add(1);
         }
-        let goes_on = self.run_epoch == Some(epoch);
-        self.is_overdue = goes_on && (self.is_overdue || self.due) && !self.delivered;
         self.run_epoch = Some(epoch);
         self.due = false;
         self.delivered = false;
@@ -459,8 +453,7 @@ impl Contributor {
             return self.next_after_move(run_epoch);
         }
         // Reports and gradients that the backbone waits for go first.
-        let is_waited_for =
-            !self.delivered && (self.due || self.is_overdue || self.reported != self.accumulated);
+        let is_waited_for = !self.delivered && (self.due || self.reported != self.accumulated);
         if is_one_behind && self.fetched_epoch != Some(run_epoch) && !is_waited_for && !self.is_stopping() {
             return ContributorAction::FetchState;
         }
@@ -474,7 +467,7 @@ impl Contributor {
 
     fn next_in_epoch(&mut self, epoch: u64, silence: ContributorAction) -> ContributorAction {
         let full = self.accumulated + self.micro_batch_size > self.contribution_samples_max;
-        let is_called_for = (self.due || self.is_overdue || full) && !self.delivered;
+        let is_called_for = (self.due || full) && !self.delivered;
         if self.accumulated > 0 && (is_called_for || self.is_stopping()) {
             return self.take_gradient(epoch);
         }
@@ -498,7 +491,6 @@ impl Contributor {
         let n_samples = std::mem::take(&mut self.accumulated);
         self.next_contribution_id += 1;
         self.reported = 0;
-        self.is_overdue = false;
         self.delivered = self.due;
         self.pending = Some(Pending { contribution_id, epoch, n_samples, not_before: Moment::ZERO });
         ContributorAction::TakeGradient { contribution_id, epoch, n_samples }

@@ -109,30 +109,6 @@ fn a_round_that_goes_on_is_computed_for_again_without_fetching() {
 }
 
 #[test]
-fn what_was_due_while_a_batch_was_computed_is_delivered_after_it_though_the_round_goes_on() {
-    let mut peer = connected();
-    compute(&mut peer, 64);
-    assert_eq!(peer.next_action(S), ContributorAction::ComputeBatch);
-    // The backbone waits for less time than the batch takes.
-    peer.on_due(3);
-    peer.on_epoch(3);
-    peer.on_batch(64, 10.0);
-    let taken = ContributorAction::TakeGradient { contribution_id: 100, epoch: 3, n_samples: 128 };
-    assert_eq!(peer.next_action(S), taken);
-    assert_eq!(peer.next_action(S), ContributorAction::Offer);
-    peer.on_answer(S, &accepted(100));
-    assert_eq!(peer.next_action(S), ContributorAction::ComputeBatch, "nothing is due now");
-
-    // In the next epoch nothing is left of it.
-    peer.on_due(3);
-    peer.on_epoch(4);
-    peer.on_state(4);
-    assert_eq!(peer.next_action(S), ContributorAction::ComputeBatch);
-    peer.on_batch(64, 10.0);
-    assert!(matches!(peer.next_action(S), ContributorAction::SendReport(_)));
-}
-
-#[test]
 fn a_lost_acknowledgement_is_offered_again_under_the_same_name() {
     let mut peer = connected();
     compute(&mut peer, 64);
