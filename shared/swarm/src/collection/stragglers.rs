@@ -255,7 +255,7 @@ impl CollectionRound {
         let record = self.stragglers.record(source, now, max);
         record.patience = record.patience.saturating_sub(waited);
         if delivered >= claimed {
-            record.needed = waited;
+            record.needed = waited.min(max);
         } else if waited >= record.needed {
             record.needed = (2 * waited).min(max);
         }
