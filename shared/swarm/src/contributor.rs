@@ -32,6 +32,9 @@ pub const SILENCE_MAX: Duration = Duration::from_secs(8);
 pub const PROOF_MAX: Duration = Duration::from_secs(3);
 /// How long a contributor that is stopping tries to deliver its last gradient.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// A contributor that missed as many calls for its samples in one epoch, or as many steps in a row, delivers each batch
+/// as soon as it has it.
+const MISSED_MAX: u32 = 3;
 /// Reason for leaving a silent connection.
 pub const GONE_SILENT: &str = "the backbone has gone silent";
 /// Pause before a contribution is offered again that the aggregator had no slot for.
@@ -115,6 +118,10 @@ pub struct Contributor {
     /// Samples of the last report.
     reported: u32,
     due: bool,
+    /// How many times samples were due in this epoch, and not delivered in time.
+    n_calls_missed: u32,
+    /// In how many steps since the last contribution that counted samples were due, and not delivered in time.
+    n_steps_late: u32,
     /// All samples of this epoch were offered because they were due; the contributor waits for the next one.
     delivered: bool,
     pending: Option<Pending>,
@@ -146,6 +153,8 @@ impl Contributor {
             accumulated: 0,
             reported: 0,
             due: false,
+            n_calls_missed: 0,
+            n_steps_late: 0,
             delivered: false,
             pending: None,
             next_contribution_id: first_contribution_id,
@@ -203,6 +212,7 @@ impl Contributor {
         self.run_epoch = None;
         self.reported = 0;
         self.due = false;
+        self.n_calls_missed = 0;
         self.delivered = false;
     }
 
@@ -318,6 +328,13 @@ impl Contributor {
         if is_next && std::mem::take(&mut self.is_unacknowledged) {
             self.sample_counts.n_steps_missed = self.sample_counts.n_steps_missed.saturating_add(1);
         }
+        let n_missed = u32::from(self.due && !self.delivered);
+        if is_next {
+            self.n_calls_missed = 0;
+            self.n_steps_late = self.n_steps_late.saturating_add(n_missed);
+        } else {
+            self.n_calls_missed = self.n_calls_missed.saturating_add(n_missed);
+        }
         self.run_epoch = Some(epoch);
         self.due = false;
         self.delivered = false;
@@ -374,6 +391,7 @@ impl Contributor {
                 self.sample_counts.n_accepted += 1;
                 self.sample_counts.n_steps_missed = 0;
                 self.is_unacknowledged = false;
+                self.n_steps_late = 0;
                 self.sample_counts.n_samples_accepted += u64::from(pending.n_samples);
             }
             Err(
@@ -389,7 +407,9 @@ impl Contributor {
                 self.pending = Some(Pending { not_before: now + pause, ..pending });
             }
             Err(refusal) => {
-                if matches!(refusal, ContributionRefusal::Epoch { .. }) {
+                let is_late = matches!(refusal, ContributionRefusal::Epoch { .. });
+                self.n_steps_late = if is_late { self.n_steps_late.saturating_add(1) } else { 0 };
+                if is_late {
                     self.sample_counts.n_samples_late += u64::from(pending.n_samples);
                 }
                 self.sample_counts.n_refused += 1;
@@ -453,7 +473,8 @@ impl Contributor {
             return self.next_after_move(run_epoch);
         }
         // Reports and gradients that the backbone waits for go first.
-        let is_waited_for = !self.delivered && (self.due || self.reported != self.accumulated);
+        let is_waited_for =
+            !self.delivered && (self.due || self.is_overdue() || self.reported != self.accumulated);
         if is_one_behind && self.fetched_epoch != Some(run_epoch) && !is_waited_for && !self.is_stopping() {
             return ContributorAction::FetchState;
         }
@@ -467,7 +488,7 @@ impl Contributor {
 
     fn next_in_epoch(&mut self, epoch: u64, silence: ContributorAction) -> ContributorAction {
         let full = self.accumulated + self.micro_batch_size > self.contribution_samples_max;
-        let is_called_for = (self.due || full) && !self.delivered;
+        let is_called_for = (self.due || self.is_overdue() || full) && !self.delivered;
         if self.accumulated > 0 && (is_called_for || self.is_stopping()) {
             return self.take_gradient(epoch);
         }
@@ -486,11 +507,17 @@ impl Contributor {
         ContributorAction::ComputeBatch
     }
 
+    /// Whether the gradients are delivered after the batch though they are not due: rounds do not wait long enough.
+    fn is_overdue(&self) -> bool {
+        self.n_calls_missed.max(self.n_steps_late) >= MISSED_MAX
+    }
+
     fn take_gradient(&mut self, epoch: u64) -> ContributorAction {
         let contribution_id = self.next_contribution_id;
         let n_samples = std::mem::take(&mut self.accumulated);
         self.next_contribution_id += 1;
         self.reported = 0;
+        self.n_calls_missed = 0;
         self.delivered = self.due;
         self.pending = Some(Pending { contribution_id, epoch, n_samples, not_before: Moment::ZERO });
         ContributorAction::TakeGradient { contribution_id, epoch, n_samples }

@@ -109,6 +109,61 @@ fn a_round_that_goes_on_is_computed_for_again_without_fetching() {
 }
 
 #[test]
+fn what_was_due_again_and_again_while_batches_were_computed_is_delivered_though_it_is_not_due_now() {
+    let mut peer = connected();
+    compute(&mut peer, 64);
+    // The backbone waits for less time than a batch takes.
+    for total in (128..).step_by(64).take(MISSED_MAX as usize - 1) {
+        peer.on_due(3);
+        peer.on_epoch(3);
+        assert!(matches!(peer.next_action(S), ContributorAction::SendReport(_)));
+        compute(&mut peer, total);
+    }
+    assert_eq!(peer.next_action(S), ContributorAction::ComputeBatch);
+    peer.on_due(3);
+    peer.on_epoch(3);
+    peer.on_batch(64, 10.0);
+    let n_samples = 64 * (MISSED_MAX + 1);
+    let taken = ContributorAction::TakeGradient { contribution_id: 100, epoch: 3, n_samples };
+    assert_eq!(peer.next_action(S), taken);
+    assert_eq!(peer.next_action(S), ContributorAction::Offer);
+    peer.on_answer(S, &accepted(100));
+    assert_eq!(peer.next_action(S), ContributorAction::ComputeBatch, "nothing is due now");
+
+    // Counted: from now on it waits until they are due.
+    peer.on_batch(64, 10.0);
+    assert!(matches!(peer.next_action(S), ContributorAction::SendReport(_)));
+}
+
+#[test]
+fn who_missed_several_steps_delivers_each_batch_until_one_counts() {
+    let mut peer = connected();
+    let mut epoch = 3;
+    for _ in 0..MISSED_MAX {
+        assert_eq!(peer.next_action(S), ContributorAction::ComputeBatch);
+        peer.on_batch(64, 10.0);
+        assert!(matches!(peer.next_action(S), ContributorAction::SendReport(_)));
+        peer.on_due(epoch);
+        epoch += 1;
+        peer.on_epoch(epoch);
+        peer.on_state(epoch);
+    }
+    for (id, answer) in
+        [(100, Err(ContributionRefusal::Epoch { want: epoch + 1, got: epoch })), (101, accepted(101))]
+    {
+        assert_eq!(peer.next_action(S), ContributorAction::ComputeBatch);
+        peer.on_batch(64, 10.0);
+        let taken = ContributorAction::TakeGradient { contribution_id: id, epoch, n_samples: 64 };
+        assert_eq!(peer.next_action(S), taken);
+        assert_eq!(peer.next_action(S), ContributorAction::Offer);
+        peer.on_answer(S, &answer);
+    }
+    assert_eq!(peer.next_action(S), ContributorAction::ComputeBatch);
+    peer.on_batch(64, 10.0);
+    assert!(matches!(peer.next_action(S), ContributorAction::SendReport(_)), "one has counted");
+}
+
+#[test]
 fn a_lost_acknowledgement_is_offered_again_under_the_same_name() {
     let mut peer = connected();
     compute(&mut peer, 64);

@@ -57,8 +57,8 @@ impl ChurnSimulation {
             self.after(at, event);
         }
         for peer in 0..n_peers {
-            // After the last fault.
-            self.after(at, ChurnEvent::Throttle(peer, 1));
+            // A slowdown that begins later is that of a device which stays slow.
+            self.after(end_ms, ChurnEvent::Throttle(peer, 1));
         }
         let calm = end_ms + 2 * STALL_MS_MAX as u64 + 4 * self.accepted_within_ms();
         while self.now() < calm {
