@@ -145,7 +145,9 @@ impl CollectionRound {
         let n_seats = |of: AddressGroup| self.seats.of(of);
         let may_go = |contributor: &ContributorSession| {
             let has_more = self.config.is_open && n_seats(contributor.group) > own + 1;
-            has_more || contributor.n_unanswered_requests >= UNANSWERED_REQUESTS_MAX
+            // Not to an address that has more: it could keep the peers of others from delivering, and take their seats.
+            let is_fair = !self.config.is_open || n_seats(contributor.group) >= own;
+            has_more || (is_fair && contributor.n_unanswered_requests >= UNANSWERED_REQUESTS_MAX)
         };
         let candidates = self.contributors.iter().filter(|(_, contributor)| may_go(contributor));
         let first = candidates.max_by_key(|(_, of)| (n_seats(of.group), of.n_unanswered_requests));
