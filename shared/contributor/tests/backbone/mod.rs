@@ -6,7 +6,7 @@
 pub(crate) mod peers;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -91,6 +91,7 @@ pub(crate) struct InMemoryBackbone {
     round: RefCell<CollectionRound>,
     parameters: RefCell<Vec<f32>>,
     sessions: RefCell<BTreeMap<PeerKey, mpsc::Sender<contribute::BackboneToContributor>>>,
+    receiving: RefCell<BTreeSet<Ticket>>,
     answers: RefCell<HashMap<Ticket, oneshot::Sender<Result<Accepted, ContributionRefusal>>>>,
     tasks: RefCell<Vec<AbortHandle>>,
 }
@@ -191,6 +192,7 @@ impl InMemoryBackbone {
             round: RefCell::new(CollectionRound::new(config, 0)),
             parameters: RefCell::new(layout.initial_parameters(5)),
             sessions: RefCell::default(),
+            receiving: RefCell::default(),
             answers: RefCell::default(),
             tasks: RefCell::default(),
         })
@@ -231,6 +233,9 @@ impl InMemoryBackbone {
         let gone: Vec<_> = self.sessions.take().into_keys().collect();
         let now = now();
         gone.iter().for_each(|peer| self.round.borrow_mut().on_leave(now, peer));
+        // Otherwise what is offered again after it came back would be in flight for ever.
+        let broken_off = self.receiving.take().into_iter();
+        broken_off.for_each(|ticket| self.round.borrow_mut().on_transfer_failed(now, ticket));
         self.answers.take();
     }
 
@@ -439,11 +444,14 @@ impl InMemoryBackbone {
             Ok(ticket) => ticket,
             Err(refusal) => return Ok(Err(refusal)),
         };
+        self.receiving.borrow_mut().insert(ticket);
         let wanted = gradient::BackboneToContributor::Wanted;
         let asked = framing::write(stream, &wanted, gradient::MESSAGE_BYTES_MAX).await;
         asked.map_err(|error| error.to_string())?;
         let mut partial = Partial::new(offer.transfer, offer.transfer.n_bytes).unwrap();
-        let bytes = match bulk::pull(stream, &mut partial, |_| ()).await {
+        let pulled = bulk::pull(stream, &mut partial, |_| ()).await;
+        self.receiving.borrow_mut().remove(&ticket);
+        let bytes = match pulled {
             Ok(bytes) => bytes,
             Err(error) => {
                 self.round.borrow_mut().on_transfer_failed(now(), ticket);
