@@ -2,7 +2,8 @@
 //! Also the ledger of contributed samples, so that the same work counts once.
 //!
 //! A peer signs its commitment before the selection, and by then the backbone has all that it needs to recompute the
-//! contribution: leaving does not help. A selected contribution counts only after it was verified.
+//! contribution: leaving does not help. A suspicious contribution counts only after it was verified; of one that was drawn
+//! at random, the peer is convicted afterwards.
 
 mod ledger;
 mod persistent;
@@ -12,7 +13,7 @@ mod typical;
 
 use barnraise_protocol::TensorCodec;
 
-pub use ledger::{ContributionName, Ledger, RepeatError, SampleClaim, values_hash};
+pub use ledger::{ContributionName, EPOCHS_MAX, Ledger, RepeatError, SampleClaim, values_hash};
 pub use persistent::{PersistentRecomputation, VerifiedKey};
 pub use queue::{FairQueue, PER_GROUP_MAX};
 pub use selection::{

@@ -16,25 +16,24 @@ const ACCURACY_LESS_MAX: f64 = 1.0;
 /// Most contributions that are journaled per step under any attack: they take disk, rows, and memory after a restart.
 const ENTRIES_PER_STEP_MAX: f64 = 48.0;
 
+/// Each seed for itself, but for the accuracy: between seeds it varies by a point without any attacker.
 fn endures(attack: AttackKind) {
-    seeds(1..2).for_each(|seed| endures_with(attack, seed));
-}
-
-fn endures_with(attack: AttackKind, seed: u64) {
-    let baseline = OpenRunSimulation::new(seed, None).run();
+    let seeds: Vec<u64> = seeds(1..6).collect();
+    let baselines: Vec<_> = seeds.iter().map(|&seed| OpenRunSimulation::new(seed, None).run()).collect();
     for n_keys in KEYS {
-        let seen = OpenRunSimulation::new(seed, Some((attack, n_keys))).run();
-        let speed = seen.n_honest as f64 / baseline.n_honest as f64;
-        println!("{attack:?} with {n_keys} keys: speed {speed:.2}, {seen:?}; baseline {baseline:?}");
-        assert!(
-            speed >= SPEED_MIN,
-            "{attack:?} with {n_keys} keys: {speed:.2}, {seen:?}, baseline {baseline:?}"
-        );
-        assert!(
-            seen.accuracy >= baseline.accuracy - ACCURACY_LESS_MAX,
-            "{attack:?}, {n_keys}: {seen:?}, {baseline:?}"
-        );
-        is_bounded(&seen);
+        let mut accuracy_less = 0.0;
+        for (&seed, baseline) in seeds.iter().zip(&baselines) {
+            let seen = OpenRunSimulation::new(seed, Some((attack, n_keys))).run();
+            let speed = seen.n_honest as f64 / baseline.n_honest as f64;
+            let what = format!(
+                "{attack:?} with {n_keys} keys, seed {seed}: speed {speed:.2}, {seen:?}; baseline {baseline:?}"
+            );
+            println!("{what}");
+            assert!(speed >= SPEED_MIN, "{what}");
+            is_bounded(&seen);
+            accuracy_less += (baseline.accuracy - seen.accuracy) / seeds.len() as f64;
+        }
+        assert!(accuracy_less <= ACCURACY_LESS_MAX, "{attack:?} with {n_keys} keys: {accuracy_less}");
     }
 }
 
@@ -57,6 +56,15 @@ fn a_peer_alone_is_not_slowed_down() {
         let seen = OpenRunSimulation::alone(seed).run();
         // Its own speed, but for the transfer of its gradients.
         assert!(seen.n_honest as f64 > 0.75 * seen.n_computed as f64, "{seen:?}");
+    }
+}
+
+/// A peer whose contribution is recomputed, or that missed a step, misses no more of them than others do.
+#[test]
+fn honest_peers_do_not_hamper_each_other() {
+    for seed in seeds(1..21) {
+        let seen = OpenRunSimulation::new(seed, None).run();
+        assert!(seen.n_honest as f64 >= 0.92 * seen.n_computed as f64, "seed {seed}: {seen:?}");
     }
 }
 

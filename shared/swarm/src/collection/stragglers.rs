@@ -9,10 +9,11 @@
 //!   its next report. Delivered samples always count in full.
 //! - **patience**: a budget of waiting time for a straggler: the last source that the round waits for, or all
 //!   remaining ones if none is reliable. The round waits as long as its samples are worth, and beyond that for at most
-//!   a sixteenth of the time that has passed. So no source costs the others more than that by delivering late. A
-//!   newcomer begins with a 64th of the collect timeout, which each new address costs once. After a wait in vain the
-//!   next one is twice as long, as soon as the budget suffices. So a slow source is waited for seldom, but not always
-//!   in vain.
+//!   a sixteenth of the time that has passed. So no source costs the others more than that by delivering late. The
+//!   time of a wait is shared between all that it is for: charged in full to each, several slow devices would be
+//!   waited for ever more seldom, though together they cost no more than one. A newcomer begins with a 64th of the
+//!   collect timeout, which each new address costs once. After a wait in vain the next one is twice as long, as soon
+//!   as the budget suffices. So a slow source is waited for seldom, but not always in vain.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -51,6 +52,14 @@ struct ReliabilityRecord {
     needed: Duration,
 }
 
+/// A wait for a straggler.
+#[derive(Debug, Clone, Copy)]
+struct Wait {
+    since: Moment,
+    /// Its share of the time.
+    cost: Duration,
+}
+
 /// Records of the sources, and the current wait.
 #[derive(Debug, Default)]
 pub(super) struct StragglerTracker {
@@ -59,8 +68,10 @@ pub(super) struct StragglerTracker {
     /// When gradients became due.
     due_since: Moment,
     has_claims: bool,
-    /// Stragglers that the others wait for, and since when.
-    last: BTreeMap<ContributionSource, Moment>,
+    /// Stragglers that the others wait for.
+    last: BTreeMap<ContributionSource, Wait>,
+    /// Until when the time of the wait is shared between them.
+    shared_until: Moment,
     /// Samples claimed and delivered by peers that left since gradients were due.
     left: BTreeMap<ContributionSource, (u64, u64)>,
 }
@@ -80,11 +91,19 @@ impl StragglerTracker {
         (record.patience + now.saturating_sub(record.at) / PATIENCE_PART).min(max)
     }
 
-    /// How long a source is waited for beyond the worth of its samples: zero until its patience suffices.
-    fn spends(&self, source: &ContributionSource, now: Moment, max: Duration) -> Duration {
-        let patience = self.patience(source, now, max);
-        let needed = self.records.get(source).map_or(Duration::ZERO, |record| record.needed);
-        if patience < needed { Duration::ZERO } else { patience }
+    fn needed(&self, source: &ContributionSource) -> Duration {
+        self.records.get(source).map_or(Duration::ZERO, |record| record.needed)
+    }
+
+    fn n_last(&self) -> u32 {
+        u32::try_from(self.last.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Shares the time since the last call between the stragglers.
+    fn share_time(&mut self, now: Moment) {
+        let part = now.saturating_sub(self.shared_until).checked_div(self.n_last()).unwrap_or_default();
+        self.last.values_mut().for_each(|wait| wait.cost += part);
+        self.shared_until = now;
     }
 
     fn record(&mut self, source: ContributionSource, now: Moment, max: Duration) -> &mut ReliabilityRecord {
@@ -206,7 +225,7 @@ impl CollectionRound {
         holders.retain(|source| self.n_counted_of_others(source) > 0);
         self.charge_all_but(now, &holders);
         for source in holders {
-            self.stragglers.last.entry(source).or_insert(now);
+            self.stragglers.last.entry(source).or_insert(Wait { since: now, cost: Duration::ZERO });
         }
     }
 
@@ -239,21 +258,22 @@ impl CollectionRound {
 
     /// Ends the wait for all stragglers but these, and charges its time to their patience.
     fn charge_all_but(&mut self, now: Moment, waited_for: &BTreeSet<ContributionSource>) {
+        self.stragglers.share_time(now);
         let last = std::mem::take(&mut self.stragglers.last);
         let (going_on, over) = last.into_iter().partition(|(source, _)| waited_for.contains(source));
         self.stragglers.last = going_on;
-        for (source, since) in over {
-            self.charge(now, source, since);
+        for (source, wait) in over {
+            self.charge(now, source, wait);
         }
     }
 
-    fn charge(&mut self, now: Moment, source: ContributionSource, since: Moment) {
+    fn charge(&mut self, now: Moment, source: ContributionSource, wait: Wait) {
         let paid = self.pays(&source, self.n_counted_of(&source) as f64);
-        let waited = now.saturating_sub(since).saturating_sub(paid);
+        let waited = now.saturating_sub(wait.since);
         let (claimed, delivered) = self.claimed_and_delivered_by(&source);
         let max = self.config.collect_timeout;
         let record = self.stragglers.record(source, now, max);
-        record.patience = record.patience.saturating_sub(waited);
+        record.patience = record.patience.saturating_sub(wait.cost.saturating_sub(paid));
         if delivered >= claimed {
             record.needed = waited.min(max);
         } else if waited >= record.needed {
@@ -270,10 +290,16 @@ impl CollectionRound {
     fn waits_exactly_for(&self, source: &ContributionSource) -> Moment {
         let timeout = self.config.collect_timeout;
         let at_most = self.stragglers.due_since + timeout;
-        let Some(&since) = self.stragglers.last.get(source) else { return at_most };
+        let Some(wait) = self.stragglers.last.get(source) else { return at_most };
         let (claimed, _) = self.claimed_and_delivered_by(source);
         let pays = self.pays(source, self.stragglers.reliability(source) * claimed as f64);
-        at_most.min(since + self.stragglers.spends(source, since, timeout) + pays)
+        let until = |may_cost: Duration| {
+            let left = may_cost.saturating_sub(wait.cost);
+            self.stragglers.shared_until + left.saturating_mul(self.stragglers.n_last())
+        };
+        let at_longest = until(pays + self.stragglers.patience(source, wait.since, timeout));
+        let is_long_enough = at_longest >= wait.since + self.stragglers.needed(source);
+        at_most.min(if is_long_enough { at_longest } else { until(pays) })
     }
 
     /// Samples claimed and delivered by a source's peers that are still connected.

@@ -16,7 +16,7 @@ use crate::PeerKey;
 /// may count.
 const PARAMETERS_MAX: usize = 5;
 /// Epochs whose gradients are remembered.
-const EPOCHS_MAX: usize = 5;
+pub const EPOCHS_MAX: usize = 5;
 /// One in so many of an address's samples for the same parameters may be duplicates beyond those that independent draws
 /// give: shards and shuffle buffers make draws less than independent.
 const OWN_REPEATS: u64 = 16;

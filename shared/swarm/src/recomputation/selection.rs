@@ -2,8 +2,10 @@
 //!
 //! - Always the first [`PROBATION`] of a key. Only verified ones count towards them.
 //! - All from an address for [`SUSPICION`] after a key was convicted there.
-//! - A random share of the others, drawn with a secret, so that no peer can predict it. The share falls while recomputing
-//!   takes more than [`OWN_TIME`] of the time for one address, or [`ALL_TIME`] for all, and never reaches zero.
+//! - A random share of the others, drawn with a secret, so that no peer can predict it. It is large after a key's
+//!   probation, and falls with each of its contributions that was verified: otherwise many keys could forge one each right
+//!   after their probation. The share of keys that are known well falls, too, while recomputing takes more than
+//!   [`OWN_TIME`] of the time for one address, or [`ALL_TIME`] for all, and never reaches zero.
 //!
 //! Verified keys and suspected addresses survive a restart; all other state begins anew.
 
@@ -63,6 +65,14 @@ pub enum Reason {
     Chance,
     /// Its norm or size is larger than that of verified contributions ([`TypicalContributions`](super::TypicalContributions)).
     Unusual,
+}
+
+impl Reason {
+    /// Whether the contribution counts only once it was verified. One that was drawn at random counts at once: others like
+    /// it are not recomputed at all, and honest peers would miss a step with each draw. Its peer is convicted afterwards.
+    pub fn is_before_counting(self) -> bool {
+        self != Self::Chance
+    }
 }
 
 /// How long the device rests after recomputing for `took`: half of its time is always left for training.
@@ -138,6 +148,13 @@ impl Selection {
         PROBATION.saturating_sub(self.n_right.get(peer).copied().unwrap_or_default())
     }
 
+    /// The share of a key's contributions that is drawn however long it takes: 1 in its probation, a twentieth after seven
+    /// verified contributions.
+    fn newcomer_share(&self, peer: &PeerKey) -> f64 {
+        let n_right = self.n_right.get(peer).copied().unwrap_or_default();
+        (f64::from(PROBATION) / (f64::from(n_right) + 1.0)).min(1.0).powi(3)
+    }
+
     /// Whether all contributions of an address are recomputed.
     pub fn is_suspected(&self, now: Moment, group: AddressGroup) -> bool {
         let until = self.of_groups.get(&group).and_then(|of| of.suspected_until);
@@ -184,7 +201,8 @@ impl Selection {
             return Some(Reason::Suspicion);
         }
         let was_chosen = self.chosen.iter().any(|(of, number)| (of, *number) == (peer, id));
-        if !was_chosen && self.drawn(peer, offer) >= self.share_now(now, group) {
+        let share = self.share_now(now, group).max(self.newcomer_share(peer));
+        if !was_chosen && self.drawn(peer, offer) >= share {
             return None;
         }
         if !was_chosen {
@@ -202,13 +220,21 @@ impl Selection {
         offer: &Offer,
         took: Duration,
     ) {
-        if self.n_left(peer) == 0 && !self.is_suspected(now, group) {
+        if self.newcomer_share(peer) < self.share && !self.is_suspected(now, group) {
             self.spent.add(now, ALL_TIME, took);
             self.of_group(group).spent.add(now, OWN_TIME, took);
         }
         let n_right = self.n_right.get(peer).copied().unwrap_or_default();
         self.restore_passed(peer.clone(), n_right.saturating_add(1));
         remember(&mut self.right, (peer.clone(), offer.contribution_id, offer.transfer.sha256));
+    }
+
+    /// A contribution that counts already could not be recomputed: its key is on probation once more, so that nobody gains
+    /// by a queue that is full.
+    pub fn on_unverified(&mut self, peer: &PeerKey) {
+        if let Some(n_right) = self.n_right.get_mut(peer) {
+            *n_right = 0;
+        }
     }
 
     /// A contribution was wrong: its peer is convicted. Returns whether the evidence is kept for other backbones. Only a

@@ -5,11 +5,12 @@ use std::time::Duration;
 use barnraise_protocol::gradient::{Accepted, ContributionRefusal};
 use barnraise_protocol::{Refusal, Sha256Hash};
 use barnraise_swarm::collection::{CollectionAction, Ticket};
-use barnraise_swarm::recomputation::{RepeatError, values_hash};
+use barnraise_swarm::recomputation::{Reason, RepeatError, values_hash};
 use barnraise_swarm::robust::norm;
+use barnraise_swarm::{AddressGroup, PeerKey};
 
 use super::{
-    BackboneMessage, Contribution, Flight, OpenRunEvent, OpenRunSimulation, PROGRESS_MS, RECOMPUTED_US,
+    BackboneMessage, Contribution, Flight, Job, OpenRunEvent, OpenRunSimulation, PROGRESS_MS, RECOMPUTED_US,
     STORE_MS, honest_at, name,
 };
 
@@ -162,55 +163,79 @@ impl OpenRunSimulation {
         (flight.has_gradient, flight.is_here) = (true, true);
         let is_usual = self.selection.was_verified(&peer, &offer)
             || self.usual.is_typical(&peer, offer.n_samples, norm(&flight.contribution.values));
-        if self.selection.choose(now, &peer, group, &offer).is_none() && is_usual {
+        let reason = self.selection.choose(now, &peer, group, &offer);
+        let reason = reason.or_else(|| (!is_usual).then_some(Reason::Unusual));
+        if reason.is_none_or(|reason| !reason.is_before_counting()) {
+            if reason.is_some() {
+                if !self.queue.has_room(group) {
+                    self.round.on_transfer_failed(now, ticket);
+                    return self.refuse(&flight, ContributionRefusal::Busy);
+                }
+                self.recompute(group, Job::Counted(flight.contribution.clone()));
+            }
             let values = flight.contribution.values.clone();
             self.flights.insert(ticket, flight);
             return self.round.on_gradient(now, ticket, values);
         }
         self.round.on_transfer_failed(now, ticket);
-        if let Some(gives_way) = self.queue.push(group, flight) {
-            self.refuse(&gives_way, ContributionRefusal::Busy);
+        self.recompute(group, Job::BeforeCounting(flight));
+    }
+
+    fn recompute(&mut self, group: AddressGroup, job: Job) {
+        match self.queue.push(group, job) {
+            Some(Job::Counted(contribution)) => self.selection.on_unverified(&contribution.peer),
+            Some(Job::BeforeCounting(flight)) => self.refuse(&flight, ContributionRefusal::Busy),
+            None => {}
         }
         self.recompute_next();
     }
 
     fn recompute_next(&mut self) {
         if self.recomputing.is_none()
-            && let Some((group, flight)) = self.queue.pop()
+            && let Some((group, job)) = self.queue.pop()
         {
             // The device pauses as long as it computed.
-            let us = 2 * RECOMPUTED_US * u64::from(flight.contribution.offer.n_samples);
-            self.recomputing = Some((group, flight));
+            let us = 2 * RECOMPUTED_US * u64::from(job.contribution().offer.n_samples);
+            self.recomputing = Some((group, job));
             self.after(1 + us / 1000, OpenRunEvent::Recomputed);
         }
     }
 
     fn recomputed(&mut self) {
         let now = self.clock();
-        let Some((group, flight)) = self.recomputing.take() else { return };
-        let Contribution { peer, offer, is_true, .. } = &flight.contribution;
-        let (peer, offer, is_true) = (peer.clone(), offer.clone(), *is_true);
-        if !is_true {
-            self.selection.on_convicted(now, group);
-            self.seen.n_convicted += 1;
-            self.banned.insert(peer.clone());
-            // A banned peer loses its credit.
-            self.seen.n_credited -= self.credit.remove(&peer).unwrap_or_default();
-            self.round.on_leave(now, &peer);
-            self.on_evicted(&peer);
-            self.refuse(&flight, ContributionRefusal::NoAccess(Refusal::Convicted));
-        } else {
+        let Some((group, job)) = self.recomputing.take() else { return };
+        let Contribution { peer, offer, values, is_true, .. } = job.contribution();
+        let (peer, offer) = (peer.clone(), offer.clone());
+        if *is_true {
             let took = Duration::from_micros(RECOMPUTED_US * u64::from(offer.n_samples));
             self.selection.on_verified(now, &peer, group, &offer, took);
-            self.usual.on_verified(&peer, offer.n_samples, norm(&flight.contribution.values));
-            match self.round.on_offer(now, &peer, &offer) {
-                Ok(ticket) => {
-                    self.flights.insert(ticket, flight);
-                    self.received(ticket);
+            self.usual.on_verified(&peer, offer.n_samples, norm(values));
+            if let Job::BeforeCounting(flight) = job {
+                match self.round.on_offer(now, &peer, &offer) {
+                    Ok(ticket) => {
+                        self.flights.insert(ticket, flight);
+                        self.received(ticket);
+                    }
+                    Err(refusal) => self.refuse(&flight, refusal),
                 }
-                Err(refusal) => self.refuse(&flight, refusal),
+            }
+        } else {
+            self.convict(&peer, group);
+            if let Job::BeforeCounting(flight) = job {
+                self.refuse(&flight, ContributionRefusal::NoAccess(Refusal::Convicted));
             }
         }
         self.recompute_next();
+    }
+
+    fn convict(&mut self, peer: &PeerKey, group: AddressGroup) {
+        let now = self.clock();
+        self.selection.on_convicted(now, group);
+        self.seen.n_convicted += 1;
+        self.banned.insert(peer.clone());
+        // A banned peer loses its credit.
+        self.seen.n_credited -= self.credit.remove(peer).unwrap_or_default();
+        self.round.on_leave(now, peer);
+        self.on_evicted(peer);
     }
 }

@@ -123,6 +123,12 @@ struct Flight {
     has_gradient: bool,
 }
 
+/// A contribution to recompute.
+enum Job {
+    BeforeCounting(Flight),
+    Counted(Contribution),
+}
+
 struct Honest {
     contributor: Contributor,
     operation: u64,
@@ -146,8 +152,8 @@ pub(crate) struct OpenRunSimulation {
     usual: TypicalContributions,
     /// Samples credited to each of the attacker's keys.
     credit: BTreeMap<PeerKey, u64>,
-    queue: FairQueue<Flight>,
-    recomputing: Option<(AddressGroup, Flight)>,
+    queue: FairQueue<Job>,
+    recomputing: Option<(AddressGroup, Job)>,
     flights: BTreeMap<Ticket, Flight>,
     banned: BTreeSet<PeerKey>,
     model: Model,
@@ -168,6 +174,15 @@ fn honest_at(key: &PeerKey) -> Option<usize> {
 /// The attacker's keys are one machine.
 fn node(key: &PeerKey) -> NodeId {
     honest_at(key).map_or(ATTACKER, |peer| NodeId(2 + peer))
+}
+
+impl Job {
+    fn contribution(&self) -> &Contribution {
+        match self {
+            Self::BeforeCounting(flight) => &flight.contribution,
+            Self::Counted(contribution) => contribution,
+        }
+    }
 }
 
 fn name(contribution: &Contribution) -> ContributionName {

@@ -29,13 +29,20 @@ fn passed(share: f64, secret: u8) -> Selection {
     selection
 }
 
+/// A selection whose peer is known well.
+fn known(share: f64, secret: u8) -> Selection {
+    let mut selection = passed(share, secret);
+    selection.restore_passed(peer(1), 1_000_000);
+    selection
+}
+
 fn chosen(selection: &mut Selection, ids: std::ops::Range<u64>) -> Vec<u64> {
     ids.filter(|&id| selection.choose(NOW, &peer(1), HERE, &offer(id)).is_some()).collect()
 }
 
 #[test]
 fn as_many_are_chosen_as_are_wanted_and_others_with_another_secret() {
-    let of = |share, secret| chosen(&mut passed(share, secret), 0..4000);
+    let of = |share, secret| chosen(&mut known(share, secret), 0..4000);
     assert_eq!(of(0.0, 1).len(), 0);
     assert_eq!(of(1.0, 1).len(), 4000);
     // 400 are expected; five standard deviations are 95.
@@ -51,9 +58,38 @@ fn the_first_of_a_key_are_always_chosen_until_so_many_were_right() {
     for id in 0..50 {
         assert_eq!(selection.choose(NOW, &peer(1), HERE, &offer(id)), probation, "nothing was right yet");
     }
-    let mut selection = passed(0.0, 1);
+    let mut selection = known(0.0, 1);
     assert_eq!(selection.choose(NOW, &peer(1), HERE, &offer(5)), None);
     assert_eq!(selection.choose(NOW, &peer(2), HERE, &offer(5)), probation, "another key is new");
+}
+
+#[test]
+fn a_key_that_has_just_passed_its_probation_is_drawn_more_often_than_one_that_is_known() {
+    let share = |selection: &mut Selection| chosen(selection, 0..4000).len() as f64 / 4000.0;
+    let near = |got: f64, want: f64| assert!((got - want).abs() < 0.05, "{got}, {want} is wanted");
+    near(share(&mut passed(0.1, 1)), 0.42);
+    near(share(&mut known(0.1, 1)), 0.1);
+    let mut selection = passed(0.0, 1);
+    selection.restore_passed(peer(1), 7);
+    near(share(&mut selection), 0.05);
+    selection.on_verified(NOW, &peer(1), HERE, &offer(9), Duration::from_secs(3000));
+    near(selection.share_of_all(NOW), 0.0);
+    let mut selection = passed(0.1, 1);
+    selection.on_verified(NOW, &peer(1), HERE, &offer(9), Duration::from_secs(3000));
+    assert!((selection.share_of_all(NOW) - 0.1).abs() < 1e-9, "it takes nothing from the share of others");
+}
+
+#[test]
+fn a_key_is_on_probation_again_when_what_counts_already_could_not_be_recomputed() {
+    let mut selection = known(1.0, 1);
+    let reason = selection.choose(NOW, &peer(1), HERE, &offer(1)).unwrap();
+    assert!(!reason.is_before_counting());
+    selection.on_unverified(&peer(1));
+    let reason = selection.choose(NOW, &peer(1), HERE, &offer(2)).unwrap();
+    assert_eq!(reason, Reason::Probation { n_left: PROBATION });
+    assert!(reason.is_before_counting() && Reason::Suspicion.is_before_counting());
+    selection.on_unverified(&peer(9));
+    assert_eq!(selection.passed().count(), 1, "nothing is remembered of a key that is not known");
 }
 
 #[test]
@@ -68,7 +104,7 @@ fn what_was_found_right_is_not_recomputed_when_it_is_offered_again() {
 
 #[test]
 fn after_a_conviction_everything_from_the_address_is_recomputed_for_a_while() {
-    let mut selection = passed(0.0, 1);
+    let mut selection = known(0.0, 1);
     selection.on_convicted(NOW, HERE);
     let choose = |selection: &mut Selection, now, group| selection.choose(now, &peer(1), group, &offer(5));
     assert_eq!(choose(&mut selection, NOW, HERE), Some(Reason::Suspicion));
@@ -90,7 +126,7 @@ fn few_pieces_of_evidence_of_an_address_are_kept_for_others() {
 #[test]
 fn recomputing_takes_a_share_of_the_time_however_slow_the_device_is() {
     for took in [Duration::from_millis(50), Duration::from_secs(1), Duration::from_secs(20)] {
-        let mut selection = passed(0.05, 1);
+        let mut selection = known(0.05, 1);
         let (mut now, mut busy, mut n_chosen) = (NOW, Duration::ZERO, 0);
         let end = NOW + Duration::from_secs(40_000);
         let mut id = 0;
@@ -137,7 +173,7 @@ fn what_is_remembered_is_bounded() {
 fn what_recomputing_takes_halves_the_share_and_is_forgotten() {
     let second = Duration::from_secs;
     let near = |got: f64, want: f64| assert!((got - want).abs() < 1e-4, "{got}, {want} is wanted");
-    let mut selection = passed(0.5, 1);
+    let mut selection = known(0.5, 1);
     let other = AddressGroup(2);
     assert_eq!(
         (selection.share(), selection.share_of_all(NOW), selection.share_now(NOW, HERE)),
@@ -162,7 +198,7 @@ fn what_recomputing_takes_halves_the_share_and_is_forgotten() {
 
 #[test]
 fn what_was_chosen_stays_it_when_there_is_no_time_left() {
-    let mut selection = passed(1.0, 1);
+    let mut selection = known(1.0, 1);
     assert_eq!(selection.choose(NOW, &peer(1), HERE, &offer(1)), Some(Reason::Chance));
     selection.on_verified(NOW, &peer(1), HERE, &offer(2), Duration::from_secs(3000));
     assert_eq!(selection.choose(NOW, &peer(1), HERE, &offer(3)), None);
@@ -171,7 +207,7 @@ fn what_was_chosen_stays_it_when_there_is_no_time_left() {
 
 #[test]
 fn of_a_suspected_address_one_is_tried_now_and_then() {
-    let mut selection = passed(0.0, 1);
+    let mut selection = known(0.0, 1);
     assert!((0..3).all(|_| selection.may_try(NOW, HERE)), "nothing is against it");
     selection.on_convicted(NOW, HERE);
     assert!(selection.may_try(NOW, HERE) && !selection.may_try(NOW, HERE));
