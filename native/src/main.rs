@@ -12,7 +12,7 @@ use barnraise_native::host::page::PageSource;
 use barnraise_native::host::run::BackboneAddresses;
 use barnraise_native::peer::args::JoinArgs;
 use barnraise_native::peer::{self, display};
-use barnraise_native::serve::{self, ServeArgs, ServingAddresses};
+use barnraise_native::serve::{self, RunSource, ServeArgs, ServingAddresses};
 use barnraise_native::{logging, top};
 use barnraise_relay::server::{operator_page, page_address, run_file};
 use barnraise_relay::signals;
@@ -54,17 +54,20 @@ fn main() -> anyhow::Result<()> {
 fn telemetry(command: &CliCommand) -> anyhow::Result<TelemetrySection> {
     match command {
         // A process has one collector: that of its first run.
-        CliCommand::Serve(args) => Ok(args.configs()?.swap_remove(0).telemetry),
+        CliCommand::Serve(args) => Ok(match args.source()? {
+            RunSource::Named(mut configs) => configs.swap_remove(0).telemetry,
+            RunSource::Folder(_) => TelemetrySection::default(),
+        }),
         _ => Ok(TelemetrySection::default()),
     }
 }
 
 async fn serve(args: ServeArgs) -> anyhow::Result<()> {
-    let configs = args.configs()?;
+    let source = args.source()?;
     let shutdown = shutdown_at_signal("storing a checkpoint; once more to quit at once")?;
     let (listening, here) = oneshot::channel();
     let page = PageSource::chosen(args.web_root);
-    let mut running = Box::pin(serve::serve(configs, page, listening, shutdown.clone()));
+    let mut running = Box::pin(serve::serve(source, page, listening, shutdown.clone()));
     let mut here = pin!(here);
     tokio::select! {
         ended = &mut running => return ended,

@@ -1,27 +1,31 @@
 //! `barnraise serve`: a backbone for each configuration, and one HTTP listener for the pages of all.
 //!
-//! The runs start one after the other, so that they do not fetch the same data at once. The page is served once all are
-//! mounted, and no run makes a step before. The end of one run ends all.
+//! Runs that are named on the command line start one after the other, so that they do not fetch the same data at once.
+//! The page is served once all are mounted, and no run makes a step before. The end of one run ends all. The runs of a
+//! folder start and end with its files, each by itself ([`folder`]).
+
+mod args;
+pub mod conflicts;
+mod folder;
 
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use axum::serve::ListenerExt;
 use barnraise_protocol::access::AccessMode;
+use barnraise_relay::Node;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-mod args;
-pub mod conflicts;
-
-pub use self::args::ServeArgs;
+pub use self::args::{RunFolder, RunSource, ServeArgs};
 
 use crate::config::{NetworkSection, RunConfig};
 use crate::host::http_listener::BoundedListener;
@@ -34,7 +38,7 @@ use crate::scheme::synchronous;
 
 /// Longest wait of a shutdown for HTTP clients.
 const GOODBYE_MAX: Duration = Duration::from_secs(3);
-/// Stack of a run's thread: that of the main thread, which drives a single run.
+/// Stack of a run's thread.
 const STACK_BYTES: usize = 8 << 20;
 
 /// Addresses at which the process listens.
@@ -42,57 +46,62 @@ const STACK_BYTES: usize = 8 << 20;
 pub struct ServingAddresses {
     /// The page.
     pub http: SocketAddr,
-    /// Each run, in the order of the configurations.
+    /// Each run that was named, in the order of the configurations.
     pub runs: Vec<BackboneAddresses>,
 }
-
-type Running = FuturesUnordered<Pin<Box<dyn Future<Output = anyhow::Result<()>>>>>;
 
 /// Serves until `shutdown` is cancelled; `listening` receives the addresses once everything is up.
 ///
 /// # Errors
-/// The runs conflict, or one of them failed.
+/// The page cannot be served. Of runs that were named: they conflict, or one of them failed.
 pub async fn serve(
-    configs: Vec<RunConfig>,
+    source: RunSource,
     page: PageSource,
     listening: oneshot::Sender<ServingAddresses>,
     shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    let process = Process::new(page, shutdown);
+    match source {
+        RunSource::Named(configs) => serve_named(process, configs, listening).await,
+        RunSource::Folder(runs) => folder::serve(process, &runs, listening).await,
+    }
+}
+
+type Running = FuturesUnordered<Pin<Box<dyn Future<Output = anyhow::Result<()>>>>>;
+
+async fn serve_named(
+    process: Process,
+    configs: Vec<RunConfig>,
+    listening: oneshot::Sender<ServingAddresses>,
 ) -> anyhow::Result<()> {
     conflicts::check(&configs)?;
     let network = configs.first().context("no run was asked for")?.network.clone();
     let is_alone = configs.len() == 1;
     let mut running = Running::new();
-    let mut mounted = Vec::new();
+    let (mut first, mut all_begun) = (None, Vec::new());
     for config in configs {
-        if !is_alone && config.access.mode != AccessMode::Open && config.access.page.is_none() {
-            let run = &config.run.id;
-            tracing::warn!(run, "without `page` in [access] its invitations do not lead to /run/{run}/");
+        if !is_alone {
+            warn_of_invitations(&config);
         }
-        let (mounting, mounts) = oneshot::channel();
-        let around = RunSurroundings {
-            page: page.clone(),
-            contributor: peer::run_local_contributor,
-            // A run that ends cancels its own; what the end of one means for the others is decided below.
-            shutdown: shutdown.child_token(),
-        };
-        running.push(match is_alone {
-            true => Box::pin(run(config, around, mounting)),
-            false => Box::pin(on_own_thread(config, around, mounting)),
-        });
-        mounted.push(heard(&mut running, mounts).await?);
+        let (mounting, mounted) = oneshot::channel();
+        let (beginning, begun) = oneshot::channel();
+        // The end of one run means that of the others, which is decided below.
+        let stop = process.shutdown.child_token();
+        running.push(Box::pin(process.host(config, stop, RunMilestones { mounting, beginning })));
+        let node = heard(&mut running, mounted).await?;
+        first.get_or_insert(node);
+        all_begun.push(begun);
     }
-    let (http, visitors) = open(&network, page, &mounted, &shutdown).await?;
+    let (http, visitors) = process.open(&network, first).await?;
     let mut runs = Vec::new();
-    for run in mounted {
-        // A run that does not receive it has ended, with an error of its own.
-        let _ = run.open.send(());
-        runs.push(heard(&mut running, run.begun).await?);
+    for begun in all_begun {
+        runs.push(heard(&mut running, begun).await?);
     }
     // The receiver may be dropped.
     let _ = listening.send(ServingAddresses { http, runs });
     let mut ended = Ok(());
     while let Some(run) = running.next().await {
-        shutdown.cancel();
+        process.shutdown.cancel();
         ended = ended.and(run);
     }
     say_goodbye(visitors).await?;
@@ -111,6 +120,103 @@ async fn heard<T>(running: &mut Running, said: oneshot::Receiver<T>) -> anyhow::
     }
 }
 
+fn warn_of_invitations(config: &RunConfig) {
+    if config.access.mode != AccessMode::Open && config.access.page.is_none() {
+        let run = &config.run.id;
+        tracing::warn!(run, "without `page` in [access] its invitations do not lead to /run/{run}/");
+    }
+}
+
+/// What the runs of a process share.
+struct Process {
+    page: PageSource,
+    site: Site,
+    /// One run at a time loads its data and its model.
+    starting: Arc<Semaphore>,
+    /// Whether the page is served: no run begins before.
+    is_open: watch::Sender<bool>,
+    shutdown: CancellationToken,
+}
+
+/// Receivers of how far a run is; they may be dropped.
+struct RunMilestones {
+    /// Its page can be served; its node counts the violations of visitors.
+    mounting: oneshot::Sender<Node>,
+    /// It has begun, at these addresses.
+    beginning: oneshot::Sender<BackboneAddresses>,
+}
+
+impl Process {
+    fn new(page: PageSource, shutdown: CancellationToken) -> Self {
+        let site = Site::new(&page, Vec::new());
+        let starting = Arc::new(Semaphore::new(1));
+        Self { page, site, starting, is_open: watch::channel(false).0, shutdown }
+    }
+
+    /// Drives a run from its start to its end; meanwhile it is on the site. `stop` ends it.
+    fn host(
+        &self,
+        config: RunConfig,
+        stop: CancellationToken,
+        milestones: RunMilestones,
+    ) -> impl Future<Output = anyhow::Result<()>> + use<> {
+        let (site, mut is_open) = (self.site.clone(), self.is_open.subscribe());
+        let starting = Arc::clone(&self.starting);
+        let around =
+            RunSurroundings { page: self.page.clone(), contributor: peer::run_local_contributor, shutdown: stop };
+        async move {
+            let id = config.run.id.clone();
+            let turn = starting.acquire_owned().await?;
+            let (mounting, mounts) = oneshot::channel();
+            let mut running = pin!(on_own_thread(config, around, mounting));
+            let Mounted { run, node, open, begun } = tokio::select! {
+                biased;
+                Ok(mounted) = mounts => mounted,
+                ended = &mut running => return ended,
+            };
+            drop(turn);
+            site.add(run);
+            let RunMilestones { mounting, beginning } = milestones;
+            let _ = mounting.send(node);
+            let beginning = async move {
+                if is_open.wait_for(|is_open| *is_open).await.is_ok() {
+                    // A run that does not receive it has ended, with an error of its own.
+                    let _ = open.send(());
+                    if let Ok(addresses) = begun.await {
+                        let _ = beginning.send(addresses);
+                    }
+                }
+            };
+            let (ended, ()) = tokio::join!(running, beginning);
+            site.remove(&id);
+            ended
+        }
+    }
+
+    /// Serves the page; the runs begin.
+    async fn open(
+        &self,
+        network: &NetworkSection,
+        first: Option<Node>,
+    ) -> anyhow::Result<(SocketAddr, Serving)> {
+        let http = TcpListener::bind(network.http).await;
+        let http = http.with_context(|| format!("the page cannot be served at {}", network.http))?;
+        let address = http.local_addr()?;
+        let per_minute = network.http_requests_per_address_and_minute;
+        let visitors = Visitors::new(&network.trusted_proxies, per_minute, first.clone());
+        let routes = self.site.clone().with_visitors(visitors).routes();
+        let http = BoundedListener::new(http, network.http_connections, network.http_timeout, first);
+        let http = http.shared(&network.trusted_proxies).tap_io(|_| ());
+        let stop = self.shutdown.clone();
+        let visitors = tokio::spawn(async move {
+            let routes = routes.into_make_service_with_connect_info::<SocketAddr>();
+            axum::serve(http, routes).with_graceful_shutdown(stop.cancelled_owned()).await
+        });
+        self.is_open.send_replace(true);
+        Ok((address, visitors))
+    }
+}
+
 /// Runs a backbone until its shutdown. This is the one place that knows which schemes there are.
 async fn run(
     config: RunConfig,
@@ -121,7 +227,7 @@ async fn run(
     Box::pin(synchronous::run(opened, data, mounting)).await
 }
 
-/// Drives one of several runs on its own thread, so that no run waits for a step of another.
+/// Drives a run on its own thread, so that no run waits for a step of another.
 async fn on_own_thread(
     config: RunConfig,
     around: RunSurroundings,
@@ -140,30 +246,6 @@ async fn on_own_thread(
 }
 
 type Serving = JoinHandle<std::io::Result<()>>;
-
-async fn open(
-    network: &NetworkSection,
-    page: PageSource,
-    mounted: &[Mounted],
-    shutdown: &CancellationToken,
-) -> anyhow::Result<(SocketAddr, Serving)> {
-    let http = TcpListener::bind(network.http).await;
-    let http = http.with_context(|| format!("the page cannot be served at {}", network.http))?;
-    let address = http.local_addr()?;
-    let node = mounted.first().map(|run| run.node.clone());
-    let per_minute = network.http_requests_per_address_and_minute;
-    let visitors = Visitors::new(&network.trusted_proxies, per_minute, node.clone());
-    let runs = mounted.iter().map(|run| run.run.clone()).collect();
-    let routes = Site::new(page, runs).with_visitors(visitors).routes();
-    let http = BoundedListener::new(http, network.http_connections, network.http_timeout, node);
-    let http = http.shared(&network.trusted_proxies).tap_io(|_| ());
-    let stop = shutdown.clone();
-    let visitors = tokio::spawn(async move {
-        let routes = routes.into_make_service_with_connect_info::<SocketAddr>();
-        axum::serve(http, routes).with_graceful_shutdown(stop.cancelled_owned()).await
-    });
-    Ok((address, visitors))
-}
 
 /// Waits for open requests; event streams end with the runs, and other requests are aborted after a timeout.
 async fn say_goodbye(mut visitors: Serving) -> anyhow::Result<()> {

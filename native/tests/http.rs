@@ -305,7 +305,7 @@ async fn other_sites_may_not_read_what_is_answered() {
 fn site(world: &HttpHarness, visitors: Visitors) -> Router {
     let run = SiteRun { http: world.state.clone(), is_listed: true, rooms: None, invitations: None };
     let page = PageSource::Folder(world.folder.path().to_owned());
-    Site::new(page, vec![run]).with_visitors(visitors).routes()
+    Site::new(&page, vec![run]).with_visitors(visitors).routes()
 }
 
 /// Every route of the page, as it stands in the source, only reads.

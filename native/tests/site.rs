@@ -62,7 +62,7 @@ fn run(id: &str, is_listed: bool) -> SiteRun {
 }
 
 fn site(runs: Vec<SiteRun>) -> Router {
-    Site::new(PageSource::Inside(PAGE), runs).routes()
+    Site::new(&PageSource::Inside(PAGE), runs).routes()
 }
 
 async fn get(site: &Router, path: &str) -> Response {

@@ -37,6 +37,8 @@ pub struct TestRun {
     web_root: PathBuf,
     /// Configurations of further runs in the same process.
     further_configs: Vec<PathBuf>,
+    /// The process has the runs of this folder, and no other.
+    run_folder: Option<PathBuf>,
     /// Address of the page; known after the first start, and used again.
     http: String,
     listen: Vec<String>,
@@ -64,6 +66,7 @@ impl TestRun {
         Ok(Self {
             web_root: folder.path().join("no-page"),
             further_configs: Vec::new(),
+            run_folder: None,
             folder,
             http: "127.0.0.1:0".into(),
             listen: vec!["/ip4/127.0.0.1/tcp/0".into(), "/ip4/127.0.0.1/udp/0/quic-v1/webtransport".into()],
@@ -90,14 +93,40 @@ impl TestRun {
     /// Where the file cannot be written.
     pub fn add_run(&mut self, sections: &str) -> Result<String> {
         let name = format!("beside-{}", self.further_configs.len());
+        let file = self.folder.path().join(format!("{name}.toml"));
+        self.write_config(&file, &name, sections)?;
+        self.further_configs.push(file.clone());
+        Ok(file.display().to_string())
+    }
+
+    /// The process of the backbone has the runs of a folder, which is empty.
+    ///
+    /// # Errors
+    /// Where it cannot be made.
+    pub fn with_run_folder(mut self) -> Result<Self> {
+        let folder = self.folder.path().join("runs");
+        std::fs::create_dir(&folder)?;
+        self.run_folder = Some(folder);
+        Ok(self)
+    }
+
+    /// Writes the file of a run into the folder of runs, or again; where it is.
+    ///
+    /// # Errors
+    /// Where there is no folder, or the file cannot be written.
+    pub fn write_run(&self, name: &str, sections: &str) -> Result<PathBuf> {
+        let folder = self.run_folder.as_ref().context("there is no folder of runs")?;
+        let file = folder.join(format!("{name}.toml"));
+        self.write_config(&file, name, sections)?;
+        Ok(file)
+    }
+
+    fn write_config(&self, file: &Path, name: &str, sections: &str) -> Result<()> {
         let mut config: Table = sections.parse()?;
         recompute_nothing(&mut config);
         set_folder(&mut config, "data", "cache", &cache()?);
-        set_folder(&mut config, "storage", "folder", &self.folder.path().join(&name));
-        let file = self.folder.path().join(format!("{name}.toml"));
-        std::fs::write(&file, config.to_string())?;
-        self.further_configs.push(file.clone());
-        Ok(file.display().to_string())
+        set_folder(&mut config, "storage", "folder", &self.folder.path().join(name));
+        Ok(std::fs::write(file, config.to_string())?)
     }
 
     /// Changes the configuration of the backbone that is started next.
@@ -270,7 +299,7 @@ impl TestRun {
         let backbone = BackboneProcess::listening(self.serve()?).await?;
         self.http.clone_from(&backbone.http);
         // Several runs cannot share them.
-        if self.further_configs.is_empty() {
+        if self.further_configs.is_empty() && self.run_folder.is_none() {
             self.listen = backbone.addresses.iter().map(listened).collect();
         }
         Ok(backbone)
@@ -290,9 +319,9 @@ impl TestRun {
 
     fn serve(&mut self) -> Result<Process> {
         let mut args = vec!["serve".to_owned(), "--http".into(), self.http.clone()];
-        args.extend(["--config".into(), self.folder.path().join("run.toml").display().to_string()]);
-        for file in &self.further_configs {
-            args.extend(["--config".into(), file.display().to_string()]);
+        let first = self.run_folder.clone().unwrap_or_else(|| self.folder.path().join("run.toml"));
+        for path in [&first].into_iter().chain(&self.further_configs) {
+            args.extend(["--config".into(), path.display().to_string()]);
         }
         args.extend(["--web-root".into(), self.web_root.display().to_string()]);
         for address in &self.listen {

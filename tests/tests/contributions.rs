@@ -141,6 +141,7 @@ fn entry(seed: u8, id: u64, epoch: u64) -> JournalEntry {
         milliseconds,
         accepted_at,
         payload: payload.into(),
+        samples: None,
     }
 }
 

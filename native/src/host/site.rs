@@ -2,13 +2,14 @@
 //!
 //! Each run is at `/run/<id>/`; a single one is also at `/`. With several runs `/` redirects to the front page at
 //! `/runs/`, which shows the listed runs; an unlisted run is found by its address only. A request below
-//! `/run/<id>` reaches the run's router without that prefix: no part of a run knows where it is mounted.
+//! `/run/<id>` reaches the run's router without that prefix: no part of a run knows where it is mounted. Runs are added
+//! and removed while the site is served.
 
 mod invited;
 mod room_codes;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::extract::{Request, State};
 use axum::http::uri::PathAndQuery;
@@ -55,29 +56,77 @@ pub struct SiteRun {
     pub invitations: Option<Invitations>,
 }
 
-/// All runs of a process.
+/// All runs of a process. Cheap to clone.
+#[derive(Clone)]
 pub struct Site {
-    page: PageSource,
-    runs: Vec<SiteRun>,
+    state: Arc<SiteState>,
     visitors: Option<Visitors>,
 }
 
 /// State of the routes.
 struct SiteState {
-    /// In the order of the command line.
-    runs: Vec<SiteRun>,
     code_limiter: RoomCodeLimiter,
-    by_id: BTreeMap<String, Router>,
     /// The page's files.
     files: Router,
+    runs: RwLock<Arc<MountedRuns>>,
+}
+
+/// The runs of a site at one time.
+struct MountedRuns {
+    /// In the order in which they are listed.
+    runs: Vec<SiteRun>,
+    by_id: BTreeMap<String, Router>,
     /// Routes of all other paths.
     root: Router,
 }
 
+impl MountedRuns {
+    fn new(runs: Vec<SiteRun>, files: &Router) -> Self {
+        let by_id = runs.iter().map(|run| (run.id(), app(run.http.clone()))).collect();
+        let root = match &runs[..] {
+            [alone] => app(alone.http.clone()),
+            several => front(several, files.clone()),
+        };
+        Self { runs, by_id, root }
+    }
+}
+
+impl SiteRun {
+    fn id(&self) -> String {
+        self.http.status().run.identity.run_id.clone()
+    }
+}
+
+impl SiteState {
+    fn runs(&self) -> Arc<MountedRuns> {
+        self.runs.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<SiteRun>)) {
+        let mut mounted = self.runs.write().unwrap_or_else(PoisonError::into_inner);
+        let mut runs = mounted.runs.clone();
+        change(&mut runs);
+        *mounted = Arc::new(MountedRuns::new(runs, &self.files));
+    }
+}
+
 impl Site {
     /// A site of `runs`, in the order in which they are listed. Ids are unique.
-    pub fn new(page: PageSource, runs: Vec<SiteRun>) -> Self {
-        Self { page, runs, visitors: None }
+    pub fn new(page: &PageSource, runs: Vec<SiteRun>) -> Self {
+        let files = files(page);
+        let runs = RwLock::new(Arc::new(MountedRuns::new(runs, &files)));
+        let state = Arc::new(SiteState { code_limiter: RoomCodeLimiter::default(), files, runs });
+        Self { state, visitors: None }
+    }
+
+    /// Adds a run, the last one in the list.
+    pub fn add(&self, run: SiteRun) {
+        self.state.change(|runs| runs.push(run));
+    }
+
+    /// Removes a run: from the next request on it is not here.
+    pub fn remove(&self, id: &str) {
+        self.state.change(|runs| runs.retain(|run| run.id() != id));
     }
 
     /// Limits the visitors.
@@ -88,23 +137,13 @@ impl Site {
 
     /// All routes.
     pub fn routes(self) -> Router {
-        let Self { page, runs, visitors } = self;
-        let by_id =
-            runs.iter().map(|run| (run.http.status().run.identity.run_id.clone(), app(run.http.clone())));
-        let by_id: BTreeMap<String, Router> = by_id.collect();
-        let files = files(&page);
-        let root = match &runs[..] {
-            [alone] => app(alone.http.clone()),
-            several => front(several, files.clone()),
-        };
-        let shared =
-            Arc::new(SiteState { runs, code_limiter: RoomCodeLimiter::default(), by_id, files, root });
+        let Self { state, visitors } = self;
         let routes = Router::new()
             .route("/api/runs", get(list))
             .route("/api/rooms/{code}", get(room_codes::room))
             .route("/api/invitations/{hash}", get(invited::invited))
             .fallback(dispatch)
-            .with_state(shared);
+            .with_state(state);
         let routes = match visitors {
             Some(visitors) => routes.layer(middleware::from_fn_with_state(visitors, bound)),
             None => routes,
@@ -147,9 +186,10 @@ async fn which_run() -> Response {
 
 /// `GET /api/runs`
 async fn list(State(site): State<Arc<SiteState>>) -> Response {
-    let listed = site.runs.iter().filter(|run| run.is_listed);
+    let mounted = site.runs();
+    let listed = mounted.runs.iter().filter(|run| run.is_listed);
     let runs = listed.map(|run| summary(&run.http.status())).collect();
-    let takes_codes = site.runs.iter().any(|run| run.rooms.is_some());
+    let takes_codes = mounted.runs.iter().any(|run| run.rooms.is_some());
     (no_store(), Json(Runs { runs, takes_codes })).into_response()
 }
 
@@ -200,16 +240,17 @@ fn route_target(path: &str) -> RouteTarget<'_> {
 }
 
 async fn dispatch(State(site): State<Arc<SiteState>>, mut request: Request) -> Response {
+    let mounted = site.runs();
     let (router, path) = match route_target(request.uri().path()) {
-        RouteTarget::Root => (Some(&site.root), None),
+        RouteTarget::Root => (Some(&mounted.root), None),
         RouteTarget::Front => (Some(&site.files), Some("/".to_owned())),
         RouteTarget::Slashless(path) => {
             let known = path
                 .strip_prefix(RUN_PREFIX)
-                .is_none_or(|id| site.by_id.contains_key(id.trim_end_matches('/')));
+                .is_none_or(|id| mounted.by_id.contains_key(id.trim_end_matches('/')));
             return if known { Redirect::temporary(&path).into_response() } else { nothing() };
         }
-        RouteTarget::Run { id, path } => (site.by_id.get(id), Some(path.to_owned())),
+        RouteTarget::Run { id, path } => (mounted.by_id.get(id), Some(path.to_owned())),
     };
     let Some(router) = router.cloned() else { return nothing() };
     if let Some(path) = path {

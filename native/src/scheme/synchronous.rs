@@ -153,8 +153,7 @@ impl SynchronousRun {
         let credit = host.credit(&storing.journal, learner.epoch(), counters).await?;
         let Credit { store, issuer, work, recording, crediting } = credit;
         let (events, heard) = mpsc::channel(EVENTS_MAX);
-        let n_samples = description.data.manifest.n_samples();
-        let ledger = SharedLedger::restore(n_samples, &storing.journal, learner.epoch());
+        let ledger = SharedLedger::restore(&description.data.manifest, &storing.journal, learner.epoch());
         let ledger = ledger.await.context("the journal cannot be read")?;
         let states = States::follow(state.clone());
         let parts = DriverParts { description, device, metrics, states, events, store, work, evidence };

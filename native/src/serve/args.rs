@@ -1,17 +1,53 @@
 //! Arguments of `barnraise serve`, and the configurations that they ask for.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use libp2p::Multiaddr;
 
-use crate::config::{ConfigError, Device, RunConfig, cache_folder};
+use crate::config::{ConfigError, Device, NetworkSection, RunConfig, cache_folder};
+
+/// Which runs a process has.
+#[derive(Debug)]
+pub enum RunSource {
+    /// Those that were named, until the process ends.
+    Named(Vec<RunConfig>),
+    /// Those of a folder, as its files come and go.
+    Folder(RunFolder),
+}
+
+/// A folder with the file of a run in each `*.toml`.
+#[derive(Debug, Clone)]
+pub struct RunFolder {
+    path: PathBuf,
+    args: ServeArgs,
+}
+
+impl RunFolder {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The configuration of a file, overridden by the command line.
+    pub(super) fn load(&self, file: &Path) -> Result<RunConfig, ConfigError> {
+        Ok(self.args.over(RunConfig::load(file)?))
+    }
+
+    /// Where the page is served: what the first file without a mistake says.
+    pub(super) fn network<'f>(&self, files: impl Iterator<Item = &'f PathBuf>) -> NetworkSection {
+        let mut configs = files.filter_map(|file| self.load(file).ok());
+        let first = configs.next().map(|config| config.network);
+        first.unwrap_or_else(|| self.args.over(RunConfig::default()).network)
+    }
+}
 
 /// `barnraise serve`
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct ServeArgs {
-    /// The run, as in run.example.toml; of several, the page is served where the first says
+    /// The run, as in run.example.toml; of several, the page is served where the first says. A folder: each `*.toml` in
+    /// it is a run, which starts when its file comes, ends when it goes, and is started again when it changes
     #[arg(long, value_name = "FILE", required_unless_present = "dev", conflicts_with = "dev")]
     pub config: Vec<PathBuf>,
     /// A run on this machine with every default, kept in the user's cache folder
@@ -36,11 +72,24 @@ pub struct ServeArgs {
 }
 
 impl ServeArgs {
+    /// The runs that are asked for.
+    ///
+    /// # Errors
+    /// The first mistake in the file of a run that is named.
+    pub fn source(&self) -> Result<RunSource, ConfigError> {
+        Ok(match &self.config[..] {
+            [path] if path.is_dir() => {
+                RunSource::Folder(RunFolder { path: path.clone(), args: self.clone() })
+            }
+            _ => RunSource::Named(self.configs()?),
+        })
+    }
+
     /// The configuration of each run: from its file or the defaults, overridden by the command line.
     ///
     /// # Errors
     /// The first mistake.
-    pub fn configs(&self) -> Result<Vec<RunConfig>, ConfigError> {
+    fn configs(&self) -> Result<Vec<RunConfig>, ConfigError> {
         if !self.config.is_empty() {
             return self.config.iter().map(|path| Ok(self.over(RunConfig::load(path)?))).collect();
         }

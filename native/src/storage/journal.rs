@@ -19,6 +19,7 @@ mod fuzz;
 
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
+use barnraise_protocol::commitment::Commitment;
 use barnraise_protocol::gradient::Offer;
 use barnraise_swarm::AddressGroup;
 use barnraise_swarm::robust::Aggregation;
@@ -29,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use super::sealed::{self, ObjectKind, SealError};
 use super::{SetAside, Storage, StorageError};
 
-const ENTRY: ObjectKind = ObjectKind { name: *b"grad", what: "journal entry", version: 3 };
+const ENTRY: ObjectKind = ObjectKind { name: *b"grad", what: "journal entry", version: 4 };
 const COMMIT: ObjectKind = ObjectKind { name: *b"cmit", what: "journal commit", version: 5 };
 const MEAN: ObjectKind = ObjectKind { name: *b"mean", what: "journal mean", version: 2 };
 const GIVEN: ObjectKind = ObjectKind { name: *b"givn", what: "journal list", version: 1 };
@@ -61,6 +62,17 @@ pub struct JournalEntry {
     pub accepted_at: UnixTime,
     /// The encoded gradient, as received.
     pub payload: Bytes,
+    /// Its samples, where contributions are recomputed: they do not count a second time after a restart.
+    pub samples: Option<CommittedSamples>,
+}
+
+/// The samples of a contribution, with the commitment to them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CommittedSamples {
+    /// Signed by the contributor.
+    pub commitment: Commitment,
+    /// The encoded list, as received.
+    pub list: Bytes,
 }
 
 impl JournalEntry {
@@ -107,6 +119,8 @@ struct EntryHeader {
     offer: Offer,
     milliseconds: u32,
     accepted_at: UnixTime,
+    /// With the bytes of the list, which is before the payload.
+    commitment: Option<(Commitment, u32)>,
 }
 
 /// Why the journal could not be written or read.
@@ -187,9 +201,7 @@ impl Journal {
     /// Stores a contribution. Once this returns, a crash does not lose it.
     pub async fn append(&self, epoch: u64, seq: u32, entry: &JournalEntry) -> Result<(), JournalError> {
         let path = entry_path(epoch, seq);
-        let header = header_of(entry);
-        let bytes = sealed::seal_parts(ENTRY, &header, &[&entry.payload]);
-        self.write(&path, bytes).await
+        self.write(&path, encode_entry(entry)).await
     }
 
     /// Stores that the step of `record.epoch` used exactly these entries.
@@ -408,23 +420,32 @@ fn path_of(epoch: u64, name: &str) -> ObjectPath {
 
 fn decode_entry(bytes: &Bytes, epoch: u64) -> Result<JournalEntry, String> {
     let opened = sealed::open_parts::<EntryHeader>(ENTRY, bytes);
-    let (header, payload) = opened.map_err(|error| error.to_string())?;
+    let (header, raw) = opened.map_err(|error| error.to_string())?;
     if header.offer.epoch > epoch {
         return Err(format!("it is of epoch {}, its folder is of epoch {epoch}", header.offer.epoch));
     }
-    let EntryHeader { peer, group, offer, milliseconds, accepted_at } = header;
-    Ok(JournalEntry { peer, group, offer, milliseconds, accepted_at, payload: bytes.slice_ref(payload) })
+    let EntryHeader { peer, group, offer, milliseconds, accepted_at, commitment } = header;
+    let n_list_bytes = commitment.as_ref().map_or(0, |(_, n_bytes)| *n_bytes as usize);
+    let (list, payload) = raw.split_at_checked(n_list_bytes).ok_or("its list of samples is cut")?;
+    let (list, payload) = (bytes.slice_ref(list), bytes.slice_ref(payload));
+    let samples = commitment.map(|(commitment, _)| CommittedSamples { commitment, list });
+    Ok(JournalEntry { peer, group, offer, milliseconds, accepted_at, payload, samples })
 }
 
-fn header_of(entry: &JournalEntry) -> EntryHeader {
-    let JournalEntry { peer, group, offer, milliseconds, accepted_at, payload: _ } = entry;
-    EntryHeader {
+fn encode_entry(entry: &JournalEntry) -> Result<Vec<u8>, SealError> {
+    let JournalEntry { peer, group, offer, milliseconds, accepted_at, payload, samples } = entry;
+    let list = samples.as_ref().map_or(&[][..], |samples| &samples.list);
+    let n_list_bytes = u32::try_from(list.len())
+        .map_err(|_| SealError::Payload("a list larger than 4 GiB cannot be stored".into()))?;
+    let header = EntryHeader {
         peer: peer.clone(),
         group: *group,
         offer: offer.clone(),
         milliseconds: *milliseconds,
         accepted_at: *accepted_at,
-    }
+        commitment: samples.as_ref().map(|samples| (samples.commitment.clone(), n_list_bytes)),
+    };
+    sealed::seal_parts(ENTRY, &header, &[list, payload])
 }
 
 fn decode_commit(bytes: &[u8], epoch: u64) -> Result<CommitRecord, String> {

@@ -4,7 +4,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use barnraise_protocol::api::{Contributions, LiveProgress, RunStatus};
+use barnraise_protocol::api::{Contributions, LiveProgress, RunStatus, Runs};
 use barnraise_protocol::contribute::RunProgress;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
@@ -107,6 +107,45 @@ impl BackboneProcess {
         match tokio::time::timeout(HANG, found).await {
             Ok(found) => found,
             Err(_) => Err(self.process.error(&format!("it has no address {what}"))),
+        }
+    }
+
+    /// Waits until these runs are listed, in this order.
+    ///
+    /// # Errors
+    /// Where they never are.
+    pub async fn wait_for_runs(&self, ids: &[&str]) -> Result<()> {
+        let listed = async {
+            loop {
+                let Runs { runs, .. } = serde_json::from_str(&self.answer("/api/runs").await?.1)?;
+                if runs.iter().map(|run| run.id.as_str()).eq(ids.iter().copied()) {
+                    return anyhow::Ok(());
+                }
+                // Nothing tells over HTTP that a run came or went.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        match tokio::time::timeout(HANG, listed).await {
+            Ok(listed) => listed,
+            Err(_) => Err(self.process.error(&format!("its runs are not {ids:?}"))),
+        }
+    }
+
+    /// Waits until its log has this.
+    ///
+    /// # Errors
+    /// Where it never has.
+    pub async fn wait_for_log(&self, part: &str) -> Result<()> {
+        let logged = async {
+            while !self.log()?.contains(part) {
+                // A file tells nobody that it grew.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            anyhow::Ok(())
+        };
+        match tokio::time::timeout(HANG, logged).await {
+            Ok(logged) => logged,
+            Err(_) => Err(self.process.error(&format!("it never logged {part:?}"))),
         }
     }
 

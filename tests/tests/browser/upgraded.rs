@@ -45,7 +45,7 @@ async fn a_tab_of_the_build_before_is_up_to_date_after_one_reload_and_loses_noth
     let (_events, heard) = broadcast::channel(1);
     let http = HttpState::new(PageSource::Folder(folder.path().to_owned()), shown, heard);
     let run = SiteRun { http, is_listed: true, rooms: None, invitations: None };
-    let site = Site::new(PageSource::Folder(folder.path().to_owned()), vec![run]).routes();
+    let site = Site::new(&PageSource::Folder(folder.path().to_owned()), vec![run]).routes();
     let listener = TcpListener::bind(page.trim_start_matches("http://")).await?;
     let serving = tokio::spawn(axum::serve(listener, site).into_future());
     let keypair = load_or_create_keypair(&test_run.storage().join("identity.key"))?;

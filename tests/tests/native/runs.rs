@@ -1,7 +1,9 @@
 //! Several runs in one process, each at its own address.
 
+use std::time::Duration;
+
 use barnraise_protocol::api::{Room, RunStatus, Runs};
-use barnraise_tests::process::TestRun;
+use barnraise_tests::process::{HANG, TestRun};
 
 use super::SMALL;
 
@@ -47,6 +49,51 @@ async fn runs_that_share_what_is_their_own_are_refused_before_anything_starts() 
     let error = test_run.backbone().await.unwrap_err().to_string();
     assert!(error.contains("two runs have the id `test-run`"), "{error}");
     assert!(!test_run.storage().exists(), "nothing was made");
+}
+
+#[tokio::test]
+async fn the_runs_of_a_folder_start_change_and_end_with_its_files() {
+    let mut test_run = TestRun::new(SMALL).unwrap().with_run_folder().unwrap();
+    let first = test_run.write_run("a", &named("first-run", "")).unwrap();
+    let mut backbone = test_run.backbone().await.unwrap();
+    backbone.wait_for_runs(&["first-run"]).await.unwrap();
+    let at_root = backbone.page();
+    let given = test_run.join(&[&at_root, "--samples", "300"]).unwrap().end().await.unwrap();
+    assert!(given.status.success(), "one that is alone is at the root: {given:?}");
+
+    test_run.write_run("b", &named("second-run", "")).unwrap();
+    backbone.wait_for_runs(&["first-run", "second-run"]).await.unwrap();
+    backbone.look_at("second-run");
+    let given = test_run.join(&[&backbone.page(), "--samples", "300"]).unwrap().end().await.unwrap();
+    assert!(given.status.success(), "{given:?}");
+    let counted = backbone.samples_counted().await.unwrap();
+
+    test_run.write_run("c", "[run]\nname = \"no key\"").unwrap();
+    backbone.wait_for_log("the run is not started").await.unwrap();
+    test_run.write_run("d", &named("first-run", "")).unwrap();
+    backbone.wait_for_log("two runs have the id `first-run`").await.unwrap();
+    assert!(backbone.log().unwrap().contains("c.toml"), "a file with a mistake is named");
+
+    let titled = named("second-run", "").replace("[run]", "[run]\ntitle = \"Another title\"");
+    test_run.write_run("b", &titled).unwrap();
+    backbone.wait_for_log("its file has changed").await.unwrap();
+    let is_changed = async {
+        // Between its end and its start it has no status.
+        while backbone.status().await.is_ok_and(|status| status.run.identity.title != "Another title") {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(HANG, is_changed).await.unwrap();
+    backbone.wait_for_runs(&["first-run", "second-run"]).await.unwrap();
+    assert_eq!(backbone.status().await.unwrap().run.identity.title, "Another title");
+    assert_eq!(backbone.samples_counted().await.unwrap(), counted, "it goes on where it was");
+
+    std::fs::remove_file(first).unwrap();
+    // The file with the same id takes its place.
+    test_run.write_run("d", &named("third-run", "")).unwrap();
+    backbone.wait_for_runs(&["second-run", "third-run"]).await.unwrap();
+    assert_eq!(backbone.answer("/run/first-run/api/run").await.unwrap().0, 404);
+    assert!(backbone.terminate().await.unwrap().success());
 }
 
 #[tokio::test]

@@ -142,7 +142,7 @@ async fn journaled(journal: &Journal, epochs: std::ops::Range<u64>) {
         };
         let (milliseconds, accepted_at) = (1, UnixTime(1_800_000_000));
         let (peer, group, payload) = (peer(2), AddressGroup(1), vec![0; 4].into());
-        let entry = JournalEntry { peer, group, offer, milliseconds, accepted_at, payload };
+        let entry = JournalEntry { peer, group, offer, milliseconds, accepted_at, payload, samples: None };
         journal.append(id / 4, (id % 4) as u32, &entry).await.unwrap();
     }
 }

@@ -19,12 +19,12 @@ use crate::host::headers::no_store;
 /// Also finds invitations that are used up or expired: the run itself reports that.
 pub(super) async fn invited(State(site): State<Arc<SiteState>>, Path(hash): Path<String>) -> Response {
     let Ok(hash) = hash.parse::<Sha256Hash>() else { return unknown() };
-    for run in &site.runs {
+    for run in &site.runs().runs {
         let Some(store) = &run.invitations else { continue };
         match store.has_invitation(&hash).await {
             Ok(false) => {}
             Ok(true) => {
-                let run = run.http.status().run.identity.run_id.clone();
+                let run = run.id();
                 return (no_store(), Json(InvitationTarget { run })).into_response();
             }
             Err(error) => {

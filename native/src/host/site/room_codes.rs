@@ -62,11 +62,11 @@ pub(super) async fn room(
     let Ok(code) = code.parse::<RoomCode>() else { return unknown() };
     let mut found = None;
     // All runs are asked, so that the time does not depend on the code.
-    for run in &site.runs {
+    for run in &site.runs().runs {
         let Some(rooms) = &run.rooms else { continue };
         match rooms.invitation(&code).await {
             Ok(invitation) => {
-                let id = run.http.status().run.identity.run_id.clone();
+                let id = run.id();
                 found = found.or(invitation.map(|invitation| Room { run: id, invitation }));
             }
             Err(error) => {

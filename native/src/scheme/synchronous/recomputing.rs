@@ -1,7 +1,7 @@
-//! Recomputation of contributions to this backbone before they count, beside training.
+//! Recomputation of contributions to this backbone, beside training.
 //!
-//! A selected contribution is never accepted unverified: it waits for its turn, or is refused and may be offered again.
-//! The device rests as long as it computed, so that recomputation takes half of its time at most. No peer is convicted
+//! A suspicious contribution is never accepted unverified: it waits for its turn, or is refused and may be offered again.
+//! One that was drawn at random counts at once and is verified afterwards. The device rests as long as it computed, so that recomputation takes half of its time at most. No peer is convicted
 //! by the claim of another backbone: its evidence is recomputed here, too.
 
 pub(super) mod exchange;
@@ -33,6 +33,7 @@ use crate::data::shards::ShardStore;
 use crate::host::access::Access;
 use crate::host::contributions::Store;
 use crate::scheme::synchronous::recomputation::{EvidenceStore, Recomputer, Standings};
+use crate::storage::journal::CommittedSamples;
 
 /// Contributions that may wait for the device, and the bytes of their gradients.
 const JOBS_MAX: u64 = 32;
@@ -87,7 +88,8 @@ struct Job {
     list: Vec<u8>,
     gradient: Vec<u8>,
     state: KeptState,
-    verdict: oneshot::Sender<RecomputationVerdict>,
+    /// `None`: it counts already.
+    verdict: Option<oneshot::Sender<RecomputationVerdict>>,
 }
 
 /// Result of a recomputation.
@@ -114,6 +116,11 @@ impl CommittedContribution {
     /// The hash of the parameters that it was computed with.
     pub(super) fn parameters(&self) -> Sha256Hash {
         self.commitment.parameters
+    }
+
+    /// For the journal; `list` is the encoded list.
+    pub(super) fn committed_samples(&self, list: &[u8]) -> CommittedSamples {
+        CommittedSamples { commitment: self.commitment.clone(), list: list.to_vec().into() }
     }
 }
 
@@ -230,28 +237,64 @@ impl Recomputing {
         self.usual.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a contribution. The sender is dropped without a verdict where the queue has no slot for it.
+    /// Queues a contribution that counts only once it was verified. The sender is dropped without a verdict where the queue
+    /// has no slot for it.
     pub(super) fn recompute(
         &self,
         group: AddressGroup,
         offer: &Offer,
         accounted: CommittedContribution,
-        (list, gradient): (Vec<u8>, Vec<u8>),
+        bytes: (Vec<u8>, Vec<u8>),
     ) -> oneshot::Receiver<RecomputationVerdict> {
+        let (verdict, found) = oneshot::channel();
+        self.push(group, self.job(offer, accounted, bytes, Some(verdict)));
+        found
+    }
+
+    /// Queues a contribution that counts meanwhile. Returns whether there was a slot for it.
+    pub(super) fn recompute_afterwards(
+        &self,
+        group: AddressGroup,
+        offer: &Offer,
+        accounted: CommittedContribution,
+        bytes: (Vec<u8>, Vec<u8>),
+    ) -> bool {
+        self.push(group, self.job(offer, accounted, bytes, None))
+    }
+
+    fn job(
+        &self,
+        offer: &Offer,
+        accounted: CommittedContribution,
+        (list, gradient): (Vec<u8>, Vec<u8>),
+        verdict: Option<oneshot::Sender<RecomputationVerdict>>,
+    ) -> Job {
         let CommittedContribution { peer, commitment, state, .. } = accounted;
         let run = RunDescription::clone(&self.description);
         let header = EvidenceHeader { peer, run, offer: offer.clone(), commitment };
-        let (verdict, found) = oneshot::channel();
-        let job = Job { header, list, gradient, state, verdict };
-        // A job that makes way is dropped without a verdict: its contribution is refused.
-        let gave_way = self.queue.jobs().push(group, job);
-        if gave_way.is_some() {
+        Job { header, list, gradient, state, verdict }
+    }
+
+    /// Returns whether the job is queued. One that makes way for it is dropped without a verdict: its contribution is
+    /// refused or, where it counts already, its key is on probation again.
+    fn push(&self, group: AddressGroup, job: Job) -> bool {
+        let (has_room, gave_way, n_waiting) = {
+            let mut jobs = self.queue.jobs();
+            let has_room = jobs.has_room(group);
+            let gave_way = if has_room { jobs.push(group, job) } else { None };
+            (has_room, gave_way, jobs.len())
+        };
+        if let Some(Job { verdict: None, header, .. }) = &gave_way {
+            self.selection().on_unverified(&PeerKey(header.peer.to_peer_id()));
+        }
+        if !has_room || gave_way.is_some() {
             self.metrics.on_recomputed("put_off");
         }
-        drop(gave_way);
-        self.metrics.on_waiting(self.queue.jobs().len());
-        self.queue.came.notify_one();
-        found
+        self.metrics.on_waiting(n_waiting);
+        if has_room {
+            self.queue.came.notify_one();
+        }
+        has_room
     }
 
     /// Stores the standings of keys and addresses for the next start.
@@ -273,6 +316,7 @@ impl Recomputing {
         header: &EvidenceHeader,
         took: Duration,
         (verdict, length): (&RecomputationVerdict, f64),
+        is_counted: bool,
     ) -> bool {
         let now = self.started.elapsed();
         let mut selection = self.selection();
@@ -284,7 +328,12 @@ impl Recomputing {
                 false
             }
             RecomputationVerdict::Wrong => selection.on_convicted(now, group),
-            RecomputationVerdict::Unknown(_) => false,
+            RecomputationVerdict::Unknown(_) => {
+                if is_counted {
+                    selection.on_unverified(&PeerKey(header.peer.to_peer_id()));
+                }
+                false
+            }
         };
         let (share, wanted) = (selection.share_of_all(now), selection.share());
         drop(selection);

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use barnraise_protocol::access::Signature;
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::{Sha256Hash, TensorCodec};
 use proptest::prelude::*;
@@ -22,7 +23,19 @@ fn entry(epoch: u64, id: u64, payload: Vec<u8>) -> JournalEntry {
     };
     let (milliseconds, accepted_at) = (1500, UnixTime(1_800_000_000));
     let (peer, group, payload) = (vec![1, 2, 3], AddressGroup(9), payload.into());
-    JournalEntry { peer, group, offer, milliseconds, accepted_at, payload }
+    JournalEntry { peer, group, offer, milliseconds, accepted_at, payload, samples: None }
+}
+
+/// The same with its samples.
+fn committed(entry: JournalEntry) -> JournalEntry {
+    let commitment = Commitment {
+        parameters: Sha256Hash([6; 32]),
+        parameters_epoch: 3,
+        samples: Sha256Hash([8; 32]),
+        n_samples: 2,
+        signature: Signature::from([4; 64]),
+    };
+    JournalEntry { samples: Some(CommittedSamples { commitment, list: vec![1, 2].into() }), ..entry }
 }
 
 fn commit(epoch: u64, seqs: &[u32]) -> CommitRecord {
@@ -46,9 +59,11 @@ fn commit(epoch: u64, seqs: &[u32]) -> CommitRecord {
 #[test]
 fn golden_bytes() {
     let entry = entry(3, 7, vec![9; 4]);
-    let bytes = sealed::seal_parts(ENTRY, &header_of(&entry), &[&entry.payload]).unwrap();
-    assert_eq!(hex(&bytes), GOLDEN_ENTRY);
-    assert_eq!(decode_entry(&bytes.into(), 3).unwrap(), entry);
+    for (entry, golden) in [(entry.clone(), GOLDEN_ENTRY), (committed(entry), GOLDEN_COMMITTED_ENTRY)] {
+        let bytes = encode_entry(&entry).unwrap();
+        assert_eq!(hex(&bytes), golden);
+        assert_eq!(decode_entry(&bytes.into(), 3).unwrap(), entry);
+    }
     let record = commit(4, &[1, 0]);
     let bytes = sealed::seal_parts(COMMIT, &record, &[]).unwrap();
     assert_eq!(hex(&bytes), GOLDEN_COMMIT);
@@ -100,6 +115,7 @@ const GOLDEN_ENTRY: &str = "\
     a79a8fd73600000003010203090703400000003f0201048493100b11a2fe625bcf97fc313f83b580ba4fd2c016221009db93\
     bfe184ee45dc0b80a4a7da0609090909\
     ";
+const GOLDEN_COMMITTED_ENTRY: &str = "";
 const GOLDEN_COMMIT: &str = "\
     6261726e72616973636d697405003800000000000000f156a40afe8781dbe2b507b3ae782fa78bd884e08167f74608115613\
     f7e808f134000000040505050505050505050505050505050505050505050505050505050505050505090101018001000000\

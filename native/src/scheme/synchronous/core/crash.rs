@@ -307,6 +307,7 @@ impl Alive {
             milliseconds: 0,
             accepted_at: UnixTime(0),
             payload: payload.into(),
+            samples: None,
         };
         let (answer, answered) = oneshot::channel();
         self.events

@@ -64,7 +64,7 @@ impl LearnerHarness {
         let (peer, accepted_at) = (vec![1, 2, 3], UnixTime(1_800_000_000));
         let group = AddressGroup::UNKNOWN;
         let (milliseconds, payload) = (500, payload.into());
-        let entry = JournalEntry { peer, group, offer, milliseconds, accepted_at, payload };
+        let entry = JournalEntry { peer, group, offer, milliseconds, accepted_at, payload, samples: None };
         self.journal.append(epoch, 0, &entry).await.unwrap();
         self
     }

@@ -9,7 +9,7 @@ use barnraise_protocol::shard::ShardId;
 use barnraise_swarm::recomputation::rest_after;
 use barnraise_swarm::robust::norm;
 use futures::future::OptionFuture;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep_until;
 
 use super::{Job, RecomputationContext, RecomputationVerdict, Recomputing};
@@ -48,7 +48,7 @@ pub(super) async fn work(
         };
         world.metrics.on_waiting(recomputing.queue.jobs().len());
         if world.access.gate.is_convicted(evidence.header.peer) {
-            if let Some((_, verdict)) = own {
+            if let Some((_, Some(verdict))) = own {
                 let _ = verdict.send(RecomputationVerdict::Wrong);
             }
             continue;
@@ -63,9 +63,9 @@ pub(super) async fn work(
         if let Some(evidence) = evidence {
             let header = &evidence.header;
             // For evidence of other backbones the peer's address is not known.
-            let group = own.as_ref().map(|(group, _)| *group);
-            let is_kept = group.is_none_or(|group| {
-                recomputing.on_verdict(group, header, took, (&verdict, length(&evidence)))
+            let is_kept = own.as_ref().is_none_or(|(group, waiting)| {
+                let found = (&verdict, length(&evidence));
+                recomputing.on_verdict(*group, header, took, found, waiting.is_none())
             });
             keep_at = keep_at.or_else(|| Some(tokio::time::Instant::now() + KEEP_AFTER));
             if verdict == RecomputationVerdict::Wrong {
@@ -76,7 +76,7 @@ pub(super) async fn work(
                 recomputing.keep().await;
             }
         }
-        if let Some((_, waiting)) = own {
+        if let Some((_, Some(waiting))) = own {
             // A contributor that left offers it again.
             let _ = waiting.send(verdict);
         }
@@ -105,7 +105,7 @@ fn length(evidence: &Evidence) -> f64 {
     values.map_or(f64::INFINITY, |values| norm(&values))
 }
 
-fn evidence(job: Job) -> (Box<Evidence>, tokio::sync::oneshot::Sender<RecomputationVerdict>) {
+fn evidence(job: Job) -> (Box<Evidence>, Option<oneshot::Sender<RecomputationVerdict>>) {
     let Job { header, list, gradient, state, verdict } = job;
     (Box::new(Evidence { header, samples: list, gradient, parameters: state.bytes.to_vec() }), verdict)
 }

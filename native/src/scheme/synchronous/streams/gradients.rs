@@ -1,5 +1,5 @@
-//! The `gradient` protocol: contributions are received, checked and passed on to the core; those that are selected are
-//! recomputed first.
+//! The `gradient` protocol: contributions are received, checked and passed on to the core; suspicious ones are recomputed
+//! first.
 
 use std::time::Instant;
 
@@ -100,6 +100,7 @@ async fn take_gradient<S: Duplex>(
         Ok(known) => known,
         Err(refusal) => return refuse(services, ticket, refusal).await,
     };
+    let samples = accounted.as_ref().map(|accounted| accounted.committed_samples(&list));
     let pulled = tokio::select! {
         pulled = pull(services, &offer, stream) => pulled,
         // The core aborts the transfer, and the stream ends. A dropped sender lets it continue.
@@ -120,6 +121,12 @@ async fn take_gradient<S: Duplex>(
         chosen.and_then(|(these, of)| Some((these, of, these.choose(peer, group, &offer, &values)?)));
     let ticket = match chosen {
         None => ticket,
+        Some((recomputing, accounted, reason)) if !reason.is_before_counting() => {
+            if !recomputing.recompute_afterwards(group, &offer, accounted, (list, payload.clone())) {
+                return refuse(services, ticket, ContributionRefusal::Busy).await;
+            }
+            ticket
+        }
         Some((recomputing, accounted, reason)) => {
             // The round does not wait for it meanwhile.
             send(&services.core, CoreEvent::TransferFailed(ticket)).await?;
@@ -137,7 +144,7 @@ async fn take_gradient<S: Duplex>(
     // The core sets time and address group when it stores the entry.
     let (of, milliseconds, accepted_at) = (AddressGroup::UNKNOWN, 0, UnixTime(0));
     let (peer, payload) = (peer.0.clone(), payload.into());
-    let entry = JournalEntry { peer, group: of, offer, milliseconds, accepted_at, payload };
+    let entry = JournalEntry { peer, group: of, offer, milliseconds, accepted_at, payload, samples };
     send(&services.core, CoreEvent::Gradient { ticket, entry, values, answer }).await?;
     let counted = counted.await.map_err(|_| StreamError::ShuttingDown)?;
     if counted.is_ok() {

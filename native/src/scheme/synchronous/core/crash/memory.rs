@@ -1,5 +1,8 @@
 //! How much a restart has in memory of what the journal has.
 
+use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::dataset::{Manifest, SampleKind, ShardEntry, TokenShape};
+
 use super::*;
 use crate::scheme::synchronous::ledger::SharedLedger;
 use crate::storage::journal::CommitRecord;
@@ -19,7 +22,8 @@ async fn fill(world: &CrashHarness, storage: &Storage) -> u64 {
             let (offer, payload, _) = world.contribution(id, epoch);
             let (peer, group) = (world.contributor(id).0.clone(), AddressGroup(1));
             let (milliseconds, accepted_at, payload) = (1, UnixTime(1_800_000_000), payload.into());
-            let entry = JournalEntry { peer, group, offer, milliseconds, accepted_at, payload };
+            let entry =
+                JournalEntry { peer, group, offer, milliseconds, accepted_at, payload, samples: None };
             journal.append(epoch, sequence as u32, &entry).await.unwrap();
         }
         if epoch < STEPS {
@@ -54,7 +58,10 @@ async fn a_restart_has_one_contribution_in_memory_at_a_time_however_many_there_a
     let journal = Journal::new(storage.clone());
     let n = fill(&world, &storage).await;
     let mut alive = world.start(storage, &store).await.unwrap();
-    let ledger = SharedLedger::restore(1_000_000, &journal, STEPS).await.unwrap();
+    let shard = ShardEntry { n_samples: 1_000_000, n_bytes: 1, sha256: Sha256Hash::of(b"") };
+    let samples = SampleKind::Tokens(TokenShape { length: 1, vocabulary: 4 });
+    let manifest = Manifest { name: String::new(), samples, shards: vec![shard], gallery: shard };
+    let ledger = SharedLedger::restore(&manifest, &journal, STEPS).await.unwrap();
     alive.recording.catch_up().await.unwrap();
     // The open step is more than enough, and is made.
     alive.reaches(STEPS + 1).await;
