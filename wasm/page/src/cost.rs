@@ -1,6 +1,8 @@
-//! What contributing takes of the visitor's data: from the run's description, from what others gave, and as measured. Pure.
+//! What contributing takes of the visitor's data: from the run's description and its pace, from what others gave, and as
+//! measured. Pure.
 
 use barnraise_protocol::api::AcceptedTotals;
+use barnraise_protocol::contribute::RunProgress;
 use barnraise_protocol::run::RunDescription;
 
 /// Contributions of a shorter time say nothing of an hour.
@@ -10,6 +12,20 @@ const MEASURED_MIN_MS: f64 = 60_000.0;
 /// What is measured forgets what is older than twice this.
 const WINDOW_MS: f64 = 150_000.0;
 const HOUR_S: u128 = 3600;
+
+/// An estimate stands until it is off by this factor: the run's pace changes every second.
+const ESTIMATE_OFF_BY: f64 = 1.5;
+
+/// Bytes of an hour of contributing, and how they are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HourCost {
+    /// As measured in this tab.
+    Measured(u64),
+    /// As it was for all contributors so far.
+    OfOthers(u64),
+    /// As it would be at the run's pace; of one digit.
+    Estimated(u64),
+}
 
 /// Data that a run costs a contributor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +37,8 @@ pub(crate) struct RunCost {
     /// Average size of a shard.
     pub(crate) shard_bytes: u64,
     pub(crate) data_bytes: u64,
+    target_batch_size: u32,
+    contribution_samples_max: u32,
 }
 
 impl RunCost {
@@ -42,6 +60,8 @@ impl RunCost {
             n_shards,
             shard_bytes: data_bytes / n_shards.max(1),
             data_bytes,
+            target_batch_size: run.synchronous().target_batch_size,
+            contribution_samples_max: run.synchronous().contribution_samples_max,
         }
     }
 
@@ -59,6 +79,43 @@ impl RunCost {
         let models = u128::from(so_far.n_contributions) * u128::from(self.model_bytes);
         let bytes = (u128::from(so_far.n_bytes) + models) * HOUR_S / u128::from(so_far.seconds);
         u64::try_from(bytes).ok()
+    }
+
+    /// Bytes of an hour at the run's pace, for a contributor that is as fast as the others: for each step the model down,
+    /// and as many updates up as its samples take. `None` while nobody computes.
+    pub(crate) fn hour_bytes_at(self, progress: &RunProgress) -> Option<u64> {
+        let samples_per_second = f64::from(progress.samples_per_second);
+        let n_samples = self.target_batch_size.max(1);
+        let own_samples = n_samples.div_ceil(progress.n_contributors.max(1));
+        let n_updates = own_samples.div_ceil(self.contribution_samples_max.max(1));
+        let step_bytes = self.model_bytes.saturating_add(self.update_bytes.saturating_mul(n_updates.into()));
+        let bytes = samples_per_second * HOUR_S as f64 / f64::from(n_samples) * step_bytes as f64;
+        (bytes.is_finite() && bytes >= 1.0).then_some(bytes as u64)
+    }
+}
+
+/// What an hour takes at the run's pace, as a number that stands still.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct HourEstimate(Option<u64>);
+
+impl HourEstimate {
+    /// At the run's present pace it is so much; `None` while nobody computes, which changes nothing.
+    pub(crate) fn on_pace(&mut self, hour_bytes: Option<u64>) {
+        let Some(now) = hour_bytes else { return };
+        let is_near = |before: u64| {
+            let ratio = now as f64 / before as f64;
+            (1.0 / ESTIMATE_OFF_BY..=ESTIMATE_OFF_BY).contains(&ratio)
+        };
+        if !self.0.is_some_and(is_near) {
+            self.0 = Some(now);
+        }
+    }
+
+    /// Rounded to one digit: it is no more exact.
+    pub(crate) fn hour_bytes(self) -> Option<u64> {
+        let bytes = self.0?;
+        let unit = 10_u64.pow(bytes.checked_ilog10()?);
+        Some((bytes.saturating_add(unit / 2) / unit).saturating_mul(unit))
     }
 }
 
@@ -115,6 +172,35 @@ mod tests {
         assert_eq!(cost.hour_bytes(&AcceptedTotals { seconds: 59, ..so_far }), None);
         let huge = AcceptedTotals { n_contributions: u64::MAX, n_bytes: u64::MAX, ..so_far };
         assert_eq!(cost.hour_bytes(&huge), None, "no number is better than a wrong one");
+    }
+
+    #[test]
+    fn an_hour_is_estimated_from_the_pace_of_the_run() {
+        let cost = RunCost::of(&fixture::run());
+        // One step in ten seconds, of one update each.
+        let progress = RunProgress { samples_per_second: 409.6, n_contributors: 1, ..fixture::progress() };
+        let near = |bytes: u64, want: u64| bytes.abs_diff(want) <= want / 1000;
+        assert!(near(cost.hour_bytes_at(&progress).unwrap(), 360 * cost.step_bytes()));
+        // Each of two contributors gives half of the samples, and needs two updates where one has a quarter.
+        let cost = RunCost { contribution_samples_max: 1024, ..cost };
+        let pair = RunProgress { n_contributors: 2, ..progress };
+        let step_bytes = cost.model_bytes + 2 * cost.update_bytes;
+        assert!(near(cost.hour_bytes_at(&pair).unwrap(), 360 * step_bytes));
+        for samples_per_second in [0.0, f32::NAN, f32::INFINITY] {
+            assert_eq!(cost.hour_bytes_at(&RunProgress { samples_per_second, ..pair }), None);
+        }
+    }
+
+    #[test]
+    fn an_estimate_has_one_digit_and_does_not_flicker() {
+        let mut estimate = HourEstimate::default();
+        let mut at = |pace| {
+            estimate.on_pace(pace);
+            estimate.hour_bytes()
+        };
+        assert_eq!(at(None), None);
+        assert_eq!([at(Some(244)), at(Some(260)), at(Some(180)), at(None)], [Some(200); 4]);
+        assert_eq!([at(Some(96)), at(Some(7)), at(Some(u64::MAX))], [Some(100), Some(7), Some(u64::MAX)]);
     }
 
     #[test]

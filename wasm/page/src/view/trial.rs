@@ -13,6 +13,7 @@ const BARS: usize = 3;
 
 pub(crate) struct TrialView {
     section: HtmlElement,
+    sketch_hint: Field,
     verdict: Field,
     epoch: Field,
     seen: HtmlCanvasElement,
@@ -38,6 +39,7 @@ impl TrialView {
         let bars = |list: &Element| (0..BARS).map(|_| Bar::add(list)).collect::<Result<_, _>>();
         Ok(Self {
             section: by_id("try")?,
+            sketch_hint: Field::find("sketch-hint")?,
             verdict: Field::find("prediction")?,
             epoch: Field::find("prediction-epoch")?,
             seen: by_id("seen")?,
@@ -52,7 +54,8 @@ impl TrialView {
     }
 
     pub(crate) fn draw(&mut self, page: &PageState) {
-        self.section.set_hidden(page.has_nothing_to_try() || !page.is_supported());
+        self.section.set_hidden(!page.may_try() || !page.is_supported());
+        self.sketch_hint.set_text(&sketch_hint(page));
         self.verdict.set_text(&verdict(page));
         self.draw_question(page);
         show_bars(&self.bars, page, page.prediction.as_ref());
@@ -99,6 +102,15 @@ impl TrialView {
             self.shown = pixels.map(<[u8]>::to_vec);
         }
     }
+}
+
+/// How to draw, and how far the answer may be trusted.
+fn sketch_hint(page: &PageState) -> String {
+    let name = page.run.as_ref().map_or("other pictures", |run| &run.data.manifest.name);
+    format!(
+        "Its outline, or the whole shape. The model learned from {name}, not from drawings: of yours it may be sure, and \
+         wrong."
+    )
 }
 
 fn show_bars(bars: &[Bar], page: &PageState, prediction: Option<&Prediction>) {
