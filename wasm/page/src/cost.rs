@@ -13,6 +13,8 @@ const MEASURED_MIN_MS: f64 = 60_000.0;
 const WINDOW_MS: f64 = 150_000.0;
 const HOUR_S: u128 = 3600;
 
+/// The run's progress over a shorter time says nothing of its pace.
+const PACE_MIN_MS: f64 = 10_000.0;
 /// An estimate stands until it is off by this factor: the run's pace changes every second.
 const ESTIMATE_OFF_BY: f64 = 1.5;
 
@@ -81,39 +83,59 @@ impl RunCost {
         u64::try_from(bytes).ok()
     }
 
-    /// Bytes of an hour at the run's pace, for a contributor that is as fast as the others: for each step the model down,
-    /// and as many updates up as its samples take. `None` while nobody computes.
-    pub(crate) fn hour_bytes_at(self, progress: &RunProgress) -> Option<u64> {
-        let samples_per_second = f64::from(progress.samples_per_second);
+    /// Bytes of an hour in a run that takes so many samples a second, for a contributor that gives as many as the others:
+    /// for each step the model down, and as many updates up as its samples take.
+    fn hour_bytes_at(self, samples_per_second: f64, n_contributors: u32) -> u64 {
         let n_samples = self.target_batch_size.max(1);
-        let own_samples = n_samples.div_ceil(progress.n_contributors.max(1));
+        let own_samples = n_samples.div_ceil(n_contributors.max(1));
         let n_updates = own_samples.div_ceil(self.contribution_samples_max.max(1));
         let step_bytes = self.model_bytes.saturating_add(self.update_bytes.saturating_mul(n_updates.into()));
-        let bytes = samples_per_second * HOUR_S as f64 / f64::from(n_samples) * step_bytes as f64;
-        (bytes.is_finite() && bytes >= 1.0).then_some(bytes as u64)
+        (samples_per_second * HOUR_S as f64 / f64::from(n_samples) * step_bytes as f64) as u64
     }
 }
 
-/// What an hour takes at the run's pace, as a number that stands still.
+/// Estimates the bytes of an hour from the pace at which the run makes progress, as a number that stands still.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct HourEstimate(Option<u64>);
+pub(crate) struct HourEstimate {
+    /// Time and samples of the run at the beginning of the window.
+    since: Option<(f64, u64)>,
+    hour_bytes: Option<u64>,
+}
 
 impl HourEstimate {
-    /// At the run's present pace it is so much; `None` while nobody computes, which changes nothing.
-    pub(crate) fn on_pace(&mut self, hour_bytes: Option<u64>) {
-        let Some(now) = hour_bytes else { return };
+    /// The run has got so far. While nobody contributes the last estimate stands.
+    pub(crate) fn on_progress(&mut self, now_ms: f64, cost: RunCost, progress: &RunProgress) {
+        if progress.n_contributors == 0 {
+            self.since = None;
+            return;
+        }
+        let of_steps = progress.epoch.saturating_mul(cost.target_batch_size.into());
+        let n_samples = of_steps.saturating_add(progress.n_samples);
+        let (since_ms, before) = *self.since.get_or_insert((now_ms, n_samples));
+        let elapsed_ms = now_ms - since_ms;
+        let Some(n_new) = n_samples.checked_sub(before).filter(|_| elapsed_ms < WINDOW_MS) else {
+            self.since = Some((now_ms, n_samples));
+            return;
+        };
+        if elapsed_ms >= PACE_MIN_MS && n_new > 0 {
+            let samples_per_second = n_new as f64 * 1000.0 / elapsed_ms;
+            self.settle(cost.hour_bytes_at(samples_per_second, progress.n_contributors));
+        }
+    }
+
+    fn settle(&mut self, now: u64) {
         let is_near = |before: u64| {
             let ratio = now as f64 / before as f64;
             (1.0 / ESTIMATE_OFF_BY..=ESTIMATE_OFF_BY).contains(&ratio)
         };
-        if !self.0.is_some_and(is_near) {
-            self.0 = Some(now);
+        if !self.hour_bytes.is_some_and(is_near) {
+            self.hour_bytes = Some(now);
         }
     }
 
     /// Rounded to one digit: it is no more exact.
     pub(crate) fn hour_bytes(self) -> Option<u64> {
-        let bytes = self.0?;
+        let bytes = self.hour_bytes?;
         let unit = 10_u64.pow(bytes.checked_ilog10()?);
         Some((bytes.saturating_add(unit / 2) / unit).saturating_mul(unit))
     }
@@ -175,32 +197,39 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_is_estimated_from_the_pace_of_the_run() {
+    fn an_hour_is_estimated_from_the_progress_of_the_run() {
         let cost = RunCost::of(&fixture::run());
-        // One step in ten seconds, of one update each.
-        let progress = RunProgress { samples_per_second: 409.6, n_contributors: 1, ..fixture::progress() };
         let near = |bytes: u64, want: u64| bytes.abs_diff(want) <= want / 1000;
-        assert!(near(cost.hour_bytes_at(&progress).unwrap(), 360 * cost.step_bytes()));
-        // Each of two contributors gives half of the samples, and needs two updates where one has a quarter.
+        // One step in ten seconds, of one update.
+        assert!(near(cost.hour_bytes_at(409.6, 1), 360 * cost.step_bytes()));
+        // Each of two contributors gives half of the samples, in two updates.
         let cost = RunCost { contribution_samples_max: 1024, ..cost };
-        let pair = RunProgress { n_contributors: 2, ..progress };
-        let step_bytes = cost.model_bytes + 2 * cost.update_bytes;
-        assert!(near(cost.hour_bytes_at(&pair).unwrap(), 360 * step_bytes));
-        for samples_per_second in [0.0, f32::NAN, f32::INFINITY] {
-            assert_eq!(cost.hour_bytes_at(&RunProgress { samples_per_second, ..pair }), None);
-        }
+        assert!(near(cost.hour_bytes_at(409.6, 2), 360 * (cost.model_bytes + 2 * cost.update_bytes)));
+
+        let mut estimate = HourEstimate::default();
+        let mut at = |second: u32, epoch, n_samples, n_contributors| {
+            let progress = RunProgress { epoch, n_samples, n_contributors, ..fixture::progress() };
+            estimate.on_progress(1000.0 * f64::from(second), cost, &progress);
+            estimate.hour_bytes()
+        };
+        assert_eq!([at(0, 5, 0, 1), at(9, 5, 4000, 1)], [None; 2], "too early to tell");
+        assert_eq!(at(10, 6, 0, 1), Some(200_000_000), "360 steps of 617 kB");
+        assert_eq!([at(11, 6, 500, 1), at(12, 6, 500, 0)], [Some(200_000_000); 2]);
+        assert_eq!([at(100, 6, 500, 1), at(120, 8, 500, 1)], [Some(200_000_000); 2]);
+        // Another run, or the same from an earlier checkpoint.
+        assert_eq!([at(121, 0, 0, 1), at(131, 1, 0, 1)], [Some(200_000_000); 2]);
     }
 
     #[test]
     fn an_estimate_has_one_digit_and_does_not_flicker() {
         let mut estimate = HourEstimate::default();
-        let mut at = |pace| {
-            estimate.on_pace(pace);
+        assert_eq!(estimate.hour_bytes(), None);
+        let mut at = |hour_bytes| {
+            estimate.settle(hour_bytes);
             estimate.hour_bytes()
         };
-        assert_eq!(at(None), None);
-        assert_eq!([at(Some(244)), at(Some(260)), at(Some(180)), at(None)], [Some(200); 4]);
-        assert_eq!([at(Some(96)), at(Some(7)), at(Some(u64::MAX))], [Some(100), Some(7), Some(u64::MAX)]);
+        assert_eq!([at(244), at(260), at(180)], [Some(200); 3]);
+        assert_eq!([at(96), at(7), at(u64::MAX)], [Some(100), Some(7), Some(u64::MAX)]);
     }
 
     #[test]

@@ -72,7 +72,10 @@ pub(crate) fn summary(page: &PageState) -> Summary {
     let is_best = is_best && missing(preflight).next().is_none();
     of(
         if is_best { "ready" } else { "limited" },
-        format!("This browser can take part: {device}, {connection}."),
+        format!(
+            "This browser {} take part: {device}, {connection}.",
+            if page.lacks_invitation() { "could" } else { "can" }
+        ),
     )
 }
 
@@ -353,7 +356,7 @@ fn hour(page: &PageState) -> String {
             format!("For the contributors so far that was about {} an hour.", format::bytes(bytes))
         }
         Some(HourCost::Estimated(bytes)) => {
-            format!("At the pace of the run that is roughly {} an hour.", format::rough_bytes(bytes))
+            format!("At the pace of the run now, that is roughly {} an hour.", format::rough_bytes(bytes))
         }
         None => "How much that is by the hour shows once somebody contributes.".into(),
     }

@@ -213,11 +213,6 @@ impl PageState {
         known.or_else(|| self.hour_estimate.hour_bytes().map(HourCost::Estimated))
     }
 
-    fn on_pace(&mut self) {
-        let pace = || RunCost::of(self.run.as_ref()?).hour_bytes_at(self.progress.as_ref()?);
-        self.hour_estimate.on_pace(pace());
-    }
-
     /// Reaction within this tab; [`PageState::on_event`] handles the other tabs.
     fn on_event_here(&mut self, now_ms: f64, event: PageEvent) -> Vec<PageAction> {
         match event {
@@ -319,7 +314,6 @@ impl PageState {
         self.last_news_ms = Some(now_ms);
         self.run = Some(status.run);
         self.progress = Some(status.progress);
-        self.on_pace();
         self.devices = status.devices;
         self.operator_pause = status.paused;
         self.history.replace(status.history);
@@ -348,8 +342,10 @@ impl PageState {
     }
 
     fn on_progress(&mut self, now_ms: f64, progress: RunProgress) -> Vec<PageAction> {
+        if let Some(run) = &self.run {
+            self.hour_estimate.on_progress(now_ms, RunCost::of(run), &progress);
+        }
         self.progress = Some(progress);
-        self.on_pace();
         self.last_news_ms = Some(now_ms);
         self.ask_again(now_ms, progress.epoch)
     }

@@ -72,8 +72,12 @@ mod tests {
     fn the_cost_is_by_the_hour_once_it_is_known_what_others_gave() {
         let mut page = fixture::page();
         assert_eq!(cost(&page), ("247 kB".into(), "each time the model improves"));
-        page.on_event(0.0, PageEvent::RunArrived(Box::new(fixture::status())));
-        assert_eq!(cost(&page), ("100 MB".into(), "an hour, roughly"));
+        for (at_ms, epoch) in [(0.0, 9), (10_000.0, 10)] {
+            let mut live = fixture::live();
+            live.progress.epoch = epoch;
+            page.on_event(at_ms, PageEvent::Live(live));
+        }
+        assert_eq!(cost(&page), ("90 MB".into(), "an hour, roughly"));
         let totals = AcceptedTotals { n_contributions: 60, n_samples: 1, n_bytes: 7_000_000, seconds: 360 };
         let leaders = Contributions { totals, ..Contributions::default() };
         page.on_event(0.0, PageEvent::LeadersKnown(Box::new(leaders)));

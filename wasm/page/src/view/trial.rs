@@ -75,7 +75,7 @@ impl TrialView {
         let is_pressed = if comparison.is_wanted { "true" } else { "false" };
         set_attribute(self.compare.element(), "aria-pressed", is_pressed);
         if let Some(model) = earlier {
-            self.compare.set_text(&format!("Compare with {}", format::ago(model.age_seconds)));
+            self.compare.set_text(&format!("Compare with {}", before(model.age_seconds)));
         }
         self.earlier.set_hidden(!comparison.is_wanted);
         let now = page.prediction.as_ref().filter(|_| comparison.is_wanted);
@@ -123,12 +123,19 @@ fn show_bars(bars: &[Bar], page: &PageState, prediction: Option<&Prediction>) {
     }
 }
 
+/// `an hour ago`; no model that is compared with is of just now.
+fn before(age_seconds: u64) -> String {
+    match format::ago(age_seconds) {
+        now if now == "just now" => "a moment ago".into(),
+        ago => ago,
+    }
+}
+
 fn earlier_in_words(comparison: &Comparison) -> String {
     match (&comparison.failure, comparison.asked) {
         (Some(reason), _) => format!("The earlier model could not be had: {reason}."),
         (None, Some(model)) if comparison.prediction.is_some() => {
-            let (when, steps) =
-                (format::ago(model.age_seconds), format::counted(model.epoch, "step", "steps"));
+            let (when, steps) = (before(model.age_seconds), format::counted(model.epoch, "step", "steps"));
             format!("{}{}, after {steps}", when[..1].to_uppercase(), &when[1..])
         }
         (None, Some(_)) => "Fetching the earlier model…".into(),
