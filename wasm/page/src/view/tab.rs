@@ -79,8 +79,9 @@ impl TabView {
     }
 
     pub(crate) fn draw(&mut self, now_ms: f64, page: &PageState) -> Option<u32> {
+        let is_paused = page.pause().is_some() || page.operator_pause.is_some();
         self.toggle_text.set_text(match page.contributing {
-            true if page.is_in_touch() && page.pause().is_none() => FINISH,
+            true if page.is_in_touch() && !is_paused => FINISH,
             true => STOP,
             false => START,
         });
@@ -140,7 +141,8 @@ impl TabView {
         self.refused.set_number(&format::count(given.n_refused), given.n_refused as f64);
         self.bytes_up.set_number(&format::bytes(given.bytes_up), given.bytes_up as f64);
         self.bytes_down.set_number(&format::bytes(given.bytes_down), given.bytes_down as f64);
-        let refusal = given.last_refusal.as_ref().map(|reason| format!("Newest refusal: {reason}"));
+        let newest = |reason: &String| format!("Newest refusal: {}.", format::reason(reason));
+        let refusal = given.last_refusal.as_ref().map(newest);
         self.refusal.set_optional(refusal.as_deref());
     }
 

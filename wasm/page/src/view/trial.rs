@@ -75,7 +75,7 @@ impl TrialView {
         let is_pressed = if comparison.is_wanted { "true" } else { "false" };
         set_attribute(self.compare.element(), "aria-pressed", is_pressed);
         if let Some(model) = earlier {
-            self.compare.set_text(&format!("Compare with {}", before(model.age_seconds)));
+            self.compare.set_text(&format!("Compare with the model of {}", before(model.age_seconds)));
         }
         self.earlier.set_hidden(!comparison.is_wanted);
         let now = page.prediction.as_ref().filter(|_| comparison.is_wanted);
