@@ -16,7 +16,9 @@ async fn a_load_leaves_no_warning_and_large_letters_fit_a_phone() -> Result<()> 
     let tab = Tab::open("newcomer", Graphics::NoAdapter, &format!("{}/", backbone.page())).await?;
     tab.until("doing() === 'idle' && element('preflight').dataset.state !== 'asking'", SOON).await?;
     tab.read(WARNED_BY_NOW).await?;
-    let lines = tab.console().await;
+    let mut lines = tab.console().await;
+    // Chromium's own, on a machine without a graphics processor.
+    lines.retain(|line| !line.contains("No available adapters"));
     ensure!(lines.is_empty(), "on the console:\n  {}", lines.join("\n  "));
 
     tab.read("void (document.documentElement.style.fontSize = '200%')").await?;
