@@ -41,8 +41,7 @@ pub(crate) fn summary(page: &PageState) -> Summary {
         return of(
             "unable",
             format!(
-                "This browser can only watch: the page did not come over HTTPS. Try https://{}, or ask \
-                 its operator for that.",
+                "Over HTTPS this browser could take part. Try https://{}, or ask its operator for that.",
                 preflight.surroundings.host
             ),
         );

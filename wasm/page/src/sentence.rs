@@ -305,7 +305,7 @@ pub(crate) fn connection_line(page: &PageState) -> Option<String> {
 /// What the run asks of a visitor to take part, and whether this tab has it; `None` where it asks nothing. What the status
 /// sentence says is not said again.
 pub(crate) fn invitation_line(page: &PageState) -> Option<&'static str> {
-    if page.sign_in_url().is_some() || page.is_in_touch() {
+    if page.sign_in_url().is_some() || page.is_in_touch() || !page.is_supported() {
         return None;
     }
     let mode = page.run.as_ref().map(|run| run.access.mode)?;
