@@ -181,7 +181,7 @@ async fn contribute_to(
     let on_event = |event: ContributorEvent| match event {
         ContributorEvent::Refused { refusal } => tracing::warn!(%refusal, "while contributing"),
         ContributorEvent::Failed { message } => tracing::warn!(message, "while contributing"),
-        ContributorEvent::Activity(Activity::Broken { reason }) => {
+        ContributorEvent::Activity(Activity::NotAdmitted { reason } | Activity::Broken { reason }) => {
             tracing::error!(reason, "while contributing");
         }
         _ => {}
@@ -252,7 +252,9 @@ impl StopRule {
     fn on_event(&mut self, event: &ContributorEvent, is_mistake: bool) {
         match event {
             ContributorEvent::Described(_) => self.was_described = true,
-            ContributorEvent::Activity(Activity::Broken { reason }) => self.fail(reason.clone()),
+            ContributorEvent::Activity(Activity::NotAdmitted { reason } | Activity::Broken { reason }) => {
+                self.fail(reason.clone());
+            }
             // A user who mistyped the address should not wait for ever.
             ContributorEvent::Activity(Activity::Reconnecting { reason, .. })
                 if is_mistake && !self.was_described =>

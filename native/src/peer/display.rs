@@ -91,7 +91,8 @@ impl Display {
             | ContributorEvent::Progress(_) => self.update(event, now),
             ContributorEvent::Receipt(_)
             | ContributorEvent::Prediction { .. }
-            | ContributorEvent::Gallery { .. } => {}
+            | ContributorEvent::Gallery { .. }
+            | ContributorEvent::NoGallery { .. } => {}
         }
     }
 
@@ -211,7 +212,7 @@ fn kind(activity: &Activity) -> u8 {
         | Activity::WaitingForOthers { .. } => 3,
         Activity::BeingChecked { .. } => 7,
         Activity::Stopping => 4,
-        Activity::Broken { .. } => 5,
+        Activity::NotAdmitted { .. } | Activity::Broken { .. } => 5,
     }
 }
 
@@ -243,7 +244,7 @@ fn sentence(activity: &Activity) -> String {
         ),
         Activity::WaitingForOthers { epoch } => format!("Epoch {epoch} is done here; waiting for the others"),
         Activity::Stopping => "Delivering what is finished".to_owned(),
-        Activity::Broken { reason } => format!("Cannot go on: {reason}"),
+        Activity::NotAdmitted { reason } | Activity::Broken { reason } => format!("Cannot go on: {reason}"),
     }
 }
 

@@ -26,7 +26,7 @@ use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
 use barnraise_protocol::state::{EpochParameters, PartialState};
 use barnraise_swarm::Moment;
-use barnraise_swarm::activity::Contribution;
+use barnraise_swarm::activity::{Activity, Contribution};
 use barnraise_swarm::compression::Compressor;
 use barnraise_swarm::contributor::{Contributor, GONE_SILENT, STOP_TIMEOUT};
 use barnraise_swarm::pacing::{Pacer, PassTime};
@@ -248,7 +248,8 @@ struct Driver<'a, P: Platform, F> {
     is_starved: bool,
     is_closed: bool,
     stop_deadline: Option<Moment>,
-    fatal_error: Option<String>,
+    /// The activity that it ended with: [`Activity::NotAdmitted`] or [`Activity::Broken`].
+    fatal_error: Option<Activity>,
     published: Published,
 }
 
@@ -475,7 +476,11 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
 
     /// Ends contributing, for a reason that a retry cannot fix.
     fn give_up(&mut self, reason: &str) {
-        self.fatal_error = Some(reason.to_owned());
+        self.end_as(Activity::Broken { reason: reason.to_owned() }, reason);
+    }
+
+    fn end_as(&mut self, end: Activity, reason: &str) {
+        self.fatal_error = Some(end);
         self.drop_link();
         let now = self.platform.now();
         self.prepared = None;

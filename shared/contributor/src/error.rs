@@ -48,7 +48,7 @@ pub(crate) enum OperationError {
     #[error(transparent)]
     Conversation(#[from] ConversationError),
     /// The run requires an invitation.
-    #[error("this run is by invitation: come with the link of one")]
+    #[error("this run is by invitation, and this peer came without one: ask its operator for one")]
     NoInvitation,
     /// The run requires a sign-in, which this operation does not wait for.
     #[error("this run is for those on its list: press start to sign in")]
@@ -114,9 +114,17 @@ impl OperationError {
             matches!(error, Frame(FrameError::Version { .. }) | Older { .. })
         };
         match self {
-            Self::Description(_) | Self::NoInvitation => true,
+            Self::Description(_) => true,
+            Self::Conversation(error) if version(error) => true,
+            error => error.is_about_access(),
+        }
+    }
+
+    /// Whether the run does not let this peer in, and a retry does not change that.
+    pub(crate) fn is_about_access(&self) -> bool {
+        match self {
+            Self::NoInvitation => true,
             Self::Conversation(ConversationError::Access(refusal)) => !refusal.is_passing(),
-            Self::Conversation(error) => version(error),
             _ => false,
         }
     }

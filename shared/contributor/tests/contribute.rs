@@ -13,7 +13,7 @@ use barnraise_contributor::{
     COMMANDS_MAX, Config, ContributorCommand, ContributorEvent, Credentials, Platform, contribute, trainer,
 };
 use barnraise_learning::{ComputeDevice, ModelError, Precision};
-use barnraise_protocol::access::AccessDescription;
+use barnraise_protocol::access::{AccessDescription, AccessMode};
 use barnraise_protocol::bulk::CHUNK_BYTES;
 use barnraise_protocol::codec::Density;
 use barnraise_protocol::error::OLDER_VERSION;
@@ -437,6 +437,21 @@ fn a_run_with_a_wrong_number_of_parameters_is_not_joined() {
         script
             .until_event(|event| matches!(event, ContributorEvent::Activity(Activity::Broken { .. })))
             .await;
+    });
+    assert_eq!(platform.n_read(barnraise_protocol::contribute::PROTOCOL), 0);
+}
+
+#[test]
+fn who_has_no_invitation_is_told_so_and_gets_no_gallery() {
+    let backbone = InMemoryBackbone::new(1, 64);
+    backbone.description.borrow_mut().access.mode = AccessMode::Invitation;
+    let platform = TestPlatform::new(&backbone);
+    play(&backbone, &platform, async |mut script| {
+        script.send(ContributorCommand::LoadGallery);
+        script.until_event(|event| matches!(event, ContributorEvent::NoGallery { .. })).await;
+        script.send(ContributorCommand::Start);
+        let is_shut_out = |event: &ContributorEvent| matches!(event, ContributorEvent::Activity(Activity::NotAdmitted { reason }) if reason.contains("by invitation"));
+        script.until_event(is_shut_out).await;
     });
     assert_eq!(platform.n_read(barnraise_protocol::contribute::PROTOCOL), 0);
 }

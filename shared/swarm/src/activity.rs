@@ -77,6 +77,11 @@ pub enum Activity {
     },
     /// Offering the last gradient before stopping.
     Stopping,
+    /// The run does not let this peer in, and a retry does not change that.
+    NotAdmitted {
+        /// Why not.
+        reason: String,
+    },
     /// An error that a retry does not resolve.
     Broken {
         /// What was wanted, and what went wrong.
@@ -158,6 +163,11 @@ pub enum ContributorEvent {
         /// `[n]`.
         #[serde(with = "serde_bytes")]
         labels: Vec<u8>,
+    },
+    /// The held-out samples cannot be had.
+    NoGallery {
+        /// Why not.
+        reason: String,
     },
     /// Training continues on another device.
     DeviceChanged {

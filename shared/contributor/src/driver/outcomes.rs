@@ -8,7 +8,7 @@ use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::state::EpochParameters;
 use barnraise_swarm::Moment;
-use barnraise_swarm::activity::DeviceChange;
+use barnraise_swarm::activity::{Activity, DeviceChange};
 use barnraise_swarm::compression::ContributionOutcome;
 use barnraise_swarm::contributor::LateWork;
 use barnraise_swarm::pacing::PassTime;
@@ -88,7 +88,10 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
         let reason = error.to_string();
         // Another backbone of the run may decide otherwise.
         if error.is_final() && !self.has_other_backbones {
-            self.give_up(&reason);
+            match error.is_about_access() {
+                true => self.end_as(Activity::NotAdmitted { reason: reason.clone() }, &reason),
+                false => self.give_up(&reason),
+            }
             return;
         }
         match kind {

@@ -35,6 +35,7 @@ impl PageState {
             | Activity::SigningIn { .. }
             | Activity::Reconnecting { .. }
             | Activity::Stopping
+            | Activity::NotAdmitted { .. }
             | Activity::Broken { .. } => false,
         }
     }

@@ -128,6 +128,8 @@ pub(crate) struct Question {
     pub(crate) picked: Option<usize>,
     pub(super) asked_at_ms: f64,
     pub(super) is_open: bool,
+    /// Why it has no answer, in the worker's words.
+    pub(crate) failure: Option<String>,
 }
 
 impl Question {
@@ -153,6 +155,15 @@ impl Prediction {
         ranking.sort_by(|a, b| b.1.total_cmp(&a.1));
         Self { epoch, ranking }
     }
+}
+
+/// The wait for the held-out pictures.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct GalleryRequest {
+    /// The worker was asked and has not answered.
+    pub(super) is_open: bool,
+    /// Why there are none, in the worker's words.
+    pub(crate) failure: Option<String>,
 }
 
 /// Held-out pictures.

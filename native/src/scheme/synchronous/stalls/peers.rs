@@ -290,6 +290,7 @@ impl SimulatedContributor {
         match &*self.told.borrow() {
             Activity::Idle
             | Activity::Stopping
+            | Activity::NotAdmitted { .. }
             | Activity::Broken { .. }
             | Activity::Connecting
             | Activity::Reconnecting { .. } => true,
