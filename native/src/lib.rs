@@ -6,6 +6,7 @@
 //! does).
 
 pub mod cli;
+pub mod computing;
 pub mod config;
 pub mod data;
 pub mod host;

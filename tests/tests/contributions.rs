@@ -458,7 +458,7 @@ async fn a_journal_is_cut_where_nothing_is_accepted() {
     // What was there at the start is read anyhow: the second time tells.
     for first in [0, 4] {
         for epoch in first..first + 4 {
-            journal.write_mean(epoch, 9, &[0.5]).await.unwrap();
+            journal.write_mean(epoch, 9, &vec![0.5].into()).await.unwrap();
         }
         recorder.forget_before(first + 3);
         let cut = async {

@@ -146,7 +146,7 @@ impl SynchronousRun {
             device.with_precision(host.config.device.precision.into()).context("device.precision")?;
         tracing::info!(device = device.name(), "evaluates on");
         let majority = majority_accuracy(&data.test);
-        let (outputs, state, status) = outputs(&learner, &description, &host.addresses, majority)?;
+        let (outputs, state, status) = outputs(&learner, &description, &host.addresses, majority).await?;
         let metrics = Metrics::new(status.clone(), Some(storing.disk_space.clone()));
         host.readiness.stores_in(&storing.disk_space);
         let counters = CreditCounters { refused: refusals(&metrics), caught_up: metrics.caught_up() };
@@ -332,13 +332,13 @@ fn refusals(metrics: &Metrics) -> RefusalCounts {
     Box::new(move || metrics.refused())
 }
 
-fn outputs(
+async fn outputs(
     learner: &Learner,
     description: &RunDescription,
     here: &BackboneAddresses,
     majority_accuracy: Option<f32>,
 ) -> anyhow::Result<(Outputs, watch::Receiver<PublishedState>, watch::Receiver<RunStatus>)> {
-    let (state, state_reader) = watch::channel(learner.publish()?);
+    let (state, state_reader) = watch::channel(learner.publish(learner.epoch()).await?);
     let status = RunStatus {
         run: description.clone(),
         addresses: here.addresses.iter().map(Multiaddr::to_string).collect(),

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 pub use self::keeping::AGES;
 use super::sealed::{self, ObjectKind, SealError};
 use super::{Chunks, SetAside, Storage, StorageError};
+use crate::computing::compute;
 
 pub(super) const KIND: ObjectKind = ObjectKind { name: *b"ckpt", what: "checkpoint", version: 2 };
 const FOLDER: &str = "checkpoints";
@@ -43,6 +44,12 @@ pub struct Checkpoint {
     pub included: BTreeMap<Vec<u8>, Included>,
     /// Loss and accuracy so far, oldest first.
     pub history: Vec<HistoryPoint>,
+}
+
+impl Checkpoint {
+    fn n_value_bytes(&self) -> usize {
+        size_of_val(self.parameters.as_slice()) + self.optimizer_state.len()
+    }
 }
 
 /// A step that an aggregator took part in.
@@ -160,15 +167,16 @@ impl Checkpoints {
     ///
     /// Returns the oldest epoch of the newest ones: the journal must keep everything from there on,
     /// so that a damaged newest checkpoint costs no accepted contribution.
-    pub async fn save(&self, checkpoint: &Checkpoint) -> Result<u64, CheckpointError> {
+    pub async fn save(&self, checkpoint: Checkpoint) -> Result<u64, CheckpointError> {
         let epoch = checkpoint.epoch;
         self.write(&object_path(epoch), checkpoint).await?;
         self.thin(epoch).await
     }
 
-    async fn write(&self, path: &ObjectPath, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
-        let epoch = checkpoint.epoch;
-        let bytes = encode(checkpoint).map_err(|source| CheckpointError::Encode { epoch, source })?;
+    async fn write(&self, path: &ObjectPath, checkpoint: Checkpoint) -> Result<(), CheckpointError> {
+        let (epoch, n_bytes) = (checkpoint.epoch, checkpoint.n_value_bytes());
+        let bytes = compute(n_bytes, move || encode(&checkpoint)).await;
+        let bytes = bytes.map_err(|source| CheckpointError::Encode { epoch, source })?;
         if bytes.len() as u64 > CHECKPOINT_BYTES_MAX {
             return Err(CheckpointError::TooLarge { epoch, got: bytes.len() as u64 });
         }
@@ -239,7 +247,7 @@ impl Checkpoints {
     /// The inner error is damage, the outer one a failure of the store.
     async fn read(&self, path: &ObjectPath) -> Result<Result<Checkpoint, String>, CheckpointError> {
         match self.storage.get(path, CHECKPOINT_BYTES_MAX).await {
-            Ok(Some(bytes)) => match decode(&bytes) {
+            Ok(Some(bytes)) => match compute(bytes.len(), move || decode(&bytes)).await {
                 Err(source) if source.is_version() => {
                     Err(CheckpointError::Version { path: path.to_string(), source })
                 }
@@ -373,9 +381,9 @@ mod tests {
     async fn the_newest_is_loaded_and_the_oldest_pruned() {
         let checkpoints = Checkpoints::new(Storage::in_memory(), 2);
         assert_eq!(latest(&checkpoints).await, Loaded { checkpoint: None, set_aside: vec![] });
-        assert_eq!(checkpoints.save(&checkpoint(5)).await.unwrap(), 5);
-        assert_eq!(checkpoints.save(&checkpoint(10)).await.unwrap(), 5);
-        assert_eq!(checkpoints.save(&checkpoint(15)).await.unwrap(), 10);
+        assert_eq!(checkpoints.save(checkpoint(5)).await.unwrap(), 5);
+        assert_eq!(checkpoints.save(checkpoint(10)).await.unwrap(), 5);
+        assert_eq!(checkpoints.save(checkpoint(15)).await.unwrap(), 10);
         let epochs: Vec<u64> = checkpoints.list().await.unwrap().into_iter().map(|(e, _)| e).collect();
         assert_eq!(epochs, [10, 15]);
         assert_eq!(latest(&checkpoints).await.checkpoint, Some(checkpoint(15)));
@@ -400,7 +408,7 @@ mod tests {
     async fn a_newer_format_is_refused_by_name_and_stays_where_it_is() {
         let folder = tempfile::tempdir().unwrap();
         let checkpoints = Checkpoints::new(Storage::open(folder.path()).unwrap(), 3);
-        checkpoints.save(&checkpoint(1)).await.unwrap();
+        checkpoints.save(checkpoint(1)).await.unwrap();
         let newer = ObjectKind { version: KIND.version + 4, ..KIND };
         let file = folder.path().join("checkpoints/000000000002.ckpt");
         fs::write(&file, sealed::seal(newer, b"of another layout")).unwrap();
@@ -423,7 +431,7 @@ mod tests {
         let checkpoints = Checkpoints::new(Storage::in_memory(), 9);
         assert_eq!(checkpoints.load_shared(10).await.unwrap(), None);
         for epoch in [7, 10, 20, 23] {
-            checkpoints.save(&checkpoint(epoch)).await.unwrap();
+            checkpoints.save(checkpoint(epoch)).await.unwrap();
         }
         assert_eq!(checkpoints.load_shared(10).await.unwrap(), Some(checkpoint(20)));
         assert_eq!(checkpoints.load_shared(50).await.unwrap(), Some(checkpoint(23)));
@@ -436,7 +444,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let checkpoints = Checkpoints::new(Storage::open(folder.path()).unwrap(), 3);
         let newest = folder.path().join("checkpoints/000000000002.ckpt");
-        checkpoints.save(&checkpoint(1)).await.unwrap();
+        checkpoints.save(checkpoint(1)).await.unwrap();
         let whole = encode(&checkpoint(2)).unwrap();
         let n = whole.len();
         // Each border of the layout and both its sides, then a spread over the rest.
@@ -467,7 +475,7 @@ mod tests {
     #[tokio::test]
     async fn another_run_or_model_is_an_error_that_names_both() {
         let checkpoints = Checkpoints::new(Storage::in_memory(), 3);
-        checkpoints.save(&checkpoint(1)).await.unwrap();
+        checkpoints.save(checkpoint(1)).await.unwrap();
         let error = checkpoints.load_latest("other", &model()).await.unwrap_err().to_string();
         assert!(error.contains("`test-run`") && error.contains("`other`"), "{error}");
         let other = ModelSpec { kind: ModelKind::Mlp { hidden: vec![8] }, seed: 7 };

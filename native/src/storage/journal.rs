@@ -17,6 +17,8 @@
 #[cfg(test)]
 mod fuzz;
 
+use std::sync::Arc;
+
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::commitment::Commitment;
@@ -29,6 +31,7 @@ use serde::{Deserialize, Serialize};
 
 use super::sealed::{self, ObjectKind, SealError};
 use super::{SetAside, Storage, StorageError};
+use crate::computing::compute;
 
 const ENTRY: ObjectKind = ObjectKind { name: *b"grad", what: "journal entry", version: 4 };
 const COMMIT: ObjectKind = ObjectKind { name: *b"cmit", what: "journal commit", version: 5 };
@@ -200,8 +203,8 @@ impl Journal {
 
     /// Stores a contribution. Once this returns, a crash does not lose it.
     pub async fn append(&self, epoch: u64, seq: u32, entry: &JournalEntry) -> Result<(), JournalError> {
-        let path = entry_path(epoch, seq);
-        self.write(&path, encode_entry(entry)).await
+        let (path, n_bytes, entry) = (entry_path(epoch, seq), entry.payload.len(), entry.clone());
+        self.write(&path, compute(n_bytes, move || encode_entry(&entry)).await).await
     }
 
     /// Stores that the step of `record.epoch` used exactly these entries.
@@ -217,17 +220,25 @@ impl Journal {
     }
 
     /// Stores the mean of the averaging `nonce`, `[n_parameters]`, before the step of `epoch` by it is committed.
-    pub async fn write_mean(&self, epoch: u64, nonce: u64, mean: &[f32]) -> Result<(), JournalError> {
-        let bytes: Vec<u8> = mean.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.write(&path_of(epoch, MEAN_NAME), sealed::seal_parts(MEAN, &(epoch, nonce), &[&bytes])).await
+    pub async fn write_mean(&self, epoch: u64, nonce: u64, mean: &Arc<Vec<f32>>) -> Result<(), JournalError> {
+        let (n_bytes, mean) = (size_of_val(mean.as_slice()), Arc::clone(mean));
+        let encode = move || {
+            let bytes: Vec<u8> = mean.iter().flat_map(|value| value.to_le_bytes()).collect();
+            sealed::seal_parts(MEAN, &(epoch, nonce), &[&bytes])
+        };
+        self.write(&path_of(epoch, MEAN_NAME), compute(n_bytes, encode).await).await
     }
 
     /// The mean of the step of `epoch`: little-endian f32. `None` where it is missing, damaged, or of another
     /// averaging than `nonce`.
     pub async fn mean(&self, epoch: u64, nonce: u64) -> Result<Option<Vec<u8>>, JournalError> {
         let Some(Ok(bytes)) = self.read(&path_of(epoch, MEAN_NAME), MEAN).await? else { return Ok(None) };
-        let opened = sealed::open_parts::<(u64, u64)>(MEAN, &bytes).ok();
-        Ok(opened.filter(|(of, _)| *of == (epoch, nonce)).map(|(_, mean)| mean.to_vec()))
+        let n_bytes = bytes.len();
+        let open = move || {
+            let opened = sealed::open_parts::<(u64, u64)>(MEAN, &bytes).ok();
+            opened.filter(|(of, _)| *of == (epoch, nonce)).map(|(_, mean)| mean.to_vec())
+        };
+        Ok(compute(n_bytes, open).await)
     }
 
     /// Stores which entries of `epoch` go into the averaging `nonce`, before it begins.
@@ -305,7 +316,8 @@ impl Journal {
     pub async fn entry(&self, epoch: u64, sequence: u32) -> Result<Option<JournalEntry>, JournalError> {
         let path = entry_path(epoch, sequence);
         let Some(bytes) = self.read(&path, ENTRY).await? else { return Ok(None) };
-        match bytes.and_then(|bytes| decode_entry(&bytes, epoch)) {
+        let n_bytes = bytes.as_ref().map_or(0, Bytes::len);
+        match compute(n_bytes, move || bytes.and_then(|bytes| decode_entry(&bytes, epoch))).await {
             Ok(entry) => Ok(Some(entry)),
             Err(reason) => {
                 let name = path.filename().unwrap_or_default().to_owned();

@@ -4,6 +4,7 @@
 //! `barnraise-swarm` decides; the core acts: it journals contributions before they are acknowledged, commits
 //! steps before they are published, and notifies contributors.
 
+mod beside;
 mod coordination;
 #[cfg(test)]
 pub(super) mod crash;
@@ -29,9 +30,10 @@ use barnraise_swarm::collection::{CollectionAction, CollectionRound, Ticket};
 use barnraise_swarm::robust::{ClipVerdict, OUTLIER_ROUNDS, OutlierTracker, PeerOutcome};
 use barnraise_swarm::{Moment, PeerKey};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 use tracing::Span;
 
+use self::beside::Inbox;
 use self::coordination::{ContributorStatistics, Coordination};
 use self::disk::DeferredWrites;
 pub use self::event::{AcceptedOffer, CoreEvent, DeclinedOffer, SessionId};
@@ -104,7 +106,9 @@ pub struct Core {
     /// Transfers in progress; a message aborts one.
     receiving: HashMap<Ticket, oneshot::Sender<()>>,
     started: Instant,
+    inbox: Inbox,
     progress_every: Duration,
+    progress_at: Instant,
     unpublished_steps: VecDeque<HistoryPoint>,
     /// Whether an evaluation came since the page was last updated.
     has_evaluated: bool,
@@ -131,6 +135,7 @@ impl Core {
     ) -> Self {
         let me = crediting.reducer();
         let coordination = Coordination::new(&learner, me, description.synchronous().target_batch_size);
+        let now = Instant::now();
         Self {
             description,
             learner,
@@ -144,8 +149,10 @@ impl Core {
             next_session: 0,
             waiting: HashMap::new(),
             receiving: HashMap::new(),
-            started: Instant::now(),
+            started: now,
+            inbox: Inbox::closed(),
             progress_every: PROGRESS_EVERY,
+            progress_at: now,
             unpublished_steps: VecDeque::new(),
             has_evaluated: false,
             coordination,
@@ -176,11 +183,10 @@ impl Core {
     /// The store failed in a way that would lose accepted work if the run went on.
     pub async fn run(
         mut self,
-        mut events: mpsc::Receiver<CoreEvent>,
+        events: mpsc::Receiver<CoreEvent>,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), LearnerError> {
-        let mut ticks = tokio::time::interval(self.progress_every);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        self.inbox = Inbox::new(events);
         tokio::pin!(shutdown);
         // A crash may have come in the middle of following others.
         let carried = self.carry_later_epochs().await;
@@ -196,11 +202,11 @@ impl Core {
             tokio::select! {
                 biased;
                 () = &mut shutdown => break,
-                _ = ticks.tick() => {
+                () = tokio::time::sleep_until(self.progress_at) => {
                     self.look_at_disk().await?;
                     self.publish_progress();
                 }
-                event = events.recv() => match event {
+                event = self.inbox.next() => match event {
                     Some(event) => {
                         let heard = self.on_event(event).await;
                         self.survive(heard).await?;
@@ -223,40 +229,16 @@ impl Core {
     }
 
     async fn on_event(&mut self, event: CoreEvent) -> Result<(), LearnerError> {
-        let now = self.now();
-        match event {
-            CoreEvent::Join { peer, group, join, messages, answer } => {
-                // A sender that is gone closed its stream meanwhile: its `Leave` follows.
-                let _ = answer.send(self.on_join(peer, group, &join, messages));
-            }
-            CoreEvent::Leave { peer, session } => {
-                if self.sessions.get(&peer).is_some_and(|known| known.id == session) {
-                    self.remove_session(&peer);
-                }
-            }
-            CoreEvent::Report { peer, report, handled: _ } => {
-                if let Err(error) = self.round.on_report(now, &peer, &report) {
-                    self.send_to(&peer, BackboneToContributor::Refused(error.into()));
-                }
-            }
-            CoreEvent::Offer { peer, offer, answer } => self.on_offer(&peer, &offer, answer),
-            CoreEvent::TransferFailed(ticket) => {
-                self.receiving.remove(&ticket);
-                self.round.on_transfer_failed(now, ticket);
-            }
-            CoreEvent::Gradient { ticket, entry, values, answer } => {
+        match self.answer_at_once(event) {
+            Some(CoreEvent::Gradient { ticket, entry, values, answer }) => {
                 self.receiving.remove(&ticket);
                 self.waiting
                     .insert(ticket, PendingContribution { entry: Some(entry), receipt: None, answer });
-                self.round.on_gradient(now, ticket, values);
+                self.round.on_gradient(self.now(), ticket, values);
             }
-            CoreEvent::Evaluated { epoch, evaluation } => {
-                tracing::info!(epoch, accuracy = evaluation.accuracy, loss = evaluation.loss, "evaluated");
-                self.learner.on_evaluated(epoch, evaluation.accuracy);
-                self.has_evaluated = true;
-            }
-            CoreEvent::Aggregator { peer, event: heard } => self.on_aggregator_event(peer, heard).await?,
-            CoreEvent::Operator(asked) => self.on_operator_request(asked).await?,
+            Some(CoreEvent::Aggregator { peer, event }) => self.on_aggregator_event(peer, event).await?,
+            Some(CoreEvent::Operator(asked)) => self.on_operator_request(asked).await?,
+            _ => {}
         }
         Ok(())
     }
@@ -299,39 +281,47 @@ impl Core {
     /// Does what the round and the coordination with other aggregators ask for, until neither has actions.
     async fn act(&mut self) -> Result<(), LearnerError> {
         loop {
-            self.run_collection_actions().await?;
+            self.run_collection_actions().await;
             if !self.coordinate().await? {
                 return Ok(());
             }
         }
     }
 
-    async fn run_collection_actions(&mut self) -> Result<(), LearnerError> {
+    async fn run_collection_actions(&mut self) {
         while let Some(action) = self.round.poll_action() {
             match action {
                 CollectionAction::Persist { ticket, epoch, sequence, group } => {
                     self.persist(ticket, epoch, sequence, group).await;
                 }
-                CollectionAction::Abandon(ticket) => {
-                    if let Some(end) = self.receiving.remove(&ticket) {
-                        // The receiving task may be done by now.
-                        let _ = end.send(());
-                    }
-                }
-                CollectionAction::Evict(peer) => self.evict(&peer),
-                CollectionAction::Acknowledge(ticket, _) => self.answer(ticket, None),
-                CollectionAction::Refuse(ticket, refusal) => self.answer(ticket, Some(refusal)),
-                CollectionAction::RequestGradients(epoch) => {
-                    self.collecting = tracing::debug_span!("round", epoch);
-                    self.broadcast(&BackboneToContributor::GradientDue(epoch));
-                }
-                CollectionAction::Announce(epoch) => {
-                    self.broadcast(&BackboneToContributor::EpochStarted(epoch));
-                }
                 CollectionAction::Step(mean) => self.on_collected(mean),
+                message => self.pass_on(message),
             }
         }
-        Ok(())
+    }
+
+    /// Passes a message of the round on to contributors.
+    fn pass_on(&mut self, message: CollectionAction) {
+        match message {
+            CollectionAction::Abandon(ticket) => {
+                if let Some(end) = self.receiving.remove(&ticket) {
+                    // The receiving task may be done by now.
+                    let _ = end.send(());
+                }
+            }
+            CollectionAction::Evict(peer) => self.evict(&peer),
+            CollectionAction::Acknowledge(ticket, _) => self.answer(ticket, None),
+            CollectionAction::Refuse(ticket, refusal) => self.answer(ticket, Some(refusal)),
+            CollectionAction::RequestGradients(epoch) => {
+                self.collecting = tracing::debug_span!("round", epoch);
+                self.broadcast(&BackboneToContributor::GradientDue(epoch));
+            }
+            CollectionAction::Announce(epoch) => {
+                self.broadcast(&BackboneToContributor::EpochStarted(epoch));
+            }
+            // They are no messages.
+            CollectionAction::Persist { .. } | CollectionAction::Step(_) => {}
+        }
     }
 
     async fn persist(&mut self, ticket: Ticket, epoch: u64, sequence: u32, group: AddressGroup) {
@@ -343,7 +333,8 @@ impl Core {
         let peer = PeerKey(entry.peer.clone());
         entry.group = group;
         self.crediting.stamp(self.now(), &peer, &mut entry);
-        if let Err(error) = self.storage.journal.append(epoch, sequence, &entry).await {
+        let journal = self.storage.journal.clone();
+        if let Err(error) = self.beside(journal.append(epoch, sequence, &entry)).await {
             tracing::error!(epoch, sequence, %error, "a contribution could not be stored");
             self.round.on_persist_failed(self.now(), ticket);
             if let JournalError::Storage(error) = &error {
@@ -380,10 +371,8 @@ impl Core {
     }
 
     /// The learner has made the step of `record`.
-    fn on_new_model(&mut self, record: &CommitRecord) -> Result<(), LearnerError> {
-        let began = self.now();
-        self.outputs.state.send_replace(self.learner.publish()?);
-        self.crediting.worked(self.now().saturating_sub(began));
+    fn on_new_model(&mut self, record: &CommitRecord, state: PublishedState) {
+        self.outputs.state.send_replace(state);
         self.crediting.on_stepped();
         self.collecting = Span::none();
         let last = self.learner.history().last();
@@ -394,7 +383,6 @@ impl Core {
             self.unpublished_steps.pop_front();
         }
         self.unpublished_steps.extend(last);
-        Ok(())
     }
 
     async fn checkpoint_if_due(&mut self) -> Result<(), LearnerError> {
@@ -428,10 +416,11 @@ impl Core {
         if self.disk.pending_model.is_some() {
             return self.finish_moving().await;
         }
-        let checkpoint = self.learner.checkpoint()?;
-        let oldest = match self.storage.checkpoints.save(&checkpoint).await {
+        let checkpoint = self.beside(self.learner.checkpoint()).await?;
+        let (epoch, checkpoints) = (checkpoint.epoch, self.storage.checkpoints.clone());
+        let oldest = match self.beside(checkpoints.save(checkpoint)).await {
             Err(CheckpointError::Storage(error)) => {
-                tracing::error!(epoch = checkpoint.epoch, %error, "a checkpoint could not be stored");
+                tracing::error!(epoch, %error, "a checkpoint could not be stored");
                 self.put_off_checkpoint(&error).await;
                 return Ok(());
             }
@@ -440,7 +429,7 @@ impl Core {
         // The journal reaches back to the oldest checkpoint, in case the newer ones turn out broken; one
         // epoch more names the contributions whose acknowledgement may have been lost.
         self.crediting.forget_before(oldest.saturating_sub(1));
-        tracing::debug!(epoch = checkpoint.epoch, "checkpoint stored");
+        tracing::debug!(epoch, "checkpoint stored");
         Ok(())
     }
 

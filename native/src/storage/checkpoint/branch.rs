@@ -15,10 +15,11 @@ impl Checkpoints {
     ///
     /// # Errors
     /// The checkpoint is not stored, and nothing has changed.
-    pub async fn begin_branch(&self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
-        self.write(&line_path(checkpoint.epoch), checkpoint).await?;
+    pub async fn begin_branch(&self, checkpoint: Checkpoint) -> Result<(), CheckpointError> {
+        let begins = checkpoint.epoch;
+        self.write(&line_path(begins), checkpoint).await?;
         for (epoch, path) in self.lines().await? {
-            if epoch < checkpoint.epoch {
+            if epoch < begins {
                 self.storage.delete(&path).await?;
             }
         }
@@ -106,9 +107,9 @@ mod tests {
     async fn rolled_back(folder: &Path) -> Checkpoints {
         let checkpoints = Checkpoints::new(Storage::open(folder).unwrap(), 4);
         for epoch in [10, 20, 30] {
-            checkpoints.save(&checkpoint(epoch)).await.unwrap();
+            checkpoints.save(checkpoint(epoch)).await.unwrap();
         }
-        checkpoints.begin_branch(&checkpoint(34)).await.unwrap();
+        checkpoints.begin_branch(checkpoint(34)).await.unwrap();
         checkpoints
     }
 
@@ -117,8 +118,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let checkpoints = rolled_back(folder.path()).await;
         assert_eq!(goes_on_from(&checkpoints).await, Some(34), "a crash before the checkpoint itself");
-        checkpoints.save(&checkpoint(34)).await.unwrap();
-        checkpoints.save(&checkpoint(40)).await.unwrap();
+        checkpoints.save(checkpoint(34)).await.unwrap();
+        checkpoints.save(checkpoint(40)).await.unwrap();
         assert_eq!(goes_on_from(&checkpoints).await, Some(40));
         assert_eq!(checkpoints.load_shared(10).await.unwrap().unwrap().epoch, 40);
         damage(folder.path(), "000000000040.ckpt");
@@ -144,10 +145,10 @@ mod tests {
         let checkpoints = rolled_back(folder.path()).await;
         let line = folder.path().join("checkpoints/000000000034.line");
         for epoch in [34, 40, 50] {
-            checkpoints.save(&checkpoint(epoch)).await.unwrap();
+            checkpoints.save(checkpoint(epoch)).await.unwrap();
             assert!(line.exists(), "30 is still there");
         }
-        checkpoints.save(&checkpoint(60)).await.unwrap();
+        checkpoints.save(checkpoint(60)).await.unwrap();
         assert!(!line.exists());
         assert_eq!(goes_on_from(&checkpoints).await, Some(60));
         let kept = checkpoints.kept().await.unwrap();
@@ -158,8 +159,8 @@ mod tests {
     async fn the_last_rollback_counts() {
         let folder = tempfile::tempdir().unwrap();
         let checkpoints = rolled_back(folder.path()).await;
-        checkpoints.save(&checkpoint(34)).await.unwrap();
-        checkpoints.begin_branch(&checkpoint(36)).await.unwrap();
+        checkpoints.save(checkpoint(34)).await.unwrap();
+        checkpoints.begin_branch(checkpoint(36)).await.unwrap();
         assert_eq!(goes_on_from(&checkpoints).await, Some(36));
         assert!(!folder.path().join("checkpoints/000000000034.line").exists());
     }
@@ -168,15 +169,15 @@ mod tests {
     async fn a_line_of_others_from_before_ends_this_one_and_what_it_rolled_back() {
         let folder = tempfile::tempdir().unwrap();
         let checkpoints = rolled_back(folder.path()).await;
-        checkpoints.save(&checkpoint(34)).await.unwrap();
+        checkpoints.save(checkpoint(34)).await.unwrap();
         checkpoints.abandon_branch(32, "another line is followed").await.unwrap();
         assert_eq!(goes_on_from(&checkpoints).await, None, "not what was rolled back");
-        checkpoints.save(&checkpoint(32)).await.unwrap();
+        checkpoints.save(checkpoint(32)).await.unwrap();
         assert_eq!(goes_on_from(&checkpoints).await, Some(32));
         // One that was left later than it began goes on.
         let folder = tempfile::tempdir().unwrap();
         let checkpoints = rolled_back(folder.path()).await;
-        checkpoints.save(&checkpoint(40)).await.unwrap();
+        checkpoints.save(checkpoint(40)).await.unwrap();
         checkpoints.abandon_branch(38, "another line is followed").await.unwrap();
         assert_eq!(goes_on_from(&checkpoints).await, Some(34));
     }

@@ -129,7 +129,7 @@ mod tests {
     async fn the_journal_need_not_reach_back_to_what_is_kept_for_its_age() {
         let checkpoints = Checkpoints::new(Storage::in_memory(), 2).aged(&AGES);
         for epoch in 1..=8 {
-            assert_eq!(checkpoints.save(&checkpoint(epoch)).await.unwrap(), epoch.saturating_sub(1).max(1));
+            assert_eq!(checkpoints.save(checkpoint(epoch)).await.unwrap(), epoch.saturating_sub(1).max(1));
         }
         let epochs: Vec<u64> =
             checkpoints.kept().await.unwrap().into_iter().map(|(epoch, _)| epoch).collect();
@@ -141,7 +141,7 @@ mod tests {
         let storage = Storage::in_memory();
         let checkpoints = Checkpoints::new(storage.clone(), 9);
         for epoch in 1..=3 {
-            checkpoints.save(&checkpoint(epoch)).await.unwrap();
+            checkpoints.save(checkpoint(epoch)).await.unwrap();
         }
         let broken = object_path(9);
         storage.put(&broken, b"torn".to_vec()).await.unwrap();

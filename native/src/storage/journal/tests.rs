@@ -91,7 +91,7 @@ fn golden_names() {
 async fn golden_bytes_of_what_is_averaged() {
     let storage = Storage::in_memory();
     let journal = Journal::new(storage.clone());
-    journal.write_mean(3, 9, &[1.0, -2.0]).await.unwrap();
+    journal.write_mean(3, 9, &vec![1.0, -2.0].into()).await.unwrap();
     journal.write_averaged_entries(3, 9, &[0, 300]).await.unwrap();
     for (path, golden) in [(path_of(3, MEAN_NAME), GOLDEN_MEAN), (given_path(3, 9), GOLDEN_GIVEN)] {
         let bytes = storage.get(&path, ENTRY_BYTES_MAX).await.unwrap().unwrap();
@@ -241,7 +241,7 @@ async fn a_step_of_several_records_its_mean_and_its_entries() {
     let (before, members) = (Sha256Hash::of(b"before"), vec![vec![1], vec![2]]);
     let record = CommitRecord { before, members, ..commit(4, &[0]) };
     journal.write_averaged_entries(4, 9, &[0]).await.unwrap();
-    journal.write_mean(4, 9, &[1.0, -2.0]).await.unwrap();
+    journal.write_mean(4, 9, &vec![1.0, -2.0].into()).await.unwrap();
     journal.commit(&record).await.unwrap();
     assert_eq!(journal.commit_of(4).await.unwrap(), Some(Ok(record)));
     assert_eq!(journal.averaged_entries(4, 9).await.unwrap(), [0]);

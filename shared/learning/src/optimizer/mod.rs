@@ -61,7 +61,7 @@ pub enum OptimizerError {
         /// Position in the flat gradient.
         index: usize,
     },
-    /// The step would have made a parameter NaN or infinite; the parameters are as they were.
+    /// The step would make a parameter NaN or infinite; nothing was changed.
     #[error("the step makes parameter {index} not finite")]
     Diverged {
         /// Position in the flat vector.
@@ -123,8 +123,7 @@ impl Optimizer {
     /// - `parameters`, `mean_gradient`: `[n_parameters]`
     ///
     /// # Errors
-    /// On any error the parameters are untouched. After [`OptimizerError::Diverged`] the moments
-    /// are those of the failed step: restore a state before going on.
+    /// On any error parameters and state are as they were.
     pub fn step(
         &mut self,
         parameters: &mut [f32],
@@ -139,12 +138,13 @@ impl Optimizer {
         if let Some(index) = mean_gradient.iter().position(|value| !value.is_finite()) {
             return Err(OptimizerError::NotFinite { index });
         }
-        self.next.copy_from_slice(parameters);
-        let mut step = OptimizerStep { parameters: &mut self.next, gradient: mean_gradient, learning_rate };
-        rules::apply(&self.spec, &mut step, &self.segments, &mut self.state);
+        let vectors = (&*parameters, mean_gradient);
+        let step = OptimizerStep::new(self.spec, vectors, learning_rate, &self.segments, &self.state);
+        step.parameters_after(&self.state, &mut self.next);
         if let Some(index) = self.next.iter().position(|value| !value.is_finite()) {
             return Err(OptimizerError::Diverged { index });
         }
+        step.advance(&mut self.state);
         parameters.copy_from_slice(&self.next);
         Ok(())
     }

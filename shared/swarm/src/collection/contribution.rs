@@ -209,8 +209,9 @@ impl CollectionRound {
         if !self.contributors.contains_key(peer) {
             return Err(ContributionRefusal::NotJoined);
         }
-        if self.phase == CollectionPhase::Stepping || offer.epoch != self.epoch {
-            let want = self.epoch + u64::from(self.phase == CollectionPhase::Stepping);
+        let is_stepping = self.phase == CollectionPhase::Stepping || self.is_held;
+        if is_stepping || offer.epoch != self.epoch {
+            let want = self.epoch + u64::from(is_stepping);
             return Err(ContributionRefusal::Epoch { want, got: offer.epoch });
         }
         self.check_shape(offer)?;

@@ -221,6 +221,8 @@ pub struct CollectionRound {
     sequences: Vec<u32>,
     /// No step is made until the operator resumes the run ([`Self::pause`]).
     is_paused: bool,
+    /// The driver makes a step, or takes other parameters ([`Self::hold`]).
+    is_held: bool,
     /// Contributions counted since the pause began.
     n_accepted_in_pause: usize,
     actions: VecDeque<CollectionAction>,
@@ -250,6 +252,7 @@ impl CollectionRound {
             next_sequence: 0,
             sequences: Vec::new(),
             is_paused: false,
+            is_held: false,
             n_accepted_in_pause: 0,
             actions: VecDeque::new(),
         }
@@ -417,6 +420,7 @@ impl CollectionRound {
     }
 
     fn begin(&mut self, now: Moment, epoch: u64) {
+        self.is_held = false;
         self.settle_claims(now);
         self.stragglers.begin(now);
         self.epoch = epoch;
@@ -441,7 +445,7 @@ impl CollectionRound {
     /// cancels transfers that take too long.
     pub fn on_timeout(&mut self, now: Moment) {
         self.abandon_overdue(now);
-        if self.is_paused {
+        if self.is_paused || self.is_held {
             return;
         }
         match self.phase {
@@ -465,7 +469,7 @@ impl CollectionRound {
     /// When [`Self::on_timeout`] is due.
     pub fn next_deadline(&self) -> Option<Moment> {
         let of_phase = match self.phase {
-            _ if self.is_paused => None,
+            _ if self.is_paused || self.is_held => None,
             CollectionPhase::Collecting { deadline } => {
                 Some(self.waits_until().map_or(deadline, |at| at.min(deadline)))
             }
@@ -488,6 +492,14 @@ impl CollectionRound {
         self.actions.pop_front()
     }
 
+    /// The same, unless the next action stores something or makes a step: for a driver that does either already.
+    pub fn poll_message(&mut self) -> Option<CollectionAction> {
+        let is_message = |action: &mut CollectionAction| {
+            !matches!(action, CollectionAction::Persist { .. } | CollectionAction::Step(_))
+        };
+        self.actions.pop_front_if(is_message)
+    }
+
     fn n_outstanding(&self) -> u64 {
         self.contributors.values().map(|contributor| u64::from(contributor.outstanding)).sum()
     }
@@ -498,7 +510,7 @@ impl CollectionRound {
 
     /// Makes every transition that the sample counts allow.
     fn advance(&mut self, now: Moment) {
-        if self.is_paused {
+        if self.is_paused || self.is_held {
             return;
         }
         if self.phase == CollectionPhase::Accumulating

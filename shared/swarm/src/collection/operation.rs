@@ -90,6 +90,19 @@ impl CollectionRound {
         self.advance(now);
     }
 
+    /// The driver begins to make a step, or to take other parameters, which takes time. Until [`Self::on_stepped`],
+    /// [`Self::on_moved`] or [`Self::release`] nothing is collected: contributors may join, leave and report, and what they
+    /// offer belongs to the next epoch.
+    pub fn hold(&mut self) {
+        self.is_held = true;
+    }
+
+    /// The driver did not take other parameters after [`Self::hold`]: the same epoch goes on.
+    pub fn release(&mut self, now: Moment) {
+        self.is_held = false;
+        self.advance(now);
+    }
+
     /// All contributors with a session.
     pub fn contributors(&self) -> impl Iterator<Item = ContributorState> + '_ {
         self.contributors.iter().map(|(peer, contributor)| ContributorState {
@@ -250,6 +263,53 @@ mod tests {
         round.on_stepped(S);
         let due = CollectionAction::RequestGradients;
         assert_eq!(actions(&mut round), [due(0), CollectionAction::Announce(1), due(1)]);
+    }
+
+    #[test]
+    fn nothing_is_collected_while_the_driver_takes_other_parameters() {
+        let mut round = round();
+        let offer = |id, epoch| {
+            let transfer = Transfer::of(&[0; 4]);
+            let codec = TensorCodec::F32;
+            Offer { contribution_id: id, epoch, n_samples: 50, loss: 1.0, n_values: 1, codec, transfer }
+        };
+        let report = Report { epoch: 0, n_samples: 100, samples_per_second: 1.0 };
+        contribute(&mut round, 1, 0, 50, 1.0);
+        round.hold();
+        // Enough for a step, and the step that is being made has none of it.
+        round.on_report(S, &peer(1), &report).unwrap();
+        let refused = round.on_offer(S, &peer(1), &offer(2, 0));
+        assert_eq!(refused, Err(ContributionRefusal::Epoch { want: 1, got: 0 }));
+        round.on_join(peer(2), DeviceKind::NativeCpu, AddressGroup::UNKNOWN).unwrap();
+        round.on_leave(S, &peer(1));
+        round.on_timeout(1000 * S);
+        assert_eq!((actions(&mut round), round.next_deadline()), (vec![], None));
+        round.on_join(peer(1), DeviceKind::NativeCpu, AddressGroup::UNKNOWN).unwrap();
+        // It was not taken after all.
+        round.release(S);
+        assert_eq!(actions(&mut round), []);
+        round.on_report(S, &peer(1), &report).unwrap();
+        assert_eq!(actions(&mut round), [CollectionAction::RequestGradients(0)]);
+        // In the middle of the collection it was.
+        round.hold();
+        round.on_moved(S, 7);
+        assert_eq!(actions(&mut round), [CollectionAction::Announce(7)]);
+        assert!(round.on_offer(S, &peer(1), &offer(3, 7)).is_ok());
+    }
+
+    #[test]
+    fn messages_do_not_overtake_what_is_stored() {
+        let mut round = round();
+        round.pause();
+        let transfer = Transfer::of(&[0; 4]);
+        let codec = TensorCodec::F32;
+        let offer =
+            Offer { contribution_id: 1, epoch: 0, n_samples: 1, loss: 1.0, n_values: 1, codec, transfer };
+        let ticket = round.on_offer(S, &peer(1), &offer).unwrap();
+        round.on_gradient(S, ticket, vec![1.0]);
+        assert_eq!(round.poll_message(), Some(CollectionAction::RequestGradients(0)));
+        assert_eq!(round.poll_message(), None);
+        assert!(matches!(round.poll_action(), Some(CollectionAction::Persist { .. })));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use barnraise_swarm::matchmaking::{
 };
 use barnraise_swarm::{Moment, PeerKey};
 use tokio::task::AbortHandle;
+use tracing::Instrument as _;
 
 use super::super::aggregators::{
     AggregatorEvent, Aggregators, AveragingError, AveragingTask, GroupSizing, group_size, propose, sides,
@@ -188,7 +189,7 @@ impl Core {
             }
             AggregatorEvent::Averaged(proposal, averaged) => self.on_averaged(&proposal, averaged).await?,
             AggregatorEvent::Step(header, mean, done) => {
-                let applied = self.take_step(&peer, header, &mean).await;
+                let applied = self.take_step(&peer, header, mean).await;
                 // The task that fetched it may have ended.
                 let _ = done.send(told(&applied));
                 applied.map(drop)?;
@@ -469,11 +470,14 @@ impl Core {
             aggregation: self.round.config().aggregation,
             learning_rate: self.learner.learning_rate(),
         };
-        self.commit(&record, &averaged.values).await
+        let values = Arc::unwrap_or_clone(averaged).values;
+        self.commit(&record, Arc::new(values)).await
     }
 
     /// Makes a step of the contributions to this aggregator. Where it cannot be stored it is made once it can.
-    pub(super) async fn step_alone(&mut self, mean: CollectedMean) -> Result<(), LearnerError> {
+    pub(super) async fn step_alone(&mut self, mut mean: CollectedMean) -> Result<(), LearnerError> {
+        self.round.hold();
+        let gradient = Arc::new(std::mem::take(&mut mean.gradient));
         let record = CommitRecord {
             epoch: mean.epoch,
             before: self.coordination.matchmaking.own().model.hash,
@@ -485,28 +489,38 @@ impl Core {
             aggregation: mean.aggregation,
             learning_rate: self.learner.learning_rate(),
         };
-        let is_fresh = match self.store_step(&record, &mean.gradient).await {
+        let is_fresh = match self.store_step(&record, &gradient).await {
             Err(error) => {
                 let Some(of_disk) = error.of_storage() else { return Err(error) };
+                mean.gradient = Arc::unwrap_or_clone(gradient);
                 self.put_off(mean, of_disk).await;
                 return Ok(());
             }
             Ok(is_fresh) => is_fresh,
         };
         self.record_outliers(mean.epoch, &mean.outcomes);
-        self.make_step(&record, &mean.gradient, is_fresh).await
+        self.make_step(&record, gradient, is_fresh).await
     }
 
     /// Stores a step and makes it.
-    pub(super) async fn commit(&mut self, record: &CommitRecord, mean: &[f32]) -> Result<(), LearnerError> {
-        let is_fresh = self.store_step(record, mean).await?;
+    pub(super) async fn commit(
+        &mut self,
+        record: &CommitRecord,
+        mean: Arc<Vec<f32>>,
+    ) -> Result<(), LearnerError> {
+        self.round.hold();
+        let is_fresh = self.store_step(record, &mean).await?;
         self.make_step(record, mean, is_fresh).await
     }
 
     /// Stores a step. Contributions accepted here that are not in it are carried to the next epoch; returns whether
     /// there are none.
-    async fn store_step(&mut self, record: &CommitRecord, mean: &[f32]) -> Result<bool, LearnerError> {
-        let (epoch, journal) = (record.epoch, &self.storage.journal);
+    async fn store_step(
+        &mut self,
+        record: &CommitRecord,
+        mean: &Arc<Vec<f32>>,
+    ) -> Result<bool, LearnerError> {
+        let (epoch, journal) = (record.epoch, self.storage.journal.clone());
         let has_others = self.coordination.has_others();
         // All collected contributions are in a step that this peer took part in: the journal need not be read.
         let is_all = !record.seqs.is_empty();
@@ -518,28 +532,32 @@ impl Core {
                 true => journal.averaged_entries(epoch, record.nonce).await?,
                 false => Vec::new(),
             };
-            let mut carrying = CarryOver::to(journal, epoch + 1).await?;
+            let mut carrying = CarryOver::to(&journal, epoch + 1).await?;
             carrying.carry(epoch, &given.into_iter().collect()).await?;
         }
         if has_others || !record.is_of_entries() {
-            journal.write_mean(epoch, record.nonce, mean).await?;
+            self.beside(journal.write_mean(epoch, record.nonce, mean)).await?;
         }
-        journal.commit(record).await?;
+        self.beside(journal.commit(record)).await?;
         Ok(is_fresh)
     }
 
+    /// Makes a step that is stored. Nothing is known of it until all of it is computed.
     async fn make_step(
         &mut self,
         record: &CommitRecord,
-        mean: &[f32],
+        mean: Arc<Vec<f32>>,
         is_fresh: bool,
     ) -> Result<(), LearnerError> {
         let CommitRecord { epoch, n_samples, .. } = *record;
         let span = tracing::debug_span!(parent: &self.collecting, "step", epoch, n_samples);
         let began = self.now();
-        span.in_scope(|| self.learner.step(record, mean));
+        let (stepping, publishing) = (self.learner.stepping(record, mean), self.learner.publish(epoch + 1));
+        let computing = async { (stepping.await, publishing.await) };
+        let (hash, state) = self.beside(computing.instrument(span)).await;
+        self.learner.on_stepped(record, hash);
         self.crediting.worked(self.now().saturating_sub(began));
-        self.on_new_model(record)?;
+        self.on_new_model(record, state?);
         self.go_on(is_fresh).await?;
         self.checkpoint_if_due().await
     }

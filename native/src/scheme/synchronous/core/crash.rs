@@ -157,7 +157,7 @@ impl CrashHarness {
         let (recording, recorder) = made.await.unwrap();
         let here =
             BackboneAddresses { run_id: self.config.run.id.clone(), operator: None, addresses: Vec::new() };
-        let (outputs, state, status) = outputs(&learner, &self.description, &here, None).unwrap();
+        let (outputs, state, status) = outputs(&learner, &self.description, &here, None).await.unwrap();
         let metrics = Metrics::new(status.clone(), None);
         let crediting = Crediting::new(issuer, known, recorder, work.clone(), system_clock());
         let (events, heard) = mpsc::channel(EVENTS_MAX);

@@ -4,6 +4,7 @@
 //! again for the open epoch, before this peer continues with that model.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use barnraise_protocol::matchmaking::ModelVersion;
 use barnraise_protocol::model::StepHeader;
@@ -20,14 +21,14 @@ impl Core {
         &mut self,
         from: &PeerKey,
         header: StepHeader,
-        mean: &[u8],
+        mean: Vec<u8>,
     ) -> Result<Result<ModelVersion, String>, LearnerError> {
         let coordination = &self.coordination;
         let own = coordination.matchmaking.own().model;
         if header.before != own.hash || header.epoch != own.epoch {
             return Ok(Err(format!("a step of epoch {} is of another model", header.epoch)));
         }
-        let Some(mean) = self.learner.decode_mean(mean) else {
+        let Some(mean) = self.beside(self.learner.decode_mean(mean)).await else {
             return Ok(Err("the step does not fit the model, or is not finite".into()));
         };
         let StepHeader { epoch, before, nonce, n_samples, loss, members, .. } = header;
@@ -35,7 +36,7 @@ impl Core {
         let seqs = Vec::new();
         let record =
             CommitRecord { epoch, before, nonce, members, n_samples, loss, seqs, aggregation, learning_rate };
-        self.commit(&record, &mean).await?;
+        self.commit(&record, Arc::new(mean)).await?;
         self.metrics.on_followed("step");
         tracing::debug!(epoch = self.learner.epoch(), from = name(from), "took a step of another aggregator");
         Ok(Ok(self.model()))
@@ -59,8 +60,13 @@ impl Core {
         let moving = PendingModel { epoch, last: checkpoint.included.get(&coordination.me.0).copied() };
         let points = self.learner.history().points();
         let history = points.iter().filter(|point| point.epoch <= epoch).copied().collect();
-        if let Err(error) = self.learner.restore(Checkpoint { history, ..checkpoint }) {
-            return Ok(Err(error.to_string()));
+        self.round.hold();
+        match self.beside(self.learner.restoring(Checkpoint { history, ..checkpoint })).await {
+            Ok(restored) => self.learner.on_restored(restored),
+            Err(error) => {
+                self.round.release(self.now());
+                return Ok(Err(error.to_string()));
+            }
         }
         self.coordination.give_up();
         self.disk.pending_model = Some(moving);
@@ -73,6 +79,7 @@ impl Core {
     /// disk fails, all of it is repeated later; a crash in between continues on the one branch or the other.
     pub(super) async fn finish_moving(&mut self) -> Result<(), LearnerError> {
         let Some(PendingModel { epoch, last }) = self.disk.pending_model else { return Ok(()) };
+        self.round.hold();
         let reason = format!("another branch of the model is followed from epoch {epoch} on");
         let journal = &self.storage.journal;
         let mut carrying = CarryOver::to(journal, epoch).await?;
@@ -88,10 +95,13 @@ impl Core {
         }
         journal.abandon_branch(epoch, &reason).await?;
         self.storage.checkpoints.abandon_branch(epoch, &reason).await?;
-        let oldest = self.storage.checkpoints.save(&self.learner.checkpoint()?).await?;
+        let (checkpoint, checkpoints) = (self.learner.checkpoint(), self.storage.checkpoints.clone());
+        let storing = async move { Ok::<_, LearnerError>(checkpoints.save(checkpoint.await?).await?) };
+        let oldest = self.beside(storing).await?;
         self.crediting.forget_before(oldest.saturating_sub(1));
+        let state = self.beside(self.learner.publish(epoch)).await?;
         self.disk.pending_model = None;
-        self.outputs.state.send_replace(self.learner.publish()?);
+        self.outputs.state.send_replace(state);
         self.metrics.on_followed("checkpoint");
         self.go_on(false).await
     }

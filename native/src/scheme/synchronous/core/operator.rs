@@ -21,6 +21,7 @@ use crate::host::operator::state::{
     BLOCKED_MAX, Blocked, OperatorState, OperatorStateError, OperatorStateStore, Paused,
 };
 use crate::host::operator::view::{BlockedView, ContributorView, PauseView, PeerList, RunState, RunView};
+use crate::storage::checkpoint::Checkpoint;
 
 /// Stored commands of the operator, and what the core needs to carry out new ones.
 pub struct OperatorControl {
@@ -101,31 +102,45 @@ impl Core {
     pub(super) async fn on_operator_request(&mut self, request: OperatorRequest) -> Result<(), LearnerError> {
         let OperatorRequest { command, answer } = request;
         // A core without an operator drops the request.
+        if self.operating.is_none() {
+            return Ok(());
+        }
+        let rolled_back = match command {
+            OperatorCommand::RollBack { epoch, alone } => Some(self.roll_back(epoch, alone).await?),
+            _ => None,
+        };
         let Some(mut operating) = self.operating.take() else { return Ok(()) };
-        let reply = self.execute(&mut operating, command).await;
+        let reply = match rolled_back {
+            Some(done) => done.map(|()| self.show(&operating)),
+            None => self.execute(&mut operating, command).await,
+        };
         self.operating = Some(operating);
         // The client may be gone; the command stays in effect.
-        let _ = answer.send(reply?);
+        let _ = answer.send(reply);
         Ok(())
     }
 
-    /// The outer error is a store that would lose accepted work if the run went on.
+    fn show(&self, operating: &OperatorControl) -> OperatorReply {
+        OperatorReply::Run(Box::new(self.view(operating)))
+    }
+
+    /// Executes a command that needs no step and no other parameters.
     async fn execute(
         &mut self,
         operating: &mut OperatorControl,
         command: OperatorCommand,
-    ) -> Result<Result<OperatorReply, OperatorError>, LearnerError> {
-        let done = match command {
-            OperatorCommand::Show => Ok(()),
-            OperatorCommand::Peers { offset, limit } => return Ok(Ok(self.peers(operating, offset, limit))),
-            OperatorCommand::Pause { reason, alone } => self.pause(operating, reason, alone).await,
-            OperatorCommand::Resume => self.resume(operating).await,
-            OperatorCommand::Set(change) => self.set(operating, &change).await,
-            OperatorCommand::Block { peer, reason } => self.block(operating, peer, reason).await,
-            OperatorCommand::Unblock { peer } => unblock(operating, &peer).await,
-            OperatorCommand::RollBack { epoch, alone } => self.roll_back(operating, epoch, alone).await?,
-        };
-        Ok(done.map(|()| OperatorReply::Run(Box::new(self.view(operating)))))
+    ) -> Result<OperatorReply, OperatorError> {
+        match command {
+            // The latter is done.
+            OperatorCommand::Show | OperatorCommand::RollBack { .. } => {}
+            OperatorCommand::Peers { offset, limit } => return Ok(self.peers(operating, offset, limit)),
+            OperatorCommand::Pause { reason, alone } => self.pause(operating, reason, alone).await?,
+            OperatorCommand::Resume => self.resume(operating).await?,
+            OperatorCommand::Set(change) => self.set(operating, &change).await?,
+            OperatorCommand::Block { peer, reason } => self.block(operating, peer, reason).await?,
+            OperatorCommand::Unblock { peer } => unblock(operating, &peer).await?,
+        }
+        Ok(self.show(operating))
     }
 
     async fn pause(
@@ -195,15 +210,16 @@ impl Core {
         Ok(())
     }
 
+    /// The outer error is a store that would lose accepted work if the run went on.
     async fn roll_back(
         &mut self,
-        operating: &OperatorControl,
         epoch: u64,
         alone: bool,
     ) -> Result<Result<(), OperatorError>, LearnerError> {
         let why = "have a model with more samples, which this one would follow at once: stop them, and have them \
             begin with this one's checkpoint";
-        if let Err(error) = operating.require_sole_backbone(alone, why) {
+        let is_sole = self.operating.as_ref().map(|operating| operating.require_sole_backbone(alone, why));
+        if let Some(Err(error)) = is_sole {
             return Ok(Err(error));
         }
         if self.disk.pending_model.is_some() {
@@ -228,19 +244,41 @@ impl Core {
         }
         // With delayed updates, gradients one epoch behind count: those of the old branch must not.
         let next = now + 1 + u64::from(self.description.synchronous().delayed_updates);
-        let before = self.learner.checkpoint()?;
-        if let Err(error) = self.learner.go_back(checkpoint, next) {
-            return Ok(Err(OperatorError::Unfit { epoch, why: error.to_string() }));
-        }
-        // From here on it lasts: until now a restart finds the old branch, and from now on the new one.
-        if let Err(error) = self.storage.checkpoints.begin_branch(&self.learner.checkpoint()?).await {
-            self.learner.restore(before)?;
-            return Ok(Err(error.into()));
+        self.round.hold();
+        if let Err(error) = self.begin_branch(checkpoint, next).await? {
+            self.round.release(self.now());
+            return Ok(Err(error));
         }
         self.save_checkpoint().await?;
-        self.outputs.state.send_replace(self.learner.publish()?);
+        let state = self.beside(self.learner.publish(next)).await?;
+        self.outputs.state.send_replace(state);
         self.go_on(true).await?;
         tracing::warn!(from = now, to = epoch, epoch = next, "rolled back by the operator");
+        Ok(Ok(()))
+    }
+
+    /// Goes back to a checkpoint, as `epoch`, and stores that it did. On the inner error nothing has changed.
+    async fn begin_branch(
+        &mut self,
+        to: Checkpoint,
+        epoch: u64,
+    ) -> Result<Result<(), OperatorError>, LearnerError> {
+        let back_to = to.epoch;
+        let before = self.beside(self.learner.checkpoint()).await?;
+        match self.beside(self.learner.going_back(to, epoch)).await {
+            Ok(gone_back) => self.learner.on_restored(gone_back),
+            Err(error) => {
+                return Ok(Err(OperatorError::Unfit { epoch: back_to, why: error.to_string() }));
+            }
+        }
+        let checkpoint = self.beside(self.learner.checkpoint()).await?;
+        let checkpoints = self.storage.checkpoints.clone();
+        // From here on it lasts: until now a restart finds the old branch, and from now on the new one.
+        if let Err(error) = self.beside(checkpoints.begin_branch(checkpoint)).await {
+            let restored = self.beside(self.learner.restoring(before)).await?;
+            self.learner.on_restored(restored);
+            return Ok(Err(error.into()));
+        }
         Ok(Ok(()))
     }
 

@@ -65,6 +65,7 @@ impl Core {
     }
 
     pub(super) fn publish_progress(&mut self) {
+        self.put_progress_off();
         self.outputs.stands.send_replace(self.stands());
         if self.coordination.has_others() {
             self.metrics.on_heard_of(self.coordination.n_epochs_behind(self.now()));

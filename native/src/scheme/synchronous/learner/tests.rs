@@ -126,9 +126,16 @@ fn commit(learner: &Learner) -> CommitRecord {
     }
 }
 
+/// Makes a step; where no record is given, that of [`commit`].
+async fn step(learner: &mut Learner, record: Option<&CommitRecord>, mean: &[f32]) {
+    let record = record.cloned().unwrap_or_else(|| commit(learner));
+    let hash = learner.stepping(&record, Arc::new(mean.to_vec())).await;
+    learner.on_stepped(&record, hash);
+}
+
 /// The checkpoint after so many of these steps.
 async fn checkpoint_of(epoch: u64) -> Checkpoint {
-    LearnerHarness::new().with_steps(0..epoch).await.recover().await.unwrap().checkpoint().unwrap()
+    LearnerHarness::new().with_steps(0..epoch).await.recover().await.unwrap().checkpoint().await.unwrap()
 }
 
 #[tokio::test]
@@ -136,11 +143,11 @@ async fn a_step_that_leaves_the_finite_numbers_passes_and_leaves_no_trace_in_the
     let run = LearnerHarness::new();
     let mut learner = run.recover().await.unwrap();
     let mut gradient = vec![0.5; run.layout.n_parameters()];
-    learner.step(&commit(&learner), &gradient);
-    let before = learner.checkpoint().unwrap();
+    step(&mut learner, None, &gradient).await;
+    let before = learner.checkpoint().await.unwrap();
     *gradient.last_mut().unwrap() = f32::INFINITY;
-    learner.step(&commit(&learner), &gradient);
-    let after = learner.checkpoint().unwrap();
+    step(&mut learner, None, &gradient).await;
+    let after = learner.checkpoint().await.unwrap();
     assert_eq!((after.epoch, after.n_samples_total), (2, 128), "the epoch passes");
     assert_eq!(after.parameters, before.parameters);
     assert_eq!(after.optimizer_state, before.optimizer_state);
@@ -149,7 +156,7 @@ async fn a_step_that_leaves_the_finite_numbers_passes_and_leaves_no_trace_in_the
 #[tokio::test]
 async fn what_a_step_behind_the_checkpoint_counted_is_not_counted_again() {
     let run = LearnerHarness::new().with_steps(4..5).await;
-    run.checkpoints.save(&checkpoint_of(5).await).await.unwrap();
+    run.checkpoints.save(checkpoint_of(5).await).await.unwrap();
     let (learner, mut round) = run.recover_both().await.unwrap();
     assert_eq!(learner.epoch(), 5);
     let entry = run.journal.entry(4, 0).await.unwrap().unwrap();
@@ -165,7 +172,7 @@ async fn a_gap_between_checkpoint_and_journal_is_an_error_that_says_what_is_miss
         let mut reached = 0;
         if has_checkpoint {
             reached = 2;
-            run.checkpoints.save(&checkpoint_of(reached).await).await.unwrap();
+            run.checkpoints.save(checkpoint_of(reached).await).await.unwrap();
         }
         for _ in 0..2 {
             // Not the second time either: nothing was moved or made up.
@@ -183,22 +190,22 @@ async fn a_gap_between_checkpoint_and_journal_is_an_error_that_says_what_is_miss
             assert!(matches!(run.journal.commit_of(epoch).await, Ok(Some(Ok(_)))));
         }
         // As the words say: a newer checkpoint closes it, and the model is that of all steps.
-        run.checkpoints.save(&checkpoint_of(4).await).await.unwrap();
+        run.checkpoints.save(checkpoint_of(4).await).await.unwrap();
         let learner = run.recover().await.unwrap();
-        assert_eq!(learner.checkpoint().unwrap(), checkpoint_of(6).await);
+        assert_eq!(learner.checkpoint().await.unwrap(), checkpoint_of(6).await);
     }
 }
 
 #[tokio::test]
 async fn the_missing_steps_put_back_or_the_later_ones_taken_away_close_the_gap() {
     let put_back = LearnerHarness::new().with_steps(3..6).await.with_steps(0..3).await;
-    assert_eq!(put_back.recover().await.unwrap().checkpoint().unwrap(), checkpoint_of(6).await);
+    assert_eq!(put_back.recover().await.unwrap().checkpoint().await.unwrap(), checkpoint_of(6).await);
     let taken_away = LearnerHarness::new().with_steps(0..2).await.with_steps(4..6).await;
     assert!(matches!(taken_away.recover().await, Err(LearnerError::Gap { reached: 2, found: 4 })));
     for epoch in 4..6 {
         taken_away.journal.clear(epoch).await.unwrap();
     }
-    assert_eq!(taken_away.recover().await.unwrap().checkpoint().unwrap(), checkpoint_of(2).await);
+    assert_eq!(taken_away.recover().await.unwrap().checkpoint().await.unwrap(), checkpoint_of(2).await);
 }
 
 /// An operator may edit the configuration between a crash and the restart: acknowledged contributions count as written.
@@ -218,7 +225,7 @@ async fn edited_limits_codec_schedule_and_aggregation_change_nothing_that_was_ac
     for edit in edits {
         edit(&mut edited.config);
         let (learner, round) = edited.recover_both().await.unwrap();
-        assert_eq!(learner.checkpoint().unwrap(), want.checkpoint().unwrap());
+        assert_eq!(learner.checkpoint().await.unwrap(), want.checkpoint().await.unwrap());
         assert_eq!((round.n_samples(), round.mean().gradient), (64, open.mean().gradient));
     }
     assert!(edited.storage.list(&ObjectPath::from("journal/corrupt")).await.unwrap().is_empty());
@@ -238,7 +245,7 @@ async fn a_damaged_step_costs_its_damaged_entry_and_no_epoch_comes_twice() {
         for _ in 0..2 {
             let (learner, round) = run.recover_both().await.unwrap();
             // The model of before the step, under an epoch that nobody has heard of.
-            let (before, after) = (checkpoint_of(3).await, learner.checkpoint().unwrap());
+            let (before, after) = (checkpoint_of(3).await, learner.checkpoint().await.unwrap());
             let model = |of: &Checkpoint| (of.parameters.clone(), of.optimizer_state.clone());
             assert_eq!((model(&after), after.n_samples_total), (model(&before), before.n_samples_total));
             assert_eq!(learner.epoch(), if crashed { 9 } else { 7 }, "6 may have been announced");
@@ -258,7 +265,7 @@ async fn a_commit_that_a_crash_tore_leaves_its_epoch_open() {
     run.damage("000000000002/commit").await;
     let (learner, round) = run.recover_both().await.unwrap();
     assert_eq!((learner.epoch(), round.n_samples()), (2, 64));
-    assert_eq!(learner.checkpoint().unwrap(), checkpoint_of(2).await);
+    assert_eq!(learner.checkpoint().await.unwrap(), checkpoint_of(2).await);
     // One in the middle was shown.
     let run = LearnerHarness::new().with_steps(0..3).await;
     run.damage("000000000001/commit").await;
@@ -284,9 +291,9 @@ async fn of_several(epochs: std::ops::Range<u64>) -> LearnerHarness {
 /// As the core does it, where it makes a step with others, or takes one of theirs.
 async fn step_of_several(run: &LearnerHarness, learner: &mut Learner, record: &CommitRecord, mean: &[f32]) {
     let (epoch, nonce) = (learner.epoch(), record.nonce);
-    learner.step(record, mean);
+    step(learner, Some(record), mean).await;
     run.journal.write_averaged_entries(epoch, nonce, &[0]).await.unwrap();
-    run.journal.write_mean(epoch, nonce, mean).await.unwrap();
+    run.journal.write_mean(epoch, nonce, &Arc::new(mean.to_vec())).await.unwrap();
     run.journal.commit(record).await.unwrap();
 }
 
@@ -310,16 +317,16 @@ async fn a_damaged_step_that_others_have_costs_nothing_that_was_accepted() {
                 assert_eq!(given.len(), usize::from(epoch < 6), "what is in the step of epoch {epoch}");
             }
             // It crashed when it had begun to store the step that another one gave it.
-            let mean = learner.decode_mean(&mean).unwrap();
-            run.journal.write_mean(3, 7, &mean).await.unwrap();
-            learner.step(&record, &mean);
+            let mean = learner.decode_mean(mean.clone()).await.unwrap();
+            run.journal.write_mean(3, 7, &Arc::new(mean.clone())).await.unwrap();
+            step(&mut learner, Some(&record), &mean).await;
         }
         let (mut learner, _) = run.recover_both().await.unwrap();
-        let values = learner.decode_mean(&mean).unwrap();
+        let values = learner.decode_mean(mean.clone()).await.unwrap();
         step_of_several(&run, &mut learner, &record, &values).await;
         // What is behind that step it can repeat itself.
         let (learner, round) = run.recover_both().await.unwrap();
-        assert_eq!(learner.checkpoint().unwrap(), want.checkpoint().unwrap());
+        assert_eq!(learner.checkpoint().await.unwrap(), want.checkpoint().await.unwrap());
         assert_eq!((round.n_samples(), learner.is_behind()), (64, false));
         assert!(run.storage.list(&ObjectPath::from("journal/corrupt")).await.unwrap().is_empty());
     }

@@ -205,7 +205,7 @@ impl SimulatedBackbone {
         let access = Access { gate, authority: None, remote_authority: None, here: beside.key.public() };
         let description = Arc::new(config.describe(manifest.clone(), access.describe()).unwrap());
         let listening = BackboneAddresses { run_id: RUN.to_owned(), operator: None, addresses: Vec::new() };
-        let (outputs, state, status) = outputs(&learner, &description, &listening, None).unwrap();
+        let (outputs, state, status) = outputs(&learner, &description, &listening, None).await.unwrap();
         let metrics = Metrics::new(status, Some(storing.disk_space.clone()));
         let ledger = SharedLedger::restore(manifest, &storing.journal, learner.epoch()).await;
         let (events, heard) = mpsc::channel(EVENTS_MAX);
@@ -298,7 +298,7 @@ impl SimulatedBackbone {
         let room = DiskSpace::new(self.storage.clone(), self.storage.clone(), 0);
         let storing = CoreStorage { journal, checkpoints, disk_space: room, checkpoint_every_epochs: 1 };
         let (learner, round) = recover(&self.config, &self.layout, &storing).await;
-        let again = learner.publish().unwrap();
+        let again = learner.publish(learner.epoch()).await.unwrap();
         assert_eq!(again.header, self.state.borrow().header, "{of}: a restart has another model");
         assert_eq!(round.n_samples(), n_open, "{of}: a restart has other samples of the open step");
         counted

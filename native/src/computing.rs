@@ -1,0 +1,50 @@
+//! Computing beside the async threads, which have to answer: steps, hashes and encodings of large models.
+//!
+//! What takes less than a millisecond is computed at once. So nothing about a small model depends on threads, and the
+//! simulations of one are the same each time.
+
+use tracing::Span;
+
+/// Bytes that are computed with at once.
+pub const AT_ONCE_BYTES_MAX: usize = 64 * 1024;
+
+/// Computes on a thread for it, or at once where it is about no more than [`AT_ONCE_BYTES_MAX`]. A panic goes on to the
+/// caller.
+///
+/// Work that has begun goes on to its end, also where the caller stops waiting for it.
+pub async fn compute<T: Send + 'static>(n_bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
+    if n_bytes <= AT_ONCE_BYTES_MAX {
+        return work();
+    }
+    let span = Span::current();
+    match tokio::task::spawn_blocking(move || span.in_scope(work)).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime ends, and with it the task that waits here.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_large_leaves_the_thread_and_what_is_small_stays() {
+        let here = std::thread::current().id();
+        let thread = || std::thread::current().id();
+        assert_eq!(compute(AT_ONCE_BYTES_MAX, thread).await, here);
+        assert_ne!(compute(AT_ONCE_BYTES_MAX + 1, thread).await, here);
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_that_of_who_asked() {
+        let asked = tokio::spawn(compute(AT_ONCE_BYTES_MAX + 1, || panic!("gone")));
+        let panic = asked.await.unwrap_err().into_panic();
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"gone"));
+    }
+}
