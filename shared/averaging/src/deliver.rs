@@ -11,7 +11,7 @@ use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use futures::{FutureExt, SinkExt, StreamExt};
 
 use crate::context::RoundContext;
-use crate::platform::{self, Platform};
+use crate::platform::{self, OpenError, Platform};
 
 /// Why a reducer gave no average.
 #[derive(Debug, thiserror::Error)]
@@ -19,7 +19,7 @@ pub(crate) enum DeliverError {
     #[error("this part has no standby reducer")]
     NoReducer,
     #[error("the reducer cannot be reached: {0}")]
-    Unreachable(String),
+    Unreachable(#[source] OpenError),
     #[error("the reducer was silent for {} s", .0.as_secs_f32())]
     Silent(Duration),
     #[error(transparent)]

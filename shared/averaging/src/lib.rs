@@ -33,6 +33,6 @@ pub use config::{AveragingConfig, ConfigError};
 pub use grid::{GridError, GridRounds, PartialMean};
 pub use in_flight::in_flight;
 pub use outcome::{Averaged, Fault, PartOutcome};
-pub use platform::Platform;
+pub use platform::{OpenError, Platform};
 pub use registry::{PARKED_MAX, RoundRegistry};
 pub use round::AverageError;
