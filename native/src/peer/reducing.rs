@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use barnraise_averaging::{AverageError, AveragingConfig, PartOutcome, RoundRegistry};
+use barnraise_averaging::{AverageError, AveragingConfig, PartError, PartOutcome, RoundRegistry};
 use barnraise_protocol::ConversationError;
 use barnraise_protocol::average;
 use barnraise_protocol::framing;
@@ -82,7 +82,9 @@ enum RoundError {
     #[error("this machine is to give more than it offered")]
     Role,
     #[error("its part was not averaged: {0}")]
-    NotAveraged(String),
+    NotAveraged(PartError),
+    #[error("it has no part")]
+    NoPart,
 }
 
 /// The reducer of this machine. Cheap to clone.
@@ -346,7 +348,8 @@ impl ReducerConnection {
                 tracing::info!(n_samples, n_bytes = averaged.n_bytes_received, "averaged a part");
                 Ok(averaged.n_bytes_received)
             }
-            other => Err(RoundError::NotAveraged(format!("{other:?}"))),
+            Some(PartOutcome::NotAveraged { error }) => Err(RoundError::NotAveraged(error.clone())),
+            Some(PartOutcome::None) | None => Err(RoundError::NoPart),
         }
     }
 }

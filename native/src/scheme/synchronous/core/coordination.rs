@@ -408,25 +408,25 @@ impl Core {
         }
         self.metrics.on_failure_rate(coordination.update_failure_rate(proposal, &averaged));
         for fault in faults(&averaged) {
-            let (peer, why) = (name(&fault.peer), &fault.why);
-            tracing::warn!(peer, part = fault.part, why, "this aggregator's values did not count");
+            let (peer, error) = (name(&fault.peer), &fault.error);
+            tracing::warn!(peer, part = fault.part, %error, "this aggregator's values did not count");
         }
         let averaged = match averaged {
             Ok(averaged) if averaged.is_complete() => averaged,
             Ok(averaged) => {
-                let why: Vec<&str> = averaged.not_averaged().collect();
+                let errors: Vec<String> = averaged.not_averaged().map(ToString::to_string).collect();
                 self.metrics.on_averaged("incomplete");
-                tracing::warn!(epoch = proposal.model.epoch, ?why, "not all parts were averaged");
+                tracing::warn!(epoch = proposal.model.epoch, ?errors, "not all parts were averaged");
                 coordination.matchmaking.on_failed(now);
                 return Ok(());
             }
             Err(AveragingError::Grid(GridError::PartialMean(why))) => {
-                let PartialMean { round, why, .. } = *why;
+                let PartialMean { round, reason, .. } = *why;
                 self.metrics.on_averaged("incomplete");
                 tracing::warn!(
                     epoch = proposal.model.epoch,
                     round,
-                    why,
+                    %reason,
                     "other aggregators may have the mean of all groups"
                 );
                 coordination.matchmaking.on_partial_mean(now, now + deadline);
