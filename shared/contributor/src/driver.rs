@@ -26,9 +26,9 @@ use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
 use barnraise_protocol::state::{EpochParameters, PartialState};
 use barnraise_swarm::Moment;
-use barnraise_swarm::activity::{Activity, Contribution};
+use barnraise_swarm::activity::{Activity, Contribution, Interruption};
 use barnraise_swarm::compression::Compressor;
-use barnraise_swarm::contributor::{Contributor, GONE_SILENT, STOP_TIMEOUT};
+use barnraise_swarm::contributor::{Contributor, STOP_TIMEOUT};
 use barnraise_swarm::pacing::{Pacer, PassTime};
 use barnraise_swarm::rhythm::OWN_STALL_MIN;
 use barnraise_swarm::samples::SampleStream;
@@ -382,7 +382,7 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
         let message = match message {
             Ok(message) => message,
             Err(error) => {
-                self.disconnect(error.to_string());
+                self.disconnect(Interruption::other(error));
                 return;
             }
         };
@@ -443,12 +443,12 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
             self.contributor.on_partial_message(now);
         }
         if self.contributor.is_silent(now) {
-            self.disconnect(GONE_SILENT.to_owned());
+            self.disconnect(Interruption::Silent);
         }
     }
 
     /// The connection failed.
-    fn disconnect(&mut self, reason: String) {
+    fn disconnect(&mut self, reason: Interruption) {
         self.drop_link();
         self.contributor.on_disconnected(self.platform.now(), reason);
     }
@@ -475,11 +475,11 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
     }
 
     /// Ends contributing, for a reason that a retry cannot fix.
-    fn give_up(&mut self, reason: &str) {
-        self.end_as(Activity::Broken { reason: reason.to_owned() }, reason);
+    fn give_up(&mut self, reason: Interruption) {
+        self.end_as(&reason.clone(), Activity::Broken { reason });
     }
 
-    fn end_as(&mut self, end: Activity, reason: &str) {
+    fn end_as(&mut self, reason: &Interruption, end: Activity) {
         self.fatal_error = Some(end);
         self.drop_link();
         let now = self.platform.now();

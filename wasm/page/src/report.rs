@@ -240,7 +240,7 @@ pub(crate) fn transports(page: &PageState) -> Vec<ReportLine> {
     let mut lines: Vec<ReportLine> =
         preflight.transports().map(|(transport, outcome)| transport_line(page, transport, outcome)).collect();
     if let Activity::Reconnecting { reason, .. } = &page.activity {
-        let text = format!("The connection was lost: {}.", format::reason(reason));
+        let text = format!("The connection was lost: {}.", format::reason(&reason.to_string()));
         lines.push(ReportLine::new("fails", text));
     }
     let is_lost = |outcome: &TransportOutcome| {

@@ -22,8 +22,8 @@ mod tabs;
 mod text;
 
 use barnraise_messages::{
-    Activity, CheckOutcome, Contribution, ContributorEvent, DeviceChange, DeviceChoice, PacingSettings,
-    PageToPeer, PeerToPage, TransportKind,
+    Activity, CheckOutcome, Contribution, ContributorEvent, DeviceChange, DeviceChoice, Interruption,
+    PacingSettings, PageToPeer, PeerToPage, TransportKind,
 };
 use barnraise_protocol::api::{Contributions, DeviceCount, LiveProgress, Models, RunStatus};
 use barnraise_protocol::contribute::{DeviceKind, RunProgress};
@@ -419,10 +419,10 @@ impl PageState {
             ContributorEvent::Described(_) | ContributorEvent::Receipt(_) => {}
             ContributorEvent::Activity(activity) => {
                 let is_broken = matches!(activity, Activity::NotAdmitted { .. } | Activity::Broken { .. });
-                if let Activity::Reconnecting { reason, .. } | Activity::Broken { reason } = &activity
-                    && parts::is_older_than_run(reason)
+                if let Activity::Reconnecting { reason: Interruption::OlderThanRun(versions), .. }
+                | Activity::Broken { reason: Interruption::OlderThanRun(versions) } = &activity
                 {
-                    let actions = self.on_older_here(reason, is_broken);
+                    let actions = self.on_older_here(versions, is_broken);
                     if !actions.is_empty() {
                         self.activity = activity;
                         return actions;

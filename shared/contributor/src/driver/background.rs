@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_protocol::dataset::{LabelledImages, Samples};
+use barnraise_swarm::activity::Interruption;
 use futures::FutureExt;
 
 use super::{ComputeKind, Driver, RunContext};
@@ -32,7 +33,7 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
         self.requests.push_back(request);
     }
 
-    pub(super) fn fail_requests(&mut self, reason: &str) {
+    pub(super) fn fail_requests(&mut self, reason: &Interruption) {
         let requests = std::mem::take(&mut self.requests);
         for request in requests {
             match request {
@@ -101,13 +102,13 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
         }
     }
 
-    pub(super) fn on_gallery_failed(&mut self, reason: &str) {
+    pub(super) fn on_gallery_failed(&mut self, reason: &Interruption) {
         self.requests.retain(|request| *request != BackgroundRequest::Gallery);
         self.deny_gallery(reason);
     }
 
-    fn deny_gallery(&mut self, reason: &str) {
-        (self.events)(ContributorEvent::NoGallery { reason: reason.to_owned() });
+    fn deny_gallery(&mut self, reason: impl ToString) {
+        (self.events)(ContributorEvent::NoGallery { reason: reason.to_string() });
     }
 
     /// Whether the parameters are fresh. While contributing, the state machine keeps them up to date.

@@ -103,7 +103,7 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
                 let left = retry_at.saturating_sub(now).as_millis();
                 let left = u32::try_from(left).unwrap_or(u32::MAX - COUNTDOWN_STEP_MS);
                 let retry_in_ms = left.div_ceil(COUNTDOWN_STEP_MS) * COUNTDOWN_STEP_MS;
-                return Activity::Reconnecting { retry_in_ms, reason: reason.to_owned() };
+                return Activity::Reconnecting { retry_in_ms, reason: reason.clone() };
             }
             Some((_, None)) => return Activity::Connecting,
             None => {}

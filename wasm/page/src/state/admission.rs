@@ -1,6 +1,6 @@
 //! Whether this tab may take part in the run, as far as it can know before it asks.
 
-use barnraise_messages::Activity;
+use barnraise_messages::{Activity, Interruption};
 use barnraise_protocol::access::AccessMode;
 
 use super::{PageAction, PageState};
@@ -116,7 +116,7 @@ mod tests {
     }
 
     fn refused(page: &mut PageState, reason: &str) {
-        let refused = Activity::NotAdmitted { reason: reason.into() };
+        let refused = Activity::NotAdmitted { reason: Interruption::other(reason) };
         page.on_event(1.0, PageEvent::FromPeer(PeerToPage::Told(ContributorEvent::Activity(refused))));
     }
 
