@@ -1,6 +1,6 @@
 //! Whether this tab may take part in the run, as far as it can know before it asks.
 
-use barnraise_messages::{Activity, Interruption};
+use barnraise_messages::Activity;
 use barnraise_protocol::access::AccessMode;
 
 use super::{PageAction, PageState};
@@ -83,6 +83,7 @@ impl PageState {
 
 #[cfg(test)]
 mod tests {
+    use barnraise_messages::Interruption;
     use barnraise_messages::{ContributorEvent, PageToPeer, PeerToPage};
     use barnraise_protocol::contribute::DeviceKind;
 
