@@ -28,7 +28,9 @@ impl Core {
         if header.before != own.hash || header.epoch != own.epoch {
             return Ok(Err(format!("a step of epoch {} is of another model", header.epoch)));
         }
+        self.round.hold();
         let Some(mean) = self.beside(self.learner.decode_mean(mean)).await else {
+            self.round.release(self.now());
             return Ok(Err("the step does not fit the model, or is not finite".into()));
         };
         let StepHeader { epoch, before, nonce, n_samples, loss, members, .. } = header;
