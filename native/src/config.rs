@@ -51,7 +51,7 @@ pub use self::aggregators::{AggregatorsSection, ReducersAllowed};
 pub use self::bound::BindError;
 pub use self::contributions::ContributionsSection;
 pub use self::conversations::ConversationsSection;
-pub use self::link_speed::LinkSpeed;
+pub use self::link_speed::{LinkSpeed, LinkSpeedError};
 pub use self::local_steps::LocalStepsSection;
 pub use self::recomputation::RecomputationSection;
 pub use self::scheme::{SchemeSection, SynchronousSection};

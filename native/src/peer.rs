@@ -28,7 +28,7 @@ use barnraise_contributor::{
 };
 use barnraise_learning::{ComputeDevice, DeviceChoice, open_device};
 use barnraise_protocol::Sha256Hash;
-use barnraise_swarm::activity::{Activity, Contribution};
+use barnraise_swarm::activity::{Activity, Contribution, Interruption};
 use barnraise_swarm::backoff::Backoff;
 use barnraise_swarm::pacing::PacingSettings;
 use bytesize::ByteSize;
@@ -181,8 +181,8 @@ async fn contribute_to(
     let on_event = |event: ContributorEvent| match event {
         ContributorEvent::Refused { refusal } => tracing::warn!(%refusal, "while contributing"),
         ContributorEvent::Failed { message } => tracing::warn!(message, "while contributing"),
-        ContributorEvent::Activity(Activity::Broken { reason }) => {
-            tracing::error!(reason, "while contributing");
+        ContributorEvent::Activity(Activity::NotAdmitted { reason } | Activity::Broken { reason }) => {
+            tracing::error!(%reason, "while contributing");
         }
         _ => {}
     };
@@ -244,7 +244,7 @@ struct StopRule {
     commands: mpsc::Sender<ContributorCommand>,
     samples: Option<u64>,
     was_described: bool,
-    failure: Option<String>,
+    failure: Option<Interruption>,
 }
 
 impl StopRule {
@@ -252,7 +252,9 @@ impl StopRule {
     fn on_event(&mut self, event: &ContributorEvent, is_mistake: bool) {
         match event {
             ContributorEvent::Described(_) => self.was_described = true,
-            ContributorEvent::Activity(Activity::Broken { reason }) => self.fail(reason.clone()),
+            ContributorEvent::Activity(Activity::NotAdmitted { reason } | Activity::Broken { reason }) => {
+                self.fail(reason.clone());
+            }
             // A user who mistyped the address should not wait for ever.
             ContributorEvent::Activity(Activity::Reconnecting { reason, .. })
                 if is_mistake && !self.was_described =>
@@ -268,7 +270,7 @@ impl StopRule {
         }
     }
 
-    fn fail(&mut self, reason: String) {
+    fn fail(&mut self, reason: Interruption) {
         self.failure.get_or_insert(reason);
         self.commands.close_channel();
     }
@@ -306,7 +308,10 @@ mod tests {
     }
 
     fn reconnecting() -> ContributorEvent {
-        ContributorEvent::Activity(Activity::Reconnecting { retry_in_ms: 1000, reason: "refused".into() })
+        ContributorEvent::Activity(Activity::Reconnecting {
+            retry_in_ms: 1000,
+            reason: Interruption::other("refused"),
+        })
     }
 
     #[test]
@@ -316,7 +321,7 @@ mod tests {
         assert!(!watch.commands.is_closed() && watch.failure.is_none(), "its network may come up later");
         watch.on_event(&reconnecting(), true);
         assert!(watch.commands.is_closed());
-        assert_eq!(watch.failure.as_deref(), Some("refused"));
+        assert_eq!(watch.failure, Some(Interruption::other("refused")));
     }
 
     /// With ids from the clock, two processes that begin in the same microsecond would collide, as would one that begins
@@ -338,9 +343,9 @@ mod tests {
         // A proxy may say anything while the run is away.
         watch.on_event(&reconnecting(), true);
         assert!(!watch.commands.is_closed() && watch.failure.is_none());
-        watch.on_event(&ContributorEvent::Activity(Activity::Broken { reason: "version".into() }), false);
+        watch.on_event(&ContributorEvent::Activity(Activity::Broken { reason: Interruption::Silent }), false);
         assert!(watch.commands.is_closed());
-        assert_eq!(watch.failure.as_deref(), Some("version"));
+        assert_eq!(watch.failure, Some(Interruption::Silent));
     }
 
     #[test]

@@ -162,8 +162,11 @@ impl Process {
     ) -> impl Future<Output = anyhow::Result<()>> + use<> {
         let (site, mut is_open) = (self.site.clone(), self.is_open.subscribe());
         let starting = Arc::clone(&self.starting);
-        let around =
-            RunSurroundings { page: self.page.clone(), contributor: peer::run_local_contributor, shutdown: stop };
+        let around = RunSurroundings {
+            page: self.page.clone(),
+            contributor: peer::run_local_contributor,
+            shutdown: stop,
+        };
         async move {
             let id = config.run.id.clone();
             let turn = starting.acquire_owned().await?;

@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use self::sealed::SealError;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
@@ -105,6 +106,36 @@ pub enum StorageError {
         /// Peer id of this backbone.
         here: String,
     },
+}
+
+/// Why a stored object cannot be used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Damage {
+    /// Its envelope or its content.
+    #[error(transparent)]
+    Seal(#[from] SealError),
+    /// Larger than any that is written.
+    #[error("it has {got} bytes, at most {max} are read")]
+    TooLarge {
+        /// The reader's limit.
+        max: u64,
+        /// Its size.
+        got: u64,
+    },
+    /// In the folder of another epoch.
+    #[error("it is of epoch {got}, its folder is of epoch {want}")]
+    Epoch {
+        /// Of the folder.
+        want: u64,
+        /// Of the object.
+        got: u64,
+    },
+    /// Shorter than its header says.
+    #[error("its list of samples is cut")]
+    SamplesCut,
+    /// Deleted meanwhile.
+    #[error("it vanished while it was read")]
+    Vanished,
 }
 
 impl StorageError {

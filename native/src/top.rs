@@ -4,6 +4,7 @@
 //! one bounded channel; the main thread draws and reads the keys. Nothing here changes a run.
 
 mod ask;
+mod error;
 mod metrics;
 mod state;
 mod view;

@@ -7,7 +7,7 @@ use barnraise_protocol::contribute::{
     self, BackboneToContributor, ContributorToBackbone, DeviceKind, Join, Report,
 };
 use barnraise_protocol::framing;
-use barnraise_protocol::gradient::{self, ContributionRefusal, Offer, PreparedContribution};
+use barnraise_protocol::gradient::{self, ContributionRefusal, Offer, OfferStage, PreparedContribution};
 use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_protocol::shard::{self, ShardId};
@@ -178,8 +178,26 @@ impl TestClient {
         &self,
         prepared: &PreparedContribution,
     ) -> Result<Result<SignedReceipt, ContributionRefusal>> {
+        Ok(self.offer_and_watch(prepared).await?.0)
+    }
+
+    /// Likewise; also returns what is left of the peer's probation, if the contribution was recomputed before it counted.
+    ///
+    /// # Errors
+    /// Where no answer comes.
+    pub async fn offer_and_watch(
+        &self,
+        prepared: &PreparedContribution,
+    ) -> Result<(Result<SignedReceipt, ContributionRefusal>, Option<u32>)> {
         let mut stream = self.open(gradient::PROTOCOL).await?;
-        Ok(within("offer", gradient::offer(&mut stream, prepared, |_| {})).await??)
+        let mut checking = None;
+        let on_stage = |stage| {
+            if let OfferStage::Checking(n_left) = stage {
+                checking = Some(n_left);
+            }
+        };
+        let answer = within("offer", gradient::offer(&mut stream, prepared, on_stage)).await??;
+        Ok((answer, checking))
     }
 }
 

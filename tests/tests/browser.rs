@@ -24,6 +24,8 @@ mod limits;
 mod looks;
 #[path = "browser/moved.rs"]
 mod moved;
+#[path = "browser/newcomer.rs"]
+mod newcomer;
 #[path = "browser/offline.rs"]
 mod offline;
 #[path = "browser/preflight.rs"]

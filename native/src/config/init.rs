@@ -31,6 +31,23 @@ pub struct InitArgs {
     pub file: PathBuf,
 }
 
+/// Why an answer cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum AnswerError {
+    #[error("`open`, `invitation` or `room` is wanted")]
+    Mode,
+    #[error("{path}: {source}")]
+    File { path: String, source: io::Error },
+    #[error("{path} is not a file")]
+    NotAFile { path: String },
+    #[error("an address such as https://run.example.org is wanted: {0}")]
+    Address(#[from] url::ParseError),
+    #[error("an address without a path is wanted, such as https://run.example.org")]
+    AddressPath,
+    #[error("an https:// address is wanted: browsers train over HTTPS, or on this machine")]
+    Scheme,
+}
+
 /// Who may take part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
@@ -71,7 +88,7 @@ pub fn run(args: &InitArgs, input: &mut dyn BufRead, output: &mut dyn Write) -> 
         "open" => Ok(Mode::Open),
         "invitation" => Ok(Mode::Invitation),
         "room" => Ok(Mode::Room),
-        _ => Err("`open`, `invitation` or `room` is wanted".into()),
+        _ => Err(AnswerError::Mode),
     })?;
     let at = "At which address do visitors open the page? `here` for this machine only, or such as https://run.example.org";
     let page = ask(input, output, at, "here", page_address)?;
@@ -100,7 +117,7 @@ fn ask<T>(
     output: &mut dyn Write,
     question: &str,
     default: &str,
-    read: impl Fn(&str) -> Result<T, String>,
+    read: impl Fn(&str) -> Result<T, AnswerError>,
 ) -> anyhow::Result<T> {
     let mut reason = String::new();
     for _ in 0..ATTEMPTS_MAX {
@@ -114,36 +131,37 @@ fn ask<T>(
         let answer = Some(line.trim()).filter(|answer| !answer.is_empty()).unwrap_or(default);
         match read(answer) {
             Ok(read) => return Ok(read),
-            Err(why) => reason = why,
+            Err(error) => reason = error.to_string(),
         }
         writeln!(output, "  {reason}")?;
     }
     bail!("no answer to “{question}” that can be used: {reason}")
 }
 
-fn text_files(answer: &str) -> Result<Vec<PathBuf>, String> {
+fn text_files(answer: &str) -> Result<Vec<PathBuf>, AnswerError> {
     if answer == GARMENTS {
         return Ok(Vec::new());
     }
-    let paths = answer.split_whitespace().map(|path| match std::fs::metadata(path) {
-        Ok(found) if found.is_file() => std::path::absolute(path).map_err(|error| format!("{path}: {error}")),
-        Ok(_) => Err(format!("{path} is not a file")),
-        Err(error) => Err(format!("{path}: {error}")),
+    let paths = answer.split_whitespace().map(|path| {
+        let failed = |source| AnswerError::File { path: path.to_owned(), source };
+        match std::fs::metadata(path).map_err(failed)?.is_file() {
+            true => std::path::absolute(path).map_err(failed),
+            false => Err(AnswerError::NotAFile { path: path.to_owned() }),
+        }
     });
     paths.collect()
 }
 
-fn page_address(answer: &str) -> Result<Option<Url>, String> {
+fn page_address(answer: &str) -> Result<Option<Url>, AnswerError> {
     if answer == "here" {
         return Ok(None);
     }
-    let url = Url::parse(answer)
-        .map_err(|error| format!("an address such as https://run.example.org is wanted: {error}"))?;
+    let url = Url::parse(answer)?;
     let is_plain = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
     match (url.scheme(), url.host_str()) {
         ("https", Some(_)) if is_plain => Ok(Some(url)),
-        ("https", _) => Err("an address without a path is wanted, such as https://run.example.org".into()),
-        _ => Err("an https:// address is wanted: browsers train over HTTPS, or on this machine".into()),
+        ("https", _) => Err(AnswerError::AddressPath),
+        _ => Err(AnswerError::Scheme),
     }
 }
 

@@ -24,16 +24,24 @@ impl LinkSpeed {
     pub const UNMEASURED: ByteSize = ByteSize::mib(12);
 }
 
+/// A text that is no speed.
+#[derive(Debug, thiserror::Error)]
+#[error("want \"{AUTO}\" or a size such as \"12 MiB\", got {got:?}: {reason}")]
+pub struct LinkSpeedError {
+    got: String,
+    /// In the words of `bytesize`, which has no other error.
+    reason: String,
+}
+
 impl FromStr for LinkSpeed {
-    type Err = String;
+    type Err = LinkSpeedError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text == AUTO {
             return Ok(Self::Auto);
         }
-        let wanted =
-            |error: String| format!("want \"{AUTO}\" or a size such as \"12 MiB\", got {text:?}: {error}");
-        text.parse::<ByteSize>().map(Self::Fixed).map_err(wanted)
+        let speed = text.parse::<ByteSize>().map(Self::Fixed);
+        speed.map_err(|reason| LinkSpeedError { got: text.to_owned(), reason })
     }
 }
 

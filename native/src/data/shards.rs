@@ -208,16 +208,28 @@ async fn read_manifest(storage: &Storage, path: &ObjectPath) -> Result<Option<Ma
         }
         Err(error) => return Err(error.into()),
     };
-    let manifest: Result<Manifest, String> = serde_json::from_slice(&bytes)
-        .map_err(|error| error.to_string())
-        .and_then(|manifest: Manifest| manifest.validate().map(|()| manifest).map_err(|e| e.to_string()));
-    match manifest {
+    match parse_manifest(&bytes) {
         Ok(manifest) => Ok(Some(manifest)),
         Err(error) => {
             tracing::warn!(%path, %error, "manifest is not usable, making it again");
             Ok(None)
         }
     }
+}
+
+/// Why a stored manifest is made again.
+#[derive(Debug, thiserror::Error)]
+enum ManifestError {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Invalid(#[from] DatasetError),
+}
+
+fn parse_manifest(bytes: &[u8]) -> Result<Manifest, ManifestError> {
+    let manifest: Manifest = serde_json::from_slice(bytes)?;
+    manifest.validate()?;
+    Ok(manifest)
 }
 
 /// The training shards in order, then the gallery.

@@ -3,32 +3,17 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use barnraise_averaging::Platform;
+use barnraise_averaging::{OpenError, Platform};
 use barnraise_protocol::average::PROTOCOL;
-use barnraise_relay::{Node, NodeError};
+use barnraise_relay::Node;
 use barnraise_swarm::bandwidth::Bytes;
 use barnraise_swarm::{Moment, PeerKey};
 use libp2p::{Multiaddr, PeerId, Stream};
 
 use super::speed::SpeedMeter;
 
-/// Why no stream to a member of an averaging can be opened.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum MemberError {
-    /// It is blocked, revoked or convicted.
-    #[error("this peer takes no part here")]
-    Excluded,
-    /// A relay would carry the traffic of the averaging.
-    #[error("it can be reached through a relay only")]
-    Relayed,
-    /// The peer cannot be reached.
-    #[error(transparent)]
-    Node(#[from] NodeError),
-}
-
 /// Where a peer listens, if it may have to be dialled; or why it is not opened a stream to.
-pub(crate) type PeerAddresses =
-    Arc<dyn Fn(PeerId) -> Result<Option<Vec<Vec<u8>>>, MemberError> + Send + Sync>;
+pub(crate) type PeerAddresses = Arc<dyn Fn(PeerId) -> Result<Option<Vec<Vec<u8>>>, OpenError> + Send + Sync>;
 
 /// Clock and network of an averaging over a libp2p node.
 #[derive(Clone)]
@@ -58,22 +43,22 @@ impl NodePlatform {
     }
 
     /// Connects to such a peer; not over a relay, which would carry its traffic.
-    async fn dial(&self, peer: PeerId, addresses: Vec<Multiaddr>) -> Result<(), MemberError> {
-        self.node.dial_peer(peer, addresses).await?;
-        let path = self.node.path(peer).await?;
+    async fn dial(&self, peer: PeerId, addresses: Vec<Multiaddr>) -> Result<(), OpenError> {
+        self.node.dial_peer(peer, addresses).await.map_err(OpenError::network)?;
+        let path = self.node.path(peer).await.map_err(OpenError::network)?;
         match path.is_some_and(|path| path.is_relayed()) {
-            true => Err(MemberError::Relayed),
+            true => Err(OpenError::Relayed),
             false => Ok(()),
         }
     }
 
-    async fn stream(&self, peer: PeerId) -> Result<Stream, MemberError> {
+    async fn stream(&self, peer: PeerId) -> Result<Stream, OpenError> {
         let known = self.addresses.as_ref().map(|addresses| addresses(peer));
         if let Some(named) = known.transpose()?.flatten() {
             let addresses = self.node.within_reach(&named).await.into_iter();
             self.dial(peer, addresses.filter_map(|address| address.with_p2p(peer).ok()).collect()).await?;
         }
-        Ok(self.node.open(peer, PROTOCOL).await?)
+        self.node.open(peer, PROTOCOL).await.map_err(OpenError::network)
     }
 }
 
@@ -91,9 +76,9 @@ impl Platform for NodePlatform {
         }
     }
 
-    async fn open(&self, peer: &PeerKey) -> Result<Stream, String> {
-        let peer = PeerId::from_bytes(&peer.0).map_err(|error| error.to_string())?;
-        self.stream(peer).await.map_err(|error| error.to_string())
+    async fn open(&self, peer: &PeerKey) -> Result<Stream, OpenError> {
+        let peer = PeerId::from_bytes(&peer.0).map_err(OpenError::network)?;
+        self.stream(peer).await
     }
 
     fn on_moved(&self, bytes: Bytes) {

@@ -12,7 +12,7 @@ use clap::Args;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 
-use crate::config::{Device, LinkSpeed, Precision};
+use crate::config::{Device, LinkSpeed, LinkSpeedError, Precision};
 
 /// `barnraise join`
 #[derive(Debug, Args)]
@@ -91,8 +91,11 @@ enum OptionError {
     Percent(String),
     #[error(transparent)]
     Duty(#[from] DutyError),
+    /// In the words of `bytesize`, which has no other error.
     #[error("{0}")]
     Size(String),
+    #[error(transparent)]
+    LinkSpeed(#[from] LinkSpeedError),
     #[error("want 0 or {SHARE_MIN} at least, got {0}")]
     Share(ByteSize),
     #[error("want {SHARE_MIN} at least, got {0}")]
@@ -113,7 +116,7 @@ fn share(text: &str) -> Result<ByteSize, OptionError> {
 }
 
 fn speed(text: &str) -> Result<LinkSpeed, OptionError> {
-    let speed: LinkSpeed = text.parse().map_err(OptionError::Size)?;
+    let speed: LinkSpeed = text.parse()?;
     match speed {
         LinkSpeed::Fixed(speed) if speed < SHARE_MIN => Err(OptionError::Speed(speed)),
         speed => Ok(speed),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use barnraise_contributor::ContributorEvent;
 use barnraise_protocol::contribute::RunProgress;
 use barnraise_swarm::Moment;
-use barnraise_swarm::activity::{Activity, Contribution};
+use barnraise_swarm::activity::{Activity, Contribution, Interruption};
 use barnraise_swarm::shards::ShardTraffic;
 use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -37,7 +37,7 @@ struct DisplayState {
     reduced: Option<(u64, u64)>,
     line_at: Option<Moment>,
     /// Why there is no connection, as it was printed: an outage is printed once for each reason.
-    lost: Option<String>,
+    lost: Option<Interruption>,
 }
 
 impl Default for Display {
@@ -91,7 +91,8 @@ impl Display {
             | ContributorEvent::Progress(_) => self.update(event, now),
             ContributorEvent::Receipt(_)
             | ContributorEvent::Prediction { .. }
-            | ContributorEvent::Gallery { .. } => {}
+            | ContributorEvent::Gallery { .. }
+            | ContributorEvent::NoGallery { .. } => {}
         }
     }
 
@@ -211,7 +212,7 @@ fn kind(activity: &Activity) -> u8 {
         | Activity::WaitingForOthers { .. } => 3,
         Activity::BeingChecked { .. } => 7,
         Activity::Stopping => 4,
-        Activity::Broken { .. } => 5,
+        Activity::NotAdmitted { .. } | Activity::Broken { .. } => 5,
     }
 }
 
@@ -243,7 +244,7 @@ fn sentence(activity: &Activity) -> String {
         ),
         Activity::WaitingForOthers { epoch } => format!("Epoch {epoch} is done here; waiting for the others"),
         Activity::Stopping => "Delivering what is finished".to_owned(),
-        Activity::Broken { reason } => format!("Cannot go on: {reason}"),
+        Activity::NotAdmitted { reason } | Activity::Broken { reason } => format!("Cannot go on: {reason}"),
     }
 }
 
@@ -311,7 +312,7 @@ mod tests {
         assert!(take(Activity::FetchingModel { bytes: 1, bytes_total: 2 }));
         assert!(!take(Activity::Training { epoch: 1 }));
         assert!(!take(Activity::WaitingForOthers { epoch: 1 }));
-        let lost = |retry_in_ms| Activity::Reconnecting { retry_in_ms, reason: "cut".into() };
+        let lost = |retry_in_ms| Activity::Reconnecting { retry_in_ms, reason: Interruption::Silent };
         assert!(take(lost(2000)));
         assert!(!take(lost(1000)));
     }
@@ -325,7 +326,8 @@ mod tests {
                 lines.push(shown.written_line());
             }
         };
-        let lost = |reason: &str| Activity::Reconnecting { retry_in_ms: 1000, reason: reason.into() };
+        let lost =
+            |reason: &str| Activity::Reconnecting { retry_in_ms: 1000, reason: Interruption::other(reason) };
         for _ in 0..100 {
             happen(Activity::Connecting);
             happen(lost("no such host"));

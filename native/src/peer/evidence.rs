@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use barnraise_contributor::Platform;
 use barnraise_learning::{DeviceChoice, open_device};
 use barnraise_protocol::evidence::{self, Evidence, EvidenceEntry};
@@ -13,7 +13,7 @@ use super::args::{CACHE_SIZE_DEFAULT, EvidenceArgs};
 use super::cache::ShardCache;
 use super::platform::NativePlatform;
 use super::shard_folder;
-use crate::scheme::synchronous::recomputation::Recomputer;
+use crate::scheme::synchronous::recomputation::{RecomputationError, Recomputer, ShardSourceError};
 
 /// Largest piece of evidence that is fetched.
 const EVIDENCE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
@@ -26,8 +26,8 @@ pub async fn check(args: EvidenceArgs) -> anyhow::Result<String> {
     let device = open_device(DeviceChoice::from(args.device)).await?;
     let cache = ShardCache::new(shard_folder(), CACHE_SIZE_DEFAULT.as_u64());
     let platform = NativePlatform::new(args.address.address, args.run, Keypair::generate_ed25519(), cache);
-    platform.connect().await.map_err(|reason| anyhow!(reason))?;
-    let mut stream = platform.open(evidence::PROTOCOL).await.map_err(|reason| anyhow!(reason))?;
+    platform.connect().await?;
+    let mut stream = platform.open(evidence::PROTOCOL).await?;
     let listed = evidence::list(&mut stream).await?;
     let mut said = String::new();
     if listed.is_empty() {
@@ -56,8 +56,8 @@ async fn verdict(
     let run = &evidence.header.run;
     let shard = async |index: u32| shard_of(platform, evidence, index).await;
     let recomputed = match Recomputer::new(run, device, tolerance) {
-        Ok(mut recomputer) => recomputer.recompute(evidence, shard).await.map_err(|error| error.to_string()),
-        Err(error) => Err(error.to_string()),
+        Ok(mut recomputer) => recomputer.recompute(evidence, shard).await,
+        Err(error) => Err(RecomputationError::from(error)),
     };
     let offer = &evidence.header.offer;
     let what = format!(
@@ -70,20 +70,23 @@ async fn verdict(
             let so = if difference.is_wrong() { "is not" } else { "is" };
             format!("{what} {so} the gradient of its samples (distance {distance:.4}, up to {allowed:.4} is)")
         }
-        Err(reason) => format!("{what} could not be recomputed: {reason}"),
+        Err(error) => format!("{what} could not be recomputed: {error}"),
     }
 }
 
 /// A shard from the cache or from the backbone. The caller checks its hash.
-async fn shard_of(platform: &NativePlatform, evidence: &Evidence, index: u32) -> Result<Vec<u8>, String> {
+async fn shard_of(
+    platform: &NativePlatform,
+    evidence: &Evidence,
+    index: u32,
+) -> Result<Vec<u8>, ShardSourceError> {
     let id = ShardId::Train(index);
-    let entry = id.entry(&evidence.header.run.data.manifest).ok_or("there is none")?;
+    let entry = id.entry(&evidence.header.run.data.manifest).ok_or(ShardSourceError::None)?;
     if let Some(bytes) = platform.cached(entry.sha256).await {
         return Ok(bytes);
     }
     let mut stream = platform.open(shard::PROTOCOL).await?;
-    let fetched = shard::fetch(&mut stream, id, entry, &mut None, |_| ()).await;
-    let bytes = fetched.map_err(|error| error.to_string())?;
+    let bytes = shard::fetch(&mut stream, id, entry, &mut None, |_| ()).await?;
     platform.cache(entry.sha256, &bytes).await;
     Ok(bytes)
 }

@@ -9,7 +9,7 @@ use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::dht::backbone::{self, BackboneAnnouncement};
 use barnraise_protocol::dht::progress::{self, BackboneProgress};
 use barnraise_protocol::dht::{self, DhtError, Freshness, PROTOCOL, Record, RecordKey, UnixMillis};
-use barnraise_protocol::run;
+use barnraise_protocol::{ConversationError, run};
 use barnraise_relay::{Node, NodeError};
 use barnraise_swarm::dht::StorageLimits;
 use futures::future::join_all;
@@ -50,11 +50,48 @@ pub(super) enum FindError {
     )]
     NotTheAuthority { run_id: String, authority: PublicKey, n_others: usize },
     /// None of them can be reached, or none serves the run.
-    #[error("no backbone of the run `{run_id}` answers: {reasons}")]
-    NoneAnswers { run_id: String, reasons: String },
+    #[error("no backbone of the run `{run_id}` answers: {}", joined(failures))]
+    NoneAnswers { run_id: String, failures: Vec<CandidateFailure> },
     /// Their claims contradict each other, or the wanted authority.
     #[error(transparent)]
     Claims(#[from] ClaimError),
+}
+
+/// A backbone that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{peer}: {source}")]
+pub(super) struct CandidateFailure {
+    peer: PeerId,
+    source: CandidateError,
+}
+
+/// Why a backbone cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CandidateError {
+    /// It cannot be dialled.
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    /// There is no stream.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// It does not describe its run.
+    #[error(transparent)]
+    Conversation(#[from] ConversationError),
+    /// It does not answer.
+    #[error("no answer within {DESCRIBE_TIMEOUT:?}")]
+    Timeout,
+    /// It serves another run.
+    #[error("it serves the run `{run_id}`")]
+    OtherRun { run_id: String },
+}
+
+/// None of the addresses can be dialled; the error of each.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", joined(.0))]
+pub(super) struct DialError(Vec<NodeError>);
+
+fn joined<T: ToString>(errors: &[T]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 impl FindError {
@@ -112,7 +149,7 @@ pub(super) async fn backbone(
         candidates.retain(|candidate| Some(candidate.peer) == before);
     }
     candidates.truncate(CANDIDATES_MAX);
-    let (mut claims, mut reasons) = (Vec::new(), Vec::new());
+    let (mut claims, mut failures) = (Vec::new(), Vec::new());
     for (candidate, described) in
         candidates.iter().zip(join_all(candidates.iter().map(|it| describe(node, it))).await)
     {
@@ -126,13 +163,14 @@ pub(super) async fn backbone(
                 });
             }
             Ok(described) => {
-                reasons.push(format!("{} serves the run `{}`", candidate.peer, described.identity.run_id));
+                let source = CandidateError::OtherRun { run_id: described.identity.run_id };
+                failures.push(CandidateFailure { peer: candidate.peer, source });
             }
-            Err(reason) => reasons.push(format!("{}: {reason}", candidate.peer)),
+            Err(source) => failures.push(CandidateFailure { peer: candidate.peer, source }),
         }
     }
     if claims.is_empty() {
-        return Err(FindError::NoneAnswers { run_id: run_id(), reasons: reasons.join("; ") });
+        return Err(FindError::NoneAnswers { run_id: run_id(), failures });
     }
     prefer(&mut claims, &said, &node.peer_id().to_bytes());
     let believed = claim::believed(&run.id, run.authority, &claims)?;
@@ -155,15 +193,14 @@ fn prefer(claims: &mut Vec<RunClaim>, said: &[BackboneProgress], asking: &[u8]) 
 }
 
 /// Connects to a candidate and fetches its run description; the connection stays.
-async fn describe(node: &Node, candidate: &BackboneCandidate) -> Result<run::RunDescription, String> {
+async fn describe(node: &Node, candidate: &BackboneCandidate) -> Result<run::RunDescription, CandidateError> {
     let describing = async {
         dial_any(node, candidate.addresses.clone()).await?;
-        let stream = node.open(candidate.peer, run::PROTOCOL).await;
-        let mut stream = stream.map_err(|error| error.to_string())?;
-        run::describe(&mut stream).await.map_err(|error| error.to_string())
+        let mut stream = node.open(candidate.peer, run::PROTOCOL).await?;
+        Ok(run::describe(&mut stream).await?)
     };
     let described = tokio::time::timeout(DESCRIBE_TIMEOUT, describing).await;
-    described.unwrap_or_else(|_| Err(format!("no answer within {DESCRIBE_TIMEOUT:?}")))
+    described.unwrap_or(Err(CandidateError::Timeout))
 }
 
 /// The records of a run in the DHT.
@@ -229,13 +266,10 @@ fn candidate(backbone: BackboneAnnouncement) -> Option<BackboneCandidate> {
 }
 
 /// Dials the addresses in turn, each with a head start, and returns the first peer that answers.
-pub(super) async fn dial_any(node: &Node, addresses: Vec<Multiaddr>) -> Result<PeerId, String> {
+pub(super) async fn dial_any(node: &Node, addresses: Vec<Multiaddr>) -> Result<PeerId, DialError> {
     let dials = addresses.into_iter().map(|address| node.dial(address));
     match race(dials, || tokio::time::sleep(HEAD_START)).await {
         Ok((_, peer)) => Ok(peer),
-        Err(failures) => {
-            let failures: Vec<String> = failures.iter().map(ToString::to_string).collect();
-            Err(failures.join("; "))
-        }
+        Err(failures) => Err(DialError(failures)),
     }
 }

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use barnraise_contributor::{PeerShardOutcome, Platform};
+use barnraise_contributor::{PeerShardOutcome, Platform, PlatformError};
 use barnraise_learning::DeviceChoice;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
@@ -22,7 +22,7 @@ use libp2p::{Multiaddr, PeerId, Stream};
 use super::address::{self, AddressError};
 use super::args::{JoinAddress, RunName};
 use super::cache::ShardCache;
-use super::find::{self, FindError};
+use super::find::{self, DialError, FindError};
 use super::reducing::{self, Reducing};
 use super::sharing::{Sharing, SharingSession};
 
@@ -55,9 +55,12 @@ enum ConnectError {
     Address(#[from] AddressError),
     #[error(transparent)]
     Find(#[from] FindError),
-    /// The network's own error.
-    #[error("{0}")]
-    Network(String),
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
 }
 
 impl ConnectError {
@@ -65,7 +68,7 @@ impl ConnectError {
         match self {
             Self::Address(error) => error.is_mistake(),
             Self::Find(error) => error.is_mistake(),
-            Self::Network(_) => false,
+            Self::Node(_) | Self::Dial(_) | Self::Timeout(_) => false,
         }
     }
 }
@@ -169,15 +172,14 @@ impl NativePlatform {
             false => Vec::new(),
         };
         let relays = if serves { self.listen_config.relays.clone() } else { Vec::new() };
-        let started = Node::start(self.keypair.clone(), node_config(listen, relays)).await;
-        started.map_err(|error| ConnectError::Network(error.to_string()))
+        Ok(Node::start(self.keypair.clone(), node_config(listen, relays)).await?)
     }
 
     /// Connects to the backbone at the given address, or to one that the DHT search finds.
     async fn connect_home(&self) -> Result<(Node, PeerId), ConnectError> {
         let addresses = address::resolve(&self.address).await?;
         let node = self.start(&addresses).await?;
-        let mut peer = find::dial_any(&node, addresses).await.map_err(ConnectError::Network)?;
+        let mut peer = find::dial_any(&node, addresses).await?;
         let run = self.run.borrow().clone();
         if let Some(run) = run {
             let (backbone, claim) = find::backbone(&node, peer, &run, self.found.get()).await?;
@@ -203,7 +205,7 @@ impl NativePlatform {
     async fn connect_elsewhere(&self) -> Result<(Node, PeerId), ConnectError> {
         let addresses = self.other_backbones.borrow().clone();
         let node = self.start(&addresses).await?;
-        let peer = find::dial_any(&node, addresses).await.map_err(ConnectError::Network)?;
+        let peer = find::dial_any(&node, addresses).await?;
         tracing::info!(%peer, "another backbone of the run");
         Ok((node, peer))
     }
@@ -237,7 +239,7 @@ impl Platform for NativePlatform {
         tokio::task::yield_now().await;
     }
 
-    async fn connect(&self) -> Result<Vec<u8>, String> {
+    async fn connect(&self) -> Result<Vec<u8>, PlatformError> {
         let (is_away, has_others) =
             (self.prefers_other_backbone.get(), !self.other_backbones.borrow().is_empty());
         // Before the attempt, which the caller may cancel.
@@ -245,7 +247,7 @@ impl Platform for NativePlatform {
         let mut connected = match has_others {
             true => match tokio::time::timeout(FIRST_OF_TWO_MAX, self.connect_to(is_away)).await {
                 Ok(connected) => connected,
-                Err(_) => Err(ConnectError::Network(format!("no answer within {FIRST_OF_TWO_MAX:?}"))),
+                Err(_) => Err(ConnectError::Timeout(FIRST_OF_TWO_MAX)),
             },
             false => self.connect_to(is_away).await,
         };
@@ -254,14 +256,14 @@ impl Platform for NativePlatform {
             connected = self.connect_to(!is_away).await;
         }
         self.is_mistake.set(connected.as_ref().is_err_and(ConnectError::is_mistake));
-        let (node, peer) = connected.map_err(|error| error.to_string())?;
+        let (node, peer) = connected.map_err(PlatformError::network)?;
         if let Ok(Some(path)) = node.path(peer).await {
             tracing::info!("connected {path}");
         }
         let attached = self.sharing.as_ref().map(|sharing| sharing.attach(node.clone(), peer));
-        let attached = attached.transpose().map_err(|error| error.to_string())?.map(Rc::new);
+        let attached = attached.transpose().map_err(PlatformError::network)?.map(Rc::new);
         let reducing = self.reducing.as_ref().map(|reducing| reducing.attach(&node, peer));
-        let reducing = reducing.transpose().map_err(|error| error.to_string())?;
+        let reducing = reducing.transpose().map_err(PlatformError::network)?;
         self.connection.replace(Some(NodeConnection { node, backbone: peer, attached, reducing }));
         Ok(peer.to_bytes())
     }
@@ -287,19 +289,16 @@ impl Platform for NativePlatform {
         node.shutdown().await;
     }
 
-    async fn open(&self, protocol: &'static str) -> Result<Stream, String> {
+    async fn open(&self, protocol: &'static str) -> Result<Stream, PlatformError> {
         let connection = self.connection.borrow().as_ref().map(|it| (it.node.clone(), it.backbone));
-        let (node, peer) = connection.ok_or("there is no connection")?;
+        let (node, peer) = connection.ok_or(PlatformError::NotConnected)?;
         match node.open(peer, protocol).await {
             // A relay does not speak this protocol, nor does a backbone of another version.
             Err(NodeError::Open { source: OpenError::Unsupported, .. }) if protocol == run::PROTOCOL => {
                 self.is_mistake.set(self.run.borrow().is_none());
-                Err(format!(
-                    "{peer} is no backbone of this version: if it is a relay or a backbone of other runs, say which run \
-                    is meant by --run ID; if it is of another version, install that one"
-                ))
+                Err(PlatformError::NoBackbone { peer: peer.to_string() })
             }
-            opened => opened.map_err(|error| error.to_string()),
+            opened => opened.map_err(PlatformError::network),
         }
     }
 
@@ -350,17 +349,17 @@ impl Platform for NativePlatform {
         self.sharing.as_ref().and_then(Sharing::survey)
     }
 
-    async fn open_to(&self, peer: &PeerKey, protocol: &'static str) -> Result<Stream, String> {
+    async fn open_to(&self, peer: &PeerKey, protocol: &'static str) -> Result<Stream, PlatformError> {
         let attached = self.connection.borrow().as_ref().and_then(|it| it.attached.clone());
-        attached.ok_or("there is no connection")?.open(peer, protocol).await
+        attached.ok_or(PlatformError::NotConnected)?.open(peer, protocol).await
     }
 
     fn on_peer_shard(&self, peer: &PeerKey, shard: u32, outcome: PeerShardOutcome<'_>) {
         let peer = PeerId::from_bytes(&peer.0).map_or_else(|_| "?".to_owned(), |peer| peer.to_string());
         match outcome {
             PeerShardOutcome::Delivered => tracing::debug!(peer, shard, "a peer passed a shard on"),
-            PeerShardOutcome::Failed(reason) => {
-                tracing::debug!(peer, shard, reason, "a shard is asked for elsewhere");
+            PeerShardOutcome::Failed(error) => {
+                tracing::debug!(peer, shard, %error, "a shard is asked for elsewhere");
             }
             PeerShardOutcome::Wrong => {
                 tracing::warn!(peer, shard, "wrong bytes of a shard; the sender is not asked again");

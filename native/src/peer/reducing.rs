@@ -7,14 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use barnraise_averaging::{AverageError, AveragingConfig, PartOutcome, RoundRegistry};
+use barnraise_averaging::{AverageError, AveragingConfig, PartError, PartOutcome, RoundRegistry};
 use barnraise_protocol::ConversationError;
 use barnraise_protocol::average;
 use barnraise_protocol::framing;
 use barnraise_protocol::matchmaking::{
     MEMBERS_MAX, REDUCER_ADDRESS_BYTES_MAX, REDUCER_ADDRESSES_MAX, Reducer,
 };
-use barnraise_protocol::reduce::{self, BackboneToReducer, MESSAGE_BYTES_MAX, Offer, PROTOCOL, ReducerRound};
+use barnraise_protocol::reduce::{
+    self, BackboneToReducer, MESSAGE_BYTES_MAX, Offer, OfferRefusal, PROTOCOL, ReducerRound,
+};
 use barnraise_protocol::run::RunDescription;
 use barnraise_relay::{Node, NodeError};
 use barnraise_swarm::PeerKey;
@@ -62,8 +64,8 @@ enum ReducingError {
     Conversation(#[from] ConversationError),
     #[error("the backbone says nothing")]
     Silent,
-    #[error("{0}")]
-    Refused(String),
+    #[error(transparent)]
+    Refused(#[from] OfferRefusal),
 }
 
 /// Why a round failed or is refused.
@@ -80,7 +82,9 @@ enum RoundError {
     #[error("this machine is to give more than it offered")]
     Role,
     #[error("its part was not averaged: {0}")]
-    NotAveraged(String),
+    NotAveraged(PartError),
+    #[error("it has no part")]
+    NoPart,
 }
 
 /// The reducer of this machine. Cheap to clone.
@@ -213,21 +217,19 @@ impl ReducerConnection {
         let helping = Arc::new(self);
         let mut rounds = Vec::new();
         let mut wait = RETRY.0;
-        let mut said = String::new();
+        let mut said = None;
         while !helping.stop.is_cancelled() {
             let mut was_asked = false;
             let ended = helping.offer(&mut rounds, &mut was_asked).await;
             wait = if was_asked { RETRY.0 } else { (wait * 2).min(RETRY.1) };
             match ended {
                 Ok(()) => {}
-                Err(ReducingError::Refused(reason)) => {
+                Err(ReducingError::Refused(refusal)) => {
                     wait = RETRY.1;
-                    if said != reason {
-                        helping
-                            .shared
-                            .display
-                            .say(&format!("This machine is not asked to average: {reason}."));
-                        said = reason;
+                    let sentence = format!("This machine is not asked to average: {refusal}.");
+                    if said.as_ref() != Some(&refusal) {
+                        helping.shared.display.say(&sentence);
+                        said = Some(refusal);
                     }
                 }
                 Err(error) => tracing::debug!(%error, "this machine is not asked to average for now"),
@@ -253,7 +255,7 @@ impl ReducerConnection {
         let mut stream = self.node.open(self.backbone, PROTOCOL).await?;
         let offered = tokio::time::timeout(PATIENCE, reduce::offer(&mut stream, &offer)).await;
         match offered.map_err(|_| ReducingError::Silent)? {
-            Err(ConversationError::Declined(reason)) => return Err(ReducingError::Refused(reason)),
+            Err(ConversationError::Offer(refusal)) => return Err(refusal.into()),
             offered => offered?,
         }
         *was_asked = true;
@@ -267,7 +269,7 @@ impl ReducerConnection {
             match message {
                 BackboneToReducer::Round(round) => self.begin(&run, round, rounds),
                 BackboneToReducer::KeepAlive | BackboneToReducer::Welcome => {}
-                BackboneToReducer::Refused(reason) => return Err(ReducingError::Refused(reason)),
+                BackboneToReducer::Refused(refusal) => return Err(refusal.into()),
             }
         }
         // The backbone may have disconnected.
@@ -346,7 +348,8 @@ impl ReducerConnection {
                 tracing::info!(n_samples, n_bytes = averaged.n_bytes_received, "averaged a part");
                 Ok(averaged.n_bytes_received)
             }
-            other => Err(RoundError::NotAveraged(format!("{other:?}"))),
+            Some(PartOutcome::NotAveraged { error }) => Err(RoundError::NotAveraged(error.clone())),
+            Some(PartOutcome::None) | None => Err(RoundError::NoPart),
         }
     }
 }

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use barnraise_contributor::PlatformError;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{Authority, KeyPair};
 use barnraise_protocol::dataset::{Manifest, ShardEntry};
@@ -149,15 +150,15 @@ impl Sharing {
 impl SharingSession {
     /// Opens a stream to a peer of the latest survey, without a relay: that would only move the load from the backbone to
     /// the relay.
-    pub(super) async fn open(&self, peer: &PeerKey, protocol: &'static str) -> Result<Stream, String> {
-        let peer = PeerId::from_bytes(&peer.0).map_err(|error| error.to_string())?;
+    pub(super) async fn open(&self, peer: &PeerKey, protocol: &'static str) -> Result<Stream, PlatformError> {
+        let peer = PeerId::from_bytes(&peer.0).map_err(PlatformError::network)?;
         let addresses = lock(&self.sharing.shared.found).addresses.get(&peer).cloned().unwrap_or_default();
-        self.node.dial_peer(peer, addresses).await.map_err(|error| error.to_string())?;
-        let path = self.node.path(peer).await.map_err(|error| error.to_string())?;
+        self.node.dial_peer(peer, addresses).await.map_err(PlatformError::network)?;
+        let path = self.node.path(peer).await.map_err(PlatformError::network)?;
         if path.is_some_and(|path| path.is_relayed()) {
-            return Err("it can be reached through a relay only".to_owned());
+            return Err(PlatformError::Relayed);
         }
-        self.node.open(peer, protocol).await.map_err(|error| error.to_string())
+        self.node.open(peer, protocol).await.map_err(PlatformError::network)
     }
 
     /// Stops serving, and withdraws the record of this machine.

@@ -89,7 +89,7 @@ impl ServeArgs {
     ///
     /// # Errors
     /// The first mistake.
-    fn configs(&self) -> Result<Vec<RunConfig>, ConfigError> {
+    pub fn configs(&self) -> Result<Vec<RunConfig>, ConfigError> {
         if !self.config.is_empty() {
             return self.config.iter().map(|path| Ok(self.over(RunConfig::load(path)?))).collect();
         }

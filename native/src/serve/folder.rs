@@ -130,7 +130,8 @@ impl<'f> FolderRuns<'f> {
             }
         };
         let seen = std::mem::replace(&mut self.seen, texts.clone());
-        let gone: Vec<PathBuf> = self.of_files.keys().filter(|file| !texts.contains_key(*file)).cloned().collect();
+        let gone: Vec<PathBuf> =
+            self.of_files.keys().filter(|file| !texts.contains_key(*file)).cloned().collect();
         gone.iter().for_each(|file| self.end(file));
         for (file, text) in texts {
             // One that changes while it is looked at is not written to its end yet.
@@ -253,7 +254,8 @@ mod tests {
         write("large.toml", &" ".repeat(FILE_BYTES_MAX as usize + 1));
         std::fs::create_dir(folder.path().join("folder.toml")).unwrap();
         let texts = read(folder.path()).unwrap();
-        let names: Vec<_> = texts.iter().map(|(path, text)| (path.file_name().unwrap(), text.as_str())).collect();
+        let names: Vec<_> =
+            texts.iter().map(|(path, text)| (path.file_name().unwrap(), text.as_str())).collect();
         assert_eq!(names, [("a.toml".as_ref(), "1"), ("b.toml".as_ref(), "2")]);
         assert!(read(&folder.path().join("nowhere")).is_err());
     }

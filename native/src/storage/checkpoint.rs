@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::keeping::AGES;
 use super::sealed::{self, ObjectKind, SealError};
-use super::{Chunks, SetAside, Storage, StorageError};
+use super::{Chunks, Damage, SetAside, Storage, StorageError};
 use crate::computing::compute;
 
 pub(super) const KIND: ObjectKind = ObjectKind { name: *b"ckpt", what: "checkpoint", version: 2 };
@@ -113,7 +113,8 @@ pub enum CheckpointError {
         /// The object.
         path: String,
         /// What is wrong with it.
-        reason: String,
+        #[source]
+        reason: Damage,
     },
     /// The folder belongs to another run.
     #[error("{path} is of run `{got}`, this is run `{want}`: choose another [storage] folder")]
@@ -198,10 +199,10 @@ impl Checkpoints {
                     let checkpoint = Some(fitting(checkpoint, &path, run_id, model)?);
                     return Ok(Loaded { checkpoint, set_aside });
                 }
-                Err(reason) => {
+                Err(damage) => {
                     let name = path.filename().unwrap_or_default();
                     let moved_to = ObjectPath::from_iter([FOLDER, CORRUPT, name]);
-                    set_aside.push(self.storage.set_aside(&path, &moved_to, reason).await?);
+                    set_aside.push(self.storage.set_aside(&path, &moved_to, damage.to_string()).await?);
                 }
             }
         }
@@ -245,16 +246,16 @@ impl Checkpoints {
     }
 
     /// The inner error is damage, the outer one a failure of the store.
-    async fn read(&self, path: &ObjectPath) -> Result<Result<Checkpoint, String>, CheckpointError> {
+    async fn read(&self, path: &ObjectPath) -> Result<Result<Checkpoint, Damage>, CheckpointError> {
         match self.storage.get(path, CHECKPOINT_BYTES_MAX).await {
             Ok(Some(bytes)) => match compute(bytes.len(), move || decode(&bytes)).await {
                 Err(source) if source.is_version() => {
                     Err(CheckpointError::Version { path: path.to_string(), source })
                 }
-                decoded => Ok(decoded.map_err(|error| error.to_string())),
+                decoded => Ok(decoded.map_err(Damage::from)),
             },
-            Ok(None) => Ok(Err("it vanished while it was read".into())),
-            Err(error @ StorageError::TooLarge { .. }) => Ok(Err(error.to_string())),
+            Ok(None) => Ok(Err(Damage::Vanished)),
+            Err(StorageError::TooLarge { max, got, .. }) => Ok(Err(Damage::TooLarge { max, got })),
             Err(error) => Err(error.into()),
         }
     }

@@ -30,7 +30,7 @@ use object_store::path::Path as ObjectPath;
 use serde::{Deserialize, Serialize};
 
 use super::sealed::{self, ObjectKind, SealError};
-use super::{SetAside, Storage, StorageError};
+use super::{Damage, SetAside, Storage, StorageError};
 use crate::computing::compute;
 
 const ENTRY: ObjectKind = ObjectKind { name: *b"grad", what: "journal entry", version: 4 };
@@ -214,7 +214,7 @@ impl Journal {
     }
 
     /// The commit of an epoch; `None` where there is none. The inner error says how it is damaged.
-    pub async fn commit_of(&self, epoch: u64) -> Result<Option<Result<CommitRecord, String>>, JournalError> {
+    pub async fn commit_of(&self, epoch: u64) -> Result<Option<Result<CommitRecord, Damage>>, JournalError> {
         let Some(bytes) = self.read(&path_of(epoch, COMMIT_NAME), COMMIT).await? else { return Ok(None) };
         Ok(Some(bytes.and_then(|bytes| decode_commit(&bytes, epoch))))
     }
@@ -256,11 +256,11 @@ impl Journal {
         let path = given_path(epoch, nonce);
         let Some(bytes) = self.read(&path, GIVEN).await? else { return Ok(Vec::new()) };
         let opened = bytes.and_then(|bytes| {
-            let opened = sealed::open_parts(GIVEN, &bytes);
-            opened.map(|(seqs, _)| seqs).map_err(|error| error.to_string())
+            let (seqs, _) = sealed::open_parts(GIVEN, &bytes)?;
+            Ok(seqs)
         });
-        Ok(opened.unwrap_or_else(|reason| {
-            tracing::error!(%path, reason, "the list of averaged entries is damaged: they count once more");
+        Ok(opened.unwrap_or_else(|damage| {
+            tracing::error!(%path, %damage, "the list of averaged entries is damaged: they count once more");
             Vec::new()
         }))
     }
@@ -319,9 +319,9 @@ impl Journal {
         let n_bytes = bytes.as_ref().map_or(0, Bytes::len);
         match compute(n_bytes, move || bytes.and_then(|bytes| decode_entry(&bytes, epoch))).await {
             Ok(entry) => Ok(Some(entry)),
-            Err(reason) => {
+            Err(damage) => {
                 let name = path.filename().unwrap_or_default().to_owned();
-                self.set_aside(epoch, &name, &path, reason).await?;
+                self.set_aside(epoch, &name, &path, damage.to_string()).await?;
                 Ok(None)
             }
         }
@@ -390,14 +390,14 @@ impl Journal {
         &self,
         path: &ObjectPath,
         kind: ObjectKind,
-    ) -> Result<Option<Result<Bytes, String>>, JournalError> {
+    ) -> Result<Option<Result<Bytes, Damage>>, JournalError> {
         match self.storage.get(path, ENTRY_BYTES_MAX).await {
             Ok(Some(bytes)) => match sealed::check_version(kind, &bytes) {
                 Ok(()) => Ok(Some(Ok(bytes))),
                 Err(source) => Err(JournalError::Version { path: path.to_string(), source }),
             },
             Ok(None) => Ok(None),
-            Err(error @ StorageError::TooLarge { .. }) => Ok(Some(Err(error.to_string()))),
+            Err(StorageError::TooLarge { max, got, .. }) => Ok(Some(Err(Damage::TooLarge { max, got }))),
             Err(error) => Err(error.into()),
         }
     }
@@ -430,15 +430,14 @@ fn path_of(epoch: u64, name: &str) -> ObjectPath {
     ObjectPath::from_iter([FOLDER, &format!("{epoch:012}"), name])
 }
 
-fn decode_entry(bytes: &Bytes, epoch: u64) -> Result<JournalEntry, String> {
-    let opened = sealed::open_parts::<EntryHeader>(ENTRY, bytes);
-    let (header, raw) = opened.map_err(|error| error.to_string())?;
+fn decode_entry(bytes: &Bytes, epoch: u64) -> Result<JournalEntry, Damage> {
+    let (header, raw) = sealed::open_parts::<EntryHeader>(ENTRY, bytes)?;
     if header.offer.epoch > epoch {
-        return Err(format!("it is of epoch {}, its folder is of epoch {epoch}", header.offer.epoch));
+        return Err(Damage::Epoch { want: epoch, got: header.offer.epoch });
     }
     let EntryHeader { peer, group, offer, milliseconds, accepted_at, commitment } = header;
     let n_list_bytes = commitment.as_ref().map_or(0, |(_, n_bytes)| *n_bytes as usize);
-    let (list, payload) = raw.split_at_checked(n_list_bytes).ok_or("its list of samples is cut")?;
+    let (list, payload) = raw.split_at_checked(n_list_bytes).ok_or(Damage::SamplesCut)?;
     let (list, payload) = (bytes.slice_ref(list), bytes.slice_ref(payload));
     let samples = commitment.map(|(commitment, _)| CommittedSamples { commitment, list });
     Ok(JournalEntry { peer, group, offer, milliseconds, accepted_at, payload, samples })
@@ -460,11 +459,10 @@ fn encode_entry(entry: &JournalEntry) -> Result<Vec<u8>, SealError> {
     sealed::seal_parts(ENTRY, &header, &[list, payload])
 }
 
-fn decode_commit(bytes: &[u8], epoch: u64) -> Result<CommitRecord, String> {
-    let opened = sealed::open_parts::<CommitRecord>(COMMIT, bytes);
-    let (record, _) = opened.map_err(|error| error.to_string())?;
+fn decode_commit(bytes: &[u8], epoch: u64) -> Result<CommitRecord, Damage> {
+    let (record, _) = sealed::open_parts::<CommitRecord>(COMMIT, bytes)?;
     if record.epoch != epoch {
-        return Err(format!("it is of epoch {}, its folder is of epoch {epoch}", record.epoch));
+        return Err(Damage::Epoch { want: epoch, got: record.epoch });
     }
     Ok(record)
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use barnraise_protocol::api::{Contributions, LiveProgress, RunStatus, Runs};
 use serde::de::DeserializeOwned;
 
+use super::error::AskError;
 use super::metrics::Metrics;
 use super::state::TopEvent;
 
@@ -75,8 +76,8 @@ fn follow(page: &str, news: &SyncSender<TopEvent>) {
             Ok(true) => continue,
             Ok(false) => {}
             Err(EventStreamEnd::NobodyListens) => return,
-            Err(EventStreamEnd::Broken(reason)) => {
-                if news.send(TopEvent::Trouble(reason)).is_err() {
+            Err(EventStreamEnd::Broken(error)) => {
+                if news.send(TopEvent::Trouble(error)).is_err() {
                     return;
                 }
             }
@@ -96,42 +97,45 @@ fn again_and_again(news: &SyncSender<TopEvent>, ask: impl Fn() -> Option<TopEven
     }
 }
 
-fn status(page: &str, timeout: Duration) -> Result<TopEvent, String> {
+fn status(page: &str, timeout: Duration) -> Result<TopEvent, AskError> {
     let url = format!("{page}/api/run");
     let asked = json::<RunStatus>(&url, timeout).map(|status| TopEvent::Run(Box::new(status)));
-    asked.map_err(|error| several(page, timeout).filter(|_| error.contains("404")).unwrap_or(error))
+    asked.map_err(|error| match error.is_not_found() {
+        true => several(page, timeout).unwrap_or(error),
+        false => error,
+    })
 }
 
 /// An error that lists the addresses of the runs, where the address has several.
-fn several(page: &str, timeout: Duration) -> Option<String> {
+fn several(page: &str, timeout: Duration) -> Option<AskError> {
     let Runs { runs, .. } = json(&format!("{page}/api/runs"), timeout).ok()?;
-    let one: Vec<String> = runs.iter().map(|run| format!("{page}/run/{}", run.id)).collect();
-    let which = if one.is_empty() { format!("{page}/run/<id>") } else { one.join(" or ") };
-    Some(format!("several runs are at {page}: look at one of them, {which}"))
+    let run_ids = runs.into_iter().map(|run| run.id).collect();
+    Some(AskError::SeveralRuns { page: page.to_owned(), run_ids })
 }
 
-fn contributions(page: &str) -> Result<TopEvent, String> {
+fn contributions(page: &str) -> Result<TopEvent, AskError> {
     let url = format!("{page}/api/contributions?limit={CONTRIBUTORS}");
     json::<Contributions>(&url, TIMEOUT).map(TopEvent::Contributions)
 }
 
 fn metrics(operator: &str) -> TopEvent {
-    let text = get(&format!("{operator}/metrics"), TIMEOUT)
-        .and_then(|body| String::from_utf8(body).map_err(|_| format!("{operator}/metrics is not UTF-8")));
+    let url = format!("{operator}/metrics");
+    let text =
+        get(&url, TIMEOUT).and_then(|body| String::from_utf8(body).map_err(|_| AskError::NotUtf8 { url }));
     text.map_or_else(TopEvent::OperatorTrouble, |text| TopEvent::Metrics(Metrics::parse(&text)))
 }
 
 /// Why the event stream ended.
 enum EventStreamEnd {
     NobodyListens,
-    Broken(String),
+    Broken(AskError),
 }
 
 /// Sends live events until the stream times out; the status is to be read again then. Returns `true`.
 fn events(page: &str, news: &SyncSender<TopEvent>) -> Result<bool, EventStreamEnd> {
     let url = format!("{page}/api/events");
     let answer = agent(STREAM_TIMEOUT).get(&url).call();
-    let answer = answer.map_err(|error| EventStreamEnd::Broken(unreachable(&url, &error)))?;
+    let answer = answer.map_err(|error| EventStreamEnd::Broken(AskError::unreachable(&url, error)))?;
     let reader = answer.into_body().into_with_config().limit(STREAM_BYTES_MAX).reader();
     let mut reader = BufReader::new(reader);
     let mut line = Vec::new();
@@ -139,7 +143,7 @@ fn events(page: &str, news: &SyncSender<TopEvent>) -> Result<bool, EventStreamEn
         line.clear();
         // A line that is cut by its limit is no JSON, and skipped.
         match reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
-            Ok(0) => return Err(EventStreamEnd::Broken(format!("{page} ended the stream of events"))),
+            Ok(0) => return Err(EventStreamEnd::Broken(AskError::StreamEnded { page: page.to_owned() })),
             // Usually the timeout of this side.
             Err(_) => return Ok(true),
             Ok(_) => {}
@@ -154,16 +158,15 @@ fn events(page: &str, news: &SyncSender<TopEvent>) -> Result<bool, EventStreamEn
     }
 }
 
-fn json<T: DeserializeOwned>(url: &str, timeout: Duration) -> Result<T, String> {
+fn json<T: DeserializeOwned>(url: &str, timeout: Duration) -> Result<T, AskError> {
     let body = get(url, timeout)?;
-    serde_json::from_slice(&body)
-        .map_err(|error| format!("{url} is not what this version understands: {error}"))
+    serde_json::from_slice(&body).map_err(|source| AskError::NotUnderstood { url: url.to_owned(), source })
 }
 
-fn get(url: &str, timeout: Duration) -> Result<Vec<u8>, String> {
-    let answer = agent(timeout).get(url).call().map_err(|error| unreachable(url, &error))?;
+fn get(url: &str, timeout: Duration) -> Result<Vec<u8>, AskError> {
+    let answer = agent(timeout).get(url).call().map_err(|error| AskError::unreachable(url, error))?;
     let body = answer.into_body().into_with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
-    body.map_err(|error| unreachable(url, &error))
+    body.map_err(|error| AskError::unreachable(url, error))
 }
 
 fn agent(timeout: Duration) -> ureq::Agent {
@@ -171,10 +174,6 @@ fn agent(timeout: Duration) -> ureq::Agent {
         .timeout_global(Some(timeout))
         .user_agent(concat!("barnraise/", env!("CARGO_PKG_VERSION")));
     config.build().into()
-}
-
-fn unreachable(url: &str, error: &ureq::Error) -> String {
-    format!("cannot reach {url}: {error}")
 }
 
 #[cfg(test)]
@@ -251,8 +250,8 @@ mod tests {
         assert!(matches!(heard.recv().unwrap(), TopEvent::Run(_)));
         let TopEvent::Live(live) = heard.recv().unwrap() else { panic!("a change is wanted") };
         assert_eq!(live.progress.epoch, 21);
-        let TopEvent::Trouble(reason) = heard.recv().unwrap() else { panic!("the end is wanted") };
-        assert!(reason.contains("ended the stream"), "{reason}");
+        let TopEvent::Trouble(error) = heard.recv().unwrap() else { panic!("the end is wanted") };
+        assert!(matches!(error, AskError::StreamEnded { .. }), "{error}");
         serving.join().unwrap();
         assert!(matches!(heard.recv().unwrap(), TopEvent::Trouble(_)), "nobody answers");
         drop(heard);

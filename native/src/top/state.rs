@@ -6,6 +6,7 @@ use std::time::Duration;
 use barnraise_protocol::api::{Contributions, DeviceCount, HistoryPoint, LiveProgress, RunStatus};
 use barnraise_protocol::contribute::RunProgress;
 
+use super::error::AskError;
 use super::metrics::Metrics;
 
 /// Silence after which the data is stale: a backbone sends two events a second.
@@ -25,9 +26,9 @@ pub(super) enum TopEvent {
     /// Metrics of the operator's page.
     Metrics(Metrics),
     /// Why a request to the page failed.
-    Trouble(String),
+    Trouble(AskError),
     /// Why a request to the operator's page failed.
-    OperatorTrouble(String),
+    OperatorTrouble(AskError),
 }
 
 /// The data of a run, as far as it was received.
@@ -37,12 +38,12 @@ pub(super) struct TopState {
     /// Whether the operator's page is polled.
     pub(super) has_operator: bool,
     run: Option<WatchedRun>,
-    trouble: Option<String>,
+    trouble: Option<AskError>,
     /// `None` where the backbone records no contributions.
     pub(super) contributions: Option<Contributions>,
     metrics: Option<(Duration, Metrics)>,
     rates: Option<Rates>,
-    pub(super) operator_trouble: Option<String>,
+    pub(super) operator_trouble: Option<AskError>,
 }
 
 #[derive(Debug)]
@@ -104,9 +105,9 @@ impl TopState {
             TopEvent::Live(live) => self.on_live(now, &live),
             TopEvent::Contributions(contributions) => self.contributions = Some(contributions),
             TopEvent::Metrics(metrics) => self.on_metrics(now, metrics),
-            TopEvent::Trouble(reason) => self.trouble = Some(reason),
-            TopEvent::OperatorTrouble(reason) => {
-                self.operator_trouble = Some(reason);
+            TopEvent::Trouble(error) => self.trouble = Some(error),
+            TopEvent::OperatorTrouble(error) => {
+                self.operator_trouble = Some(error);
                 // A rate across the gap would be wrong for both sides of it.
                 (self.metrics, self.rates) = (None, None);
             }
@@ -195,8 +196,8 @@ impl TopState {
     }
 
     /// Why the last request failed.
-    pub(super) fn trouble(&self) -> Option<&str> {
-        self.trouble.as_deref()
+    pub(super) fn trouble(&self) -> Option<&AskError> {
+        self.trouble.as_ref()
     }
 
     /// The latest metrics of the operator's page.
@@ -250,6 +251,10 @@ pub(super) mod tests {
     use crate::fixture;
 
     const SECOND: Duration = Duration::from_secs(1);
+
+    pub(in super::super) fn unreachable(url: &str) -> AskError {
+        AskError::unreachable(url, ureq::Error::HostNotFound)
+    }
 
     pub(in super::super) fn progress(epoch: u64) -> RunProgress {
         RunProgress {
@@ -351,12 +356,12 @@ pub(super) mod tests {
     fn silence_is_noticed_and_forgotten_when_it_ends() {
         let mut state = known();
         assert_eq!(state.stale(3 * SECOND), None);
-        state.on_event(4 * SECOND, TopEvent::Trouble("cannot reach it".into()));
+        state.on_event(4 * SECOND, TopEvent::Trouble(unreachable("it")));
         assert_eq!(state.stale(21 * SECOND), Some(20 * SECOND));
-        assert_eq!(state.trouble(), Some("cannot reach it"));
+        assert!(matches!(state.trouble(), Some(AskError::Unreachable { url, .. }) if url == "it"));
         assert_eq!(state.run().unwrap().progress.epoch, 20, "what was known is still shown");
         state.on_event(22 * SECOND, TopEvent::Run(Box::new(status())));
-        assert_eq!((state.stale(23 * SECOND), state.trouble()), (None, None));
+        assert!(state.stale(23 * SECOND).is_none() && state.trouble().is_none());
     }
 
     #[test]
@@ -391,7 +396,7 @@ pub(super) mod tests {
         assert_eq!((rates.received, rates.sent, rates.averaging_sent), (200.0, 0.0, 100.0));
         state.on_event(4 * SECOND, bytes(0));
         assert_eq!(state.rates().unwrap().received, 0.0);
-        state.on_event(5 * SECOND, TopEvent::OperatorTrouble("gone".into()));
+        state.on_event(5 * SECOND, TopEvent::OperatorTrouble(unreachable("it")));
         assert!(state.rates().is_none() && state.metrics().is_none());
     }
 }

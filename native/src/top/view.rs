@@ -98,13 +98,16 @@ impl TopView<'_> {
     }
 
     fn status(&self) -> Ranked<'_> {
-        let trouble = self.state.trouble().unwrap_or_default();
+        let trouble = self.state.trouble().map(ToString::to_string);
         let address = self.state.address();
         let paused = self.state.run().and_then(|run| run.paused);
         let (text, colour) = match (self.state.has_run(), self.state.stale(self.now)) {
-            (false, _) if trouble.is_empty() => (format!("asking {address}"), Color::Yellow),
-            (false, _) => (trouble.to_owned(), Color::Red),
+            (false, _) => match trouble {
+                Some(trouble) => (trouble, Color::Red),
+                None => (format!("asking {address}"), Color::Yellow),
+            },
             (true, Some(age)) => {
+                let trouble = trouble.unwrap_or_default();
                 (format!("stale: nothing heard for {} s  {trouble}", age.as_secs()), Color::Red)
             }
             (true, None) => match paused {
@@ -117,8 +120,8 @@ impl TopView<'_> {
 
     fn operator(&self) -> Vec<Ranked<'_>> {
         let Some(metrics) = self.state.metrics() else {
-            let trouble = self.state.operator_trouble.clone();
-            let text = trouble.unwrap_or_else(|| "asking the operator's page".into());
+            let trouble = self.state.operator_trouble.as_ref();
+            let text = trouble.map_or_else(|| "asking the operator's page".into(), ToString::to_string);
             return vec![Ranked(4, named("operator", text))];
         };
         let mut rows = vec![Ranked(4, named("links", links(metrics)))];
@@ -321,7 +324,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::super::state::TopEvent;
-    use super::super::state::tests::{known, status as described};
+    use super::super::state::tests::{known, status as described, unreachable};
     use super::super::text;
     use super::*;
 
@@ -423,7 +426,7 @@ mod tests {
     fn silence_and_trouble_are_said() {
         let mut state = TopState::new("http://h:1", true);
         assert!(frame(&state, SECOND, 80, 24).contains("asking http://h:1"));
-        state.on_event(SECOND, TopEvent::Trouble("cannot reach http://h:1".into()));
+        state.on_event(SECOND, TopEvent::Trouble(unreachable("http://h:1")));
         let shown = frame(&state, SECOND, 80, 24);
         assert!(
             shown.contains("cannot reach http://h:1") && shown.contains("asking the operator's page"),
@@ -431,7 +434,7 @@ mod tests {
         );
         let shown = frame(&known(), 31 * SECOND, 80, 24);
         assert!(shown.contains("stale: nothing heard for 30 s") && shown.contains("step 20"), "{shown}");
-        state.on_event(SECOND, TopEvent::OperatorTrouble("cannot reach http://o:2".into()));
+        state.on_event(SECOND, TopEvent::OperatorTrouble(unreachable("http://o:2")));
         assert!(frame(&state, SECOND, 80, 24).contains("operator    cannot reach http://o:2"));
     }
 

@@ -3,7 +3,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
+
+use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
 
 use super::{Certificates, SERVICE_PERIOD, SystemClock};
 
@@ -28,6 +31,23 @@ fn a_restart_keeps_the_hashes() {
     assert_eq!(first.hashes_in_addresses().len(), 2);
     let second = Certificates::open(directory.path(), clock).unwrap();
     assert_eq!(first.hashes_in_addresses(), second.hashes_in_addresses());
+}
+
+/// A file that an earlier build wrote, with its name; its key serves nothing.
+#[test]
+fn a_golden_file_is_the_same_certificate() {
+    const SERVES_FROM: u64 = 1_795_594_866;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join(format!("certificate-{SERVES_FROM}.pem"));
+    std::fs::write(&file, include_str!("golden.pem")).unwrap();
+    let (_, clock) = clock_at(SystemTime::UNIX_EPOCH + Duration::from_secs(SERVES_FROM));
+    let certificates = Certificates::open(directory.path(), clock).unwrap();
+    let current = certificates.hashes_in_addresses()[0];
+    let address = Multiaddr::empty().with(Protocol::Certhash(current));
+    assert_eq!(address.to_string(), "/certhash/uEiC8yiOnHZ_PQW58ZnnwKWMbLEQ7LCCIf5la43afS94vlQ");
+    let [first, _] = pem_files(directory.path()).try_into().unwrap();
+    assert_eq!(first, file, "it is neither written again nor set aside");
+    assert_eq!(std::fs::read_to_string(file).unwrap(), include_str!("golden.pem"));
 }
 
 #[cfg(unix)]

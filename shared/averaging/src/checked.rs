@@ -16,6 +16,7 @@ use barnraise_swarm::averaging::{Group, GroupError, GroupMember};
 use futures::io::{AsyncRead, AsyncWrite};
 
 use crate::config::AveragingConfig;
+use crate::error::PartError;
 use crate::outcome::{Averaged, PartOutcome};
 use crate::platform::Platform;
 use crate::registry::RoundRegistry;
@@ -25,7 +26,7 @@ use crate::round::AverageError;
 const REPLACED_MAX: f32 = 0.999;
 
 /// Why an average does not count.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum CheckError {
     /// The part lacks values of some member, so its mean cannot be verified.
     #[error("part {part} does not have the values of all members")]
@@ -36,9 +37,9 @@ pub enum CheckError {
     /// The round of statements failed, or the members received different means.
     #[error("the members could not compare their means: {0}")]
     Average(#[from] AverageError),
-    /// The round of statements lacks some members.
-    #[error("not all members compared their means: {0}")]
-    NotAll(String),
+    /// The round of statements lacks some members, or failed in a part.
+    #[error("not all members compared their means: {}", in_words(.0))]
+    NotAll(Option<PartError>),
     /// The members form no valid group.
     #[error(transparent)]
     Group(#[from] GroupError),
@@ -48,6 +49,10 @@ pub enum CheckError {
     /// These reducers sent a wrong mean.
     #[error("{} peers sent a wrong mean", .0.len())]
     Wrong(Vec<PeerKey>),
+}
+
+fn in_words(error: &Option<PartError>) -> String {
+    error.as_ref().map_or_else(|| "some sent nothing".to_owned(), ToString::to_string)
 }
 
 /// The verification of a finished round, by a member that has its result.
@@ -100,7 +105,8 @@ impl CheckedRound<'_> {
             match outcome {
                 PartOutcome::Averaged { finished: Finished { members, .. }, .. } if *members == all => {}
                 PartOutcome::None => {}
-                other => return Err(CheckError::NotAll(format!("{other:?}"))),
+                PartOutcome::Averaged { .. } => return Err(CheckError::NotAll(None)),
+                PartOutcome::NotAveraged { error } => return Err(CheckError::NotAll(Some(error.clone()))),
             }
         }
         let (mut replaced, mut wrong) = (Vec::new(), Vec::new());

@@ -8,6 +8,7 @@ use barnraise_swarm::averaging::{Group, MemberInput};
 use barnraise_swarm::bandwidth::Bytes;
 
 use crate::config::AveragingConfig;
+use crate::error::{FaultError, PartError};
 use crate::outcome::{Fault, PartOutcome};
 use crate::platform::Platform;
 
@@ -39,18 +40,18 @@ impl<P> RoundContext<'_, P> {
         if finished.members.n_members() as usize >= n_senders.min(2) {
             return PartOutcome::Averaged { finished, attempt };
         }
-        PartOutcome::NotAveraged { why: "only the values of one member came in time".to_owned() }
+        PartOutcome::NotAveraged { error: PartError::OneMember }
     }
 
     pub(crate) fn receives(&self) -> bool {
         self.group.members()[self.me].receives
     }
 
-    pub(crate) fn on_fault(&self, part: usize, member: usize, why: &impl ToString) {
+    pub(crate) fn on_fault(&self, part: usize, member: usize, error: FaultError) {
         let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         if faults.len() < FAULTS_MAX {
             let peer = self.group.members()[member].peer.clone();
-            faults.push(Fault { peer, part, why: why.to_string() });
+            faults.push(Fault { peer, part, error });
         }
     }
 }

@@ -11,23 +11,30 @@ use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use futures::{FutureExt, SinkExt, StreamExt};
 
 use crate::context::RoundContext;
-use crate::platform::{self, Platform};
+use crate::platform::{self, OpenError, Platform};
 
 /// Why a reducer gave no average.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum DeliverError {
+pub enum DeliverError {
+    /// A group of one member has none.
     #[error("this part has no standby reducer")]
     NoReducer,
+    /// There is no stream to it.
     #[error("the reducer cannot be reached: {0}")]
-    Unreachable(String),
+    Unreachable(#[source] OpenError),
+    /// It sent nothing for too long.
     #[error("the reducer was silent for {} s", .0.as_secs_f32())]
     Silent(Duration),
+    /// It does not take this member's values.
     #[error(transparent)]
     Join(#[from] average::JoinError),
+    /// A message failed.
     #[error(transparent)]
     Frame(#[from] FrameError),
+    /// The average cannot be read.
     #[error("the average: {0}")]
     Chunk(#[from] average::ChunkError),
+    /// A message that does not belong there.
     #[error("the reducer sent another message than that it has finished")]
     Unexpected,
 }

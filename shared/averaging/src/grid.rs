@@ -24,6 +24,7 @@ use barnraise_swarm::averaging::{GridPosition, Group, GroupMember, MemberInput, 
 use futures::io::{AsyncRead, AsyncWrite};
 
 use crate::config::AveragingConfig;
+use crate::error::{PartError, joined};
 use crate::outcome::{Averaged, Fault, PartOutcome};
 use crate::platform::Platform;
 use crate::registry::RoundRegistry;
@@ -42,13 +43,38 @@ pub struct GridRounds<'r> {
     pub codec: TensorCodec,
 }
 
+/// Which values a partial mean lacks.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum PartialMeanReason {
+    /// The rounds before took all the time.
+    #[error("the deadline had passed")]
+    Deadline,
+    /// A group without a member at one of its places.
+    #[error("a cell was empty")]
+    EmptyCell,
+    /// The group averaged nothing.
+    #[error(transparent)]
+    Nothing(AverageError),
+    /// The group did not average all parts.
+    #[error("not all parts were averaged: {}", joined(.0))]
+    Parts(Vec<PartError>),
+    /// Members of the group were missing, or brought partial means.
+    #[error("{n_members} of {n_senders} members sent values, or not all of them were whole")]
+    Members {
+        /// Members in the part with the fewest.
+        n_members: u32,
+        /// Members that were to send values.
+        n_senders: usize,
+    },
+}
+
 /// Why a member has no mean of all members.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct PartialMean {
     /// The first round that lacked values, from 0.
     pub round: usize,
     /// The values that it lacked.
-    pub why: String,
+    pub reason: PartialMeanReason,
     /// Members whose values were expected in this peer's first round.
     pub expected: MemberSet,
     /// Those of them whose values came; empty where the round failed.
@@ -58,10 +84,10 @@ pub struct PartialMean {
 }
 
 /// Why a grid gave no mean.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum GridError {
     /// The mean is partial; other members may have the mean of all.
-    #[error("the mean is partial: in round {} of the groups {}", .0.round + 1, .0.why)]
+    #[error("the mean is partial: in round {} of the groups {}", .0.round + 1, .0.reason)]
     PartialMean(Box<PartialMean>),
     /// This peer is not a member of the grid.
     #[error("this peer is not a member of the grid")]
@@ -79,7 +105,7 @@ struct GridProgress {
     /// Its values, and the outcome of the last round.
     averaged: Averaged,
     input: MemberInput,
-    trouble: Option<(usize, String)>,
+    trouble: Option<(usize, PartialMeanReason)>,
     expected: MemberSet,
     came: MemberSet,
 }
@@ -110,7 +136,7 @@ impl GridRounds<'_> {
             if let Some(group) = &position.group {
                 let left = ends.saturating_sub(platform.now());
                 if left.is_zero() {
-                    progress.stop(round, "the deadline had passed".to_owned());
+                    progress.stop(round, PartialMeanReason::Deadline);
                     break;
                 }
                 let mut times = of_round(config, round, left);
@@ -123,14 +149,14 @@ impl GridRounds<'_> {
                 self.after(round, group, averaged, &mut progress)?;
             }
             if !position.is_complete {
-                progress.stop(round, "a cell was empty".to_owned());
+                progress.stop(round, PartialMeanReason::EmptyCell);
             }
         }
         match progress.trouble {
             None => Ok(progress.averaged),
-            Some((round, why)) => {
+            Some((round, reason)) => {
                 let (expected, came, faults) = (progress.expected, progress.came, progress.averaged.faults);
-                Err(GridError::PartialMean(Box::new(PartialMean { round, why, expected, came, faults })))
+                Err(GridError::PartialMean(Box::new(PartialMean { round, reason, expected, came, faults })))
             }
         }
     }
@@ -162,8 +188,8 @@ impl GridRounds<'_> {
     ) -> Result<(), GridError> {
         let averaged = match averaged {
             Ok(averaged) => averaged,
-            Err(AverageError::NothingAveraged(why)) => {
-                progress.stop(round, why);
+            Err(error @ (AverageError::NothingAveraged(_) | AverageError::NoPart { .. })) => {
+                progress.stop(round, PartialMeanReason::Nothing(error));
                 return Ok(());
             }
             Err(error) => return Err(error.into()),
@@ -175,8 +201,8 @@ impl GridRounds<'_> {
             (progress.expected, progress.came) = (group.expected(), averaged.members_of_all());
         }
         if !averaged.is_complete() {
-            let why: Vec<&str> = averaged.not_averaged().collect();
-            progress.stop(round, format!("not all parts were averaged: {}", why.join("; ")));
+            let errors = averaged.not_averaged().cloned().collect();
+            progress.stop(round, PartialMeanReason::Parts(errors));
         } else if round > 0 && !averaged.is_whole() {
             progress.stop(round, missing(group, &averaged));
         } else if progress.trouble.is_none() {
@@ -201,21 +227,21 @@ impl GridProgress {
     }
 
     /// The result is partial: from here on this member sends no values.
-    fn stop(&mut self, round: usize, why: String) {
+    fn stop(&mut self, round: usize, reason: PartialMeanReason) {
         self.input = MemberInput::nothing();
-        self.trouble.get_or_insert((round, why));
+        self.trouble.get_or_insert((round, reason));
     }
 }
 
 /// Describes which members' values are missing.
-fn missing(group: &Group, averaged: &Averaged) -> String {
+fn missing(group: &Group, averaged: &Averaged) -> PartialMeanReason {
     let finished = averaged.parts.iter().filter_map(|part| match part {
         PartOutcome::Averaged { finished, .. } => Some(finished),
         PartOutcome::NotAveraged { .. } | PartOutcome::None => None,
     });
-    let least = finished.map(|finished| finished.members.n_members()).min().unwrap_or_default();
+    let n_members = finished.map(|finished| finished.members.n_members()).min().unwrap_or_default();
     let n_senders = group.members().iter().filter(|member| member.n_samples > 0).count();
-    format!("{least} of {n_senders} members sent values, or not all of them were whole")
+    PartialMeanReason::Members { n_members, n_senders }
 }
 
 /// Timeouts of a round. Those of the first one are the configured ones. In later rounds a group may lag behind another by

@@ -17,6 +17,7 @@ mod checked;
 mod config;
 mod context;
 mod deliver;
+mod error;
 #[cfg(test)]
 mod fuzz;
 mod grid;
@@ -30,9 +31,12 @@ mod round;
 
 pub use checked::{CheckError, CheckedRound};
 pub use config::{AveragingConfig, ConfigError};
-pub use grid::{GridError, GridRounds, PartialMean};
+pub use deliver::DeliverError;
+pub use error::{AttemptError, FaultError, PartError};
+pub use grid::{GridError, GridRounds, PartialMean, PartialMeanReason};
 pub use in_flight::in_flight;
 pub use outcome::{Averaged, Fault, PartOutcome};
-pub use platform::Platform;
+pub use platform::{OpenError, Platform};
+pub use reduce::ReduceError;
 pub use registry::{PARKED_MAX, RoundRegistry};
 pub use round::AverageError;

@@ -3,8 +3,10 @@
 use barnraise_protocol::average::{Finished, MemberSet};
 use barnraise_swarm::PeerKey;
 
+use crate::error::{FaultError, PartError};
+
 /// Outcome of a part.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum PartOutcome {
     /// The part was averaged.
     Averaged {
@@ -15,26 +17,26 @@ pub enum PartOutcome {
     },
     /// The part was not averaged; the result has this peer's own values.
     NotAveraged {
-        /// The errors of all attempts.
-        why: String,
+        /// Why not.
+        error: PartError,
     },
     /// The part is empty, or this peer does not receive it.
     None,
 }
 
 /// A protocol violation by a member, which no honest one commits. Its values do not count from there on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Fault {
     /// The member.
     pub peer: PeerKey,
     /// Index of the part.
     pub part: usize,
     /// The violation.
-    pub why: String,
+    pub error: FaultError,
 }
 
 /// The outcome of a round.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Averaged {
     /// The average, `[n_values]`; in parts that were not averaged this peer's own values.
     pub values: Vec<f32>,
@@ -81,9 +83,9 @@ impl Averaged {
     }
 
     /// The errors of the parts that are not averaged.
-    pub fn not_averaged(&self) -> impl Iterator<Item = &str> {
+    pub fn not_averaged(&self) -> impl Iterator<Item = &PartError> {
         self.parts.iter().filter_map(|part| match part {
-            PartOutcome::NotAveraged { why } => Some(why.as_str()),
+            PartOutcome::NotAveraged { error } => Some(error),
             PartOutcome::Averaged { .. } | PartOutcome::None => None,
         })
     }

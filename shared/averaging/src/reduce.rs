@@ -31,9 +31,11 @@ use crate::platform::{self, Platform};
 
 /// Why a part could not be averaged here.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ReduceError {
+pub enum ReduceError {
+    /// All others have left.
     #[error("no member is left that could send the rest of the part")]
     NobodyLeft,
+    /// The average cannot be encoded.
     #[error("the average: {0}")]
     Codec(#[from] CodecError),
 }
@@ -196,13 +198,13 @@ fn on_values<P: Platform>(
             // It was too late, which is no fault.
             Ok(()) | Err(ReductionError::NotAwaited) => {}
             Err(error) => {
-                round.on_fault(part, member, &error);
+                round.on_fault(part, member, error.into());
                 reduction.on_lost(now, member);
             }
         },
         Err(error) => {
             if !is_cut(&error) {
-                round.on_fault(part, member, &error);
+                round.on_fault(part, member, error.into());
             }
             reduction.on_lost(now, member);
         }

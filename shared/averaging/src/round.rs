@@ -16,13 +16,14 @@ use futures::{FutureExt, StreamExt};
 use crate::config::{AveragingConfig, ConfigError};
 use crate::context::RoundContext;
 use crate::deliver::deliver;
+use crate::error::{AttemptError, PartError};
 use crate::incoming::{IncomingStream, JoiningMember, refuse};
 use crate::outcome::{Averaged, PartOutcome};
 use crate::platform::Platform;
 use crate::reduce::reduce;
 
 /// Why a round has no outcome.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum AverageError {
     /// This peer is not in the group.
     #[error("this peer is not a member of the group")]
@@ -46,7 +47,13 @@ pub enum AverageError {
     Config(#[from] ConfigError),
     /// No part has values of more than one member.
     #[error("nothing was averaged: {0}")]
-    NothingAveraged(String),
+    NothingAveraged(PartError),
+    /// No member was to reduce a part.
+    #[error("nothing was averaged: there is no part of {n_values} values")]
+    NoPart {
+        /// Of the group's vector.
+        n_values: usize,
+    },
 }
 
 /// Averages `values`, `[n_values]` and finite, with the other members of `group`. `input` describes them where they are
@@ -107,14 +114,8 @@ fn check_averaged(group: &Group, averaged: Averaged) -> Result<Averaged, Average
         return Ok(averaged);
     }
     // A reducer that receives no average has no averaged part of others; its own part failed.
-    let why = averaged.parts.iter().find_map(|part| match part {
-        PartOutcome::NotAveraged { why } => Some(why.clone()),
-        PartOutcome::Averaged { .. } | PartOutcome::None => None,
-    });
-    let n_values = group.n_values();
-    Err(AverageError::NothingAveraged(
-        why.unwrap_or_else(|| format!("there is no part of {n_values} values")),
-    ))
+    let error = averaged.not_averaged().next().cloned();
+    Err(error.map_or(AverageError::NoPart { n_values: group.n_values() }, AverageError::NothingAveraged))
 }
 
 type Streams<P> = HashMap<(usize, u8), mpsc::Sender<JoiningMember<<P as Platform>::Stream>>>;
@@ -157,7 +158,7 @@ async fn all_parts<P: Platform>(
         }
     }
     drop(tasks);
-    let late = || PartOutcome::NotAveraged { why: "the deadline of the round passed".to_owned() };
+    let late = || PartOutcome::NotAveraged { error: PartError::Deadline };
     let outcomes: Vec<_> = outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(late)).collect();
     for (part, _) in outcomes.iter().enumerate().filter(|(_, of)| !matches!(of, PartOutcome::Averaged { .. }))
     {
@@ -175,7 +176,7 @@ async fn reduced<P: Platform>(
     mean: &mut [f32],
     mut joining: mpsc::Receiver<JoiningMember<P::Stream>>,
 ) -> PartOutcome {
-    let mut why = String::new();
+    let mut errors: Vec<AttemptError> = Vec::new();
     if attempt > 0 {
         match deliver(round, part, 0, mean).await {
             Ok(finished) => {
@@ -183,14 +184,17 @@ async fn reduced<P: Platform>(
                 give_all_back(&mut joining).await;
                 return round.outcome(finished, 0);
             }
-            Err(error) => why = format!("{error}; "),
+            Err(error) => errors.push(error.into()),
         }
     }
     let reduced = reduce(round, part, attempt, mean, &mut joining).await;
     give_all_back(&mut joining).await;
     match reduced {
         Ok(finished) => round.outcome(finished, attempt),
-        Err(error) => PartOutcome::NotAveraged { why: format!("{why}{error}") },
+        Err(error) => {
+            errors.push(error.into());
+            PartOutcome::NotAveraged { error: errors.into() }
+        }
     }
 }
 
@@ -209,14 +213,14 @@ fn give_back<S>(late: JoiningMember<S>) {
 
 /// A part that other members reduce.
 async fn delivered<P: Platform>(round: &RoundContext<'_, P>, part: usize, mean: &mut [f32]) -> PartOutcome {
-    let mut why = Vec::new();
+    let mut errors: Vec<AttemptError> = Vec::new();
     for attempt in 0..=1 {
         match deliver(round, part, attempt, mean).await {
             Ok(finished) => return round.outcome(finished, attempt),
-            Err(error) => why.push(error.to_string()),
+            Err(error) => errors.push(error.into()),
         }
     }
-    PartOutcome::NotAveraged { why: why.join("; ") }
+    PartOutcome::NotAveraged { error: errors.into() }
 }
 
 /// Passes each stream to its part.

@@ -26,9 +26,9 @@ use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
 use barnraise_protocol::state::{EpochParameters, PartialState};
 use barnraise_swarm::Moment;
-use barnraise_swarm::activity::Contribution;
+use barnraise_swarm::activity::{Activity, Contribution, Interruption};
 use barnraise_swarm::compression::Compressor;
-use barnraise_swarm::contributor::{Contributor, GONE_SILENT, STOP_TIMEOUT};
+use barnraise_swarm::contributor::{Contributor, STOP_TIMEOUT};
 use barnraise_swarm::pacing::{Pacer, PassTime};
 use barnraise_swarm::rhythm::OWN_STALL_MIN;
 use barnraise_swarm::samples::SampleStream;
@@ -248,7 +248,8 @@ struct Driver<'a, P: Platform, F> {
     is_starved: bool,
     is_closed: bool,
     stop_deadline: Option<Moment>,
-    fatal_error: Option<String>,
+    /// The activity that it ended with: [`Activity::NotAdmitted`] or [`Activity::Broken`].
+    fatal_error: Option<Activity>,
     published: Published,
 }
 
@@ -381,7 +382,7 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
         let message = match message {
             Ok(message) => message,
             Err(error) => {
-                self.disconnect(error.to_string());
+                self.disconnect(Interruption::other(error));
                 return;
             }
         };
@@ -442,12 +443,12 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
             self.contributor.on_partial_message(now);
         }
         if self.contributor.is_silent(now) {
-            self.disconnect(GONE_SILENT.to_owned());
+            self.disconnect(Interruption::Silent);
         }
     }
 
     /// The connection failed.
-    fn disconnect(&mut self, reason: String) {
+    fn disconnect(&mut self, reason: Interruption) {
         self.drop_link();
         self.contributor.on_disconnected(self.platform.now(), reason);
     }
@@ -474,8 +475,12 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
     }
 
     /// Ends contributing, for a reason that a retry cannot fix.
-    fn give_up(&mut self, reason: &str) {
-        self.fatal_error = Some(reason.to_owned());
+    fn give_up(&mut self, reason: Interruption) {
+        self.end_as(&reason.clone(), Activity::Broken { reason });
+    }
+
+    fn end_as(&mut self, reason: &Interruption, end: Activity) {
+        self.fatal_error = Some(end);
         self.drop_link();
         let now = self.platform.now();
         self.prepared = None;

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use barnraise_protocol::ConversationError;
 use barnraise_protocol::access::{AccessError, ResponseRefusal};
 use barnraise_protocol::bulk::BulkError;
+use barnraise_protocol::error::NewerThanRun;
 use barnraise_protocol::framing::FrameError;
+use barnraise_protocol::{ConversationError, Refusal};
+use barnraise_swarm::activity::Interruption;
 
 use crate::description::DescriptionError;
+use crate::platform::PlatformError;
 
 /// A transfer that moves no byte for so long fails.
 pub const STALL_MAX: Duration = Duration::from_secs(15);
@@ -25,30 +28,24 @@ pub(crate) enum OperationError {
     #[error("it is too slow")]
     Slow,
     /// No connection.
-    #[error("{0}")]
-    Connect(String),
+    #[error(transparent)]
+    Connect(PlatformError),
     /// No stream on the connection.
-    #[error("no {protocol} stream: {reason}")]
+    #[error("no {protocol} stream: {source}")]
     Open {
         /// The protocol of the stream.
         protocol: &'static str,
-        /// Error of the transport.
-        reason: String,
+        /// Of the platform.
+        source: PlatformError,
     },
     /// The backbone runs the previous version, and may be updated soon.
-    #[error(
-        "this page or program is newer than the run: it speaks {}, the run {theirs}; the run's operator has to update it",
-        barnraise_protocol::run::PROTOCOL
-    )]
-    OlderRun {
-        /// The protocol that the backbone speaks.
-        theirs: &'static str,
-    },
+    #[error(transparent)]
+    OlderRun(#[from] NewerThanRun),
     /// The remote declined, or violated the protocol.
     #[error(transparent)]
     Conversation(#[from] ConversationError),
     /// The run requires an invitation.
-    #[error("this run is by invitation: come with the link of one")]
+    #[error("this run is by invitation, and this peer came without one: ask its operator for one")]
     NoInvitation,
     /// The run requires a sign-in, which this operation does not wait for.
     #[error("this run is for those on its list: press start to sign in")]
@@ -70,6 +67,21 @@ impl From<FrameError> for OperationError {
 impl From<AccessError> for OperationError {
     fn from(error: AccessError) -> Self {
         Self::Conversation(error.into())
+    }
+}
+
+impl From<&OperationError> for Interruption {
+    fn from(error: &OperationError) -> Self {
+        match error {
+            OperationError::Conversation(ConversationError::Older(versions)) => versions.clone().into(),
+            OperationError::Conversation(ConversationError::Refused(refusal)) => refusal.clone().into(),
+            OperationError::Conversation(ConversationError::Access(refusal)) => {
+                Refusal::from(refusal.clone()).into()
+            }
+            OperationError::OlderRun(versions) => versions.clone().into(),
+            OperationError::NoInvitation => Self::NoInvitation,
+            error => Self::other(error),
+        }
     }
 }
 
@@ -111,12 +123,20 @@ impl OperationError {
     pub(crate) fn is_final(&self) -> bool {
         let version = |error: &ConversationError| {
             use ConversationError::{Frame, Older};
-            matches!(error, Frame(FrameError::Version { .. }) | Older { .. })
+            matches!(error, Frame(FrameError::Version { .. }) | Older(_))
         };
         match self {
-            Self::Description(_) | Self::NoInvitation => true,
+            Self::Description(_) => true,
+            Self::Conversation(error) if version(error) => true,
+            error => error.is_about_access(),
+        }
+    }
+
+    /// Whether the run does not let this peer in, and a retry does not change that.
+    pub(crate) fn is_about_access(&self) -> bool {
+        match self {
+            Self::NoInvitation => true,
             Self::Conversation(ConversationError::Access(refusal)) => !refusal.is_passing(),
-            Self::Conversation(error) => version(error),
             _ => false,
         }
     }

@@ -31,5 +31,5 @@ pub use driver::{Config, contribute};
 pub use error::STALL_MAX;
 pub use event::{COMMANDS_MAX, ContributorCommand, ContributorEvent};
 pub use model_cache::decode as decode_cached_model;
-pub use platform::{PeerShardOutcome, Platform};
+pub use platform::{PeerShardOutcome, Platform, PlatformError};
 pub use race::race;

@@ -8,6 +8,7 @@ use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::framing::{self, FrameError, HEADER_BYTES};
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_protocol::state::EpochParameters;
+use barnraise_swarm::activity::Interruption;
 
 /// Longest header: a description, an epoch and two hashes.
 const HEADER_BYTES_MAX: usize = run::MESSAGE_BYTES_MAX + 256;
@@ -21,7 +22,7 @@ pub(crate) struct OfflineCache {
     /// Whether the gallery was looked up.
     pub(crate) wanted_gallery: bool,
     /// Why no backbone could be reached.
-    pub(crate) reason: String,
+    pub(crate) reason: Interruption,
 }
 
 /// `[header][parameters as f32, little endian]`; the header is the run, the epoch, and the hash of the rest.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use barnraise_protocol::bulk::{self, Partial};
 use barnraise_protocol::contribute::{self, BackboneToContributor, ContributorToBackbone, Join, Report};
 use barnraise_protocol::dataset::{Manifest, Samples, ShardEntry};
+use barnraise_protocol::error::NewerThanRun;
 use barnraise_protocol::gradient::{self, ContributionRefusal, OfferStage, PreparedContribution};
 use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::{self, RunDescription};
@@ -134,7 +135,7 @@ async fn version_before<P: Platform>(
 ) -> OperationError {
     let [.., theirs] = run::OLDER_PROTOCOLS;
     match operation.open(theirs).await {
-        Ok(_) => OperationError::OlderRun { theirs },
+        Ok(_) => NewerThanRun { ours: run::PROTOCOL.to_owned(), theirs: theirs.to_owned() }.into(),
         Err(_) => error,
     }
 }

@@ -81,7 +81,7 @@ impl<P: Platform> NetworkOperation<'_, P> {
     pub(crate) async fn open(&mut self, protocol: &'static str) -> Result<CountedStream<P>, OperationError> {
         let platform = self.platform;
         let opened = self.guard(&Cell::new(0), platform.open(protocol)).await?;
-        let stream = opened.map_err(|reason| OperationError::Open { protocol, reason })?;
+        let stream = opened.map_err(|source| OperationError::Open { protocol, source })?;
         Ok(Metered::new(stream, Rc::clone(&self.meter)))
     }
 
@@ -94,7 +94,7 @@ impl<P: Platform> NetworkOperation<'_, P> {
         let platform = self.platform;
         let opening = platform.open_to(peer, protocol);
         let opened = self.guard_with(PEER_LIMITS, &Cell::new(0), opening).await?;
-        let stream = opened.map_err(|reason| OperationError::Open { protocol, reason })?;
+        let stream = opened.map_err(|source| OperationError::Open { protocol, source })?;
         Ok(Metered::new(stream, Rc::clone(&self.meter)).with_peer())
     }
 
@@ -164,6 +164,7 @@ mod tests {
     use futures::io::Cursor;
 
     use super::*;
+    use crate::platform::PlatformError;
 
     /// A clock that advances with `sleep_until` only.
     #[derive(Default)]
@@ -201,7 +202,7 @@ mod tests {
             .await;
         }
 
-        async fn connect(&self) -> Result<Vec<u8>, String> {
+        async fn connect(&self) -> Result<Vec<u8>, PlatformError> {
             Ok(Vec::new())
         }
 
@@ -209,7 +210,7 @@ mod tests {
 
         async fn disconnect(&self) {}
 
-        async fn open(&self, _: &'static str) -> Result<Self::Stream, String> {
+        async fn open(&self, _: &'static str) -> Result<Self::Stream, PlatformError> {
             pending().await
         }
 

@@ -1,5 +1,8 @@
 //! The platform that a contributor runs on: clock, network and caches. The only seam between tab and native peer.
 
+use std::error::Error;
+use std::time::Duration;
+
 use barnraise_learning::DeviceChoice;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
@@ -9,13 +12,52 @@ use barnraise_swarm::shards::Survey;
 use barnraise_swarm::{Moment, PeerKey};
 use futures::io::{AsyncRead, AsyncWrite};
 
+/// Why a platform has no connection, or no stream.
+#[derive(Debug, thiserror::Error)]
+pub enum PlatformError {
+    /// A stream is wanted before there is a connection.
+    #[error("there is no connection")]
+    NotConnected,
+    /// The backbone, or what stands for it, did not answer.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    /// The peer speaks no protocol of a run's backbone, or those of another version.
+    #[error(
+        "{peer} is no backbone of this version: if it is a relay or a backbone of other runs, say which run is meant \
+         by --run ID; if it is of another version, install that one"
+    )]
+    NoBackbone {
+        /// Its peer id.
+        peer: String,
+    },
+    /// A relay would carry the bytes between contributors, which only moves the load there.
+    #[error("it can be reached through a relay only")]
+    Relayed,
+    /// Streams to other contributors do not exist on this platform.
+    #[error("no {protocol} stream to other contributors here")]
+    NoPeers {
+        /// The protocol of the stream.
+        protocol: &'static str,
+    },
+    /// An error of the platform's network, with its causes.
+    #[error(transparent)]
+    Network(Box<dyn Error + Send + Sync>),
+}
+
+impl PlatformError {
+    /// An error of the platform's network.
+    pub fn network(error: impl Error + Send + Sync + 'static) -> Self {
+        Self::Network(Box::new(error))
+    }
+}
+
 /// Outcome of fetching a shard from another contributor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub enum PeerShardOutcome<'a> {
     /// It arrived, and its hash is right.
     Delivered,
-    /// The peer did not answer, declined or stalled; the reason.
-    Failed(&'a str),
+    /// The peer did not answer, declined or stalled.
+    Failed(&'a (dyn Error + 'static)),
     /// The peer sent bytes with another hash than the manifest's, and is not asked again.
     Wrong,
 }
@@ -43,7 +85,7 @@ pub trait Platform {
 
     /// Dials the backbone at its current address, or another one of [`Self::set_other_backbones`]. Returns the
     /// bytes of its peer id.
-    fn connect(&self) -> impl Future<Output = Result<Vec<u8>, String>>;
+    fn connect(&self) -> impl Future<Output = Result<Vec<u8>, PlatformError>>;
 
     /// Takes the addresses of the run's other backbones, sent by the connected one: multiaddresses with a peer id.
     fn set_other_backbones(&self, addresses: Vec<String>);
@@ -52,7 +94,7 @@ pub trait Platform {
     fn disconnect(&self) -> impl Future<Output = ()>;
 
     /// Opens a stream to the backbone.
-    fn open(&self, protocol: &'static str) -> impl Future<Output = Result<Self::Stream, String>>;
+    fn open(&self, protocol: &'static str) -> impl Future<Output = Result<Self::Stream, PlatformError>>;
 
     /// Reads bytes stored with [`Self::cache`], perhaps before a restart. They are not trusted.
     fn cached(&self, sha256: Sha256Hash) -> impl Future<Output = Option<Vec<u8>>>;
@@ -108,9 +150,9 @@ pub trait Platform {
         &self,
         peer: &PeerKey,
         protocol: &'static str,
-    ) -> impl Future<Output = Result<Self::Stream, String>> {
+    ) -> impl Future<Output = Result<Self::Stream, PlatformError>> {
         let _ = peer;
-        std::future::ready(Err(format!("no {protocol} stream to other contributors here")))
+        std::future::ready(Err(PlatformError::NoPeers { protocol }))
     }
 
     /// Logs the outcome of a fetch from another contributor.

@@ -13,10 +13,10 @@ use barnraise_contributor::{
     COMMANDS_MAX, Config, ContributorCommand, ContributorEvent, Credentials, Platform, contribute, trainer,
 };
 use barnraise_learning::{ComputeDevice, ModelError, Precision};
-use barnraise_protocol::access::AccessDescription;
+use barnraise_protocol::access::{AccessDescription, AccessMode};
 use barnraise_protocol::bulk::CHUNK_BYTES;
 use barnraise_protocol::codec::Density;
-use barnraise_protocol::error::OLDER_VERSION;
+use barnraise_protocol::error::{NewerThanRun, OlderThanRun};
 use barnraise_protocol::evidence::Evidence;
 use barnraise_protocol::gradient::Accepted;
 use barnraise_protocol::run::{
@@ -24,7 +24,7 @@ use barnraise_protocol::run::{
 };
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state;
-use barnraise_swarm::activity::{Activity, Contribution};
+use barnraise_swarm::activity::{Activity, Contribution, Interruption};
 use barnraise_swarm::recomputation::Difference;
 use futures::channel::mpsc;
 use tokio::task::LocalSet;
@@ -134,8 +134,10 @@ fn a_run_of_a_newer_version_is_left_with_the_reason() {
         let Some(Activity::Broken { reason }) = activities.last() else { panic!("{activities:?}") };
         reason.clone()
     });
-    for part in [OLDER_VERSION, run::PROTOCOL, "/barnraise/run/8", "reload"] {
-        assert!(reason.contains(part), "{part} is missing in: {reason}");
+    let Interruption::OlderThanRun(OlderThanRun { ours, theirs }) = &reason else { panic!("{reason:?}") };
+    assert_eq!((&ours[..], &theirs[..]), (run::PROTOCOL, "/barnraise/run/8"));
+    for part in ["older than the run", run::PROTOCOL, "/barnraise/run/8", "reload"] {
+        assert!(reason.to_string().contains(part), "{part} is missing in: {reason}");
     }
     assert_eq!(given.n_samples_computed, 0);
 }
@@ -149,8 +151,9 @@ fn a_run_of_the_version_before_is_waited_for() {
     play(&backbone, &platform, async |mut script| {
         script.send(ContributorCommand::Start);
         let names_both = |event: &ContributorEvent| {
-            matches!(event, ContributorEvent::Activity(Activity::Reconnecting { reason, .. })
-                if reason.contains("newer than the run") && reason.contains(before) && reason.contains(run::PROTOCOL))
+            matches!(event, ContributorEvent::Activity(Activity::Reconnecting {
+                reason: Interruption::NewerThanRun(NewerThanRun { ours, theirs }), ..
+            }) if theirs == before && ours == run::PROTOCOL)
         };
         script.until_event(names_both).await;
         // Its operator updates it.
@@ -437,6 +440,21 @@ fn a_run_with_a_wrong_number_of_parameters_is_not_joined() {
         script
             .until_event(|event| matches!(event, ContributorEvent::Activity(Activity::Broken { .. })))
             .await;
+    });
+    assert_eq!(platform.n_read(barnraise_protocol::contribute::PROTOCOL), 0);
+}
+
+#[test]
+fn who_has_no_invitation_is_told_so_and_gets_no_gallery() {
+    let backbone = InMemoryBackbone::new(1, 64);
+    backbone.description.borrow_mut().access.mode = AccessMode::Invitation;
+    let platform = TestPlatform::new(&backbone);
+    play(&backbone, &platform, async |mut script| {
+        script.send(ContributorCommand::LoadGallery);
+        script.until_event(|event| matches!(event, ContributorEvent::NoGallery { .. })).await;
+        script.send(ContributorCommand::Start);
+        let is_shut_out = |event: &ContributorEvent| matches!(event, ContributorEvent::Activity(Activity::NotAdmitted { reason: Interruption::NoInvitation }));
+        script.until_event(is_shut_out).await;
     });
     assert_eq!(platform.n_read(barnraise_protocol::contribute::PROTOCOL), 0);
 }

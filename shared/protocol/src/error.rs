@@ -1,14 +1,40 @@
 //! Errors of a conversation, on the side that asks.
 
+use serde::{Deserialize, Serialize};
+
 use crate::access::{AccessError, AccessRefusal};
 use crate::bulk::BulkError;
 use crate::codec::CodecError;
 use crate::dataset::DatasetError;
 use crate::framing::FrameError;
+use crate::matchmaking::HelloRefusal;
+use crate::model::ModelRefusal;
+use crate::reduce::OfferRefusal;
 use crate::refusal::Refusal;
 
-/// Prefix of the reason why an older contributor is refused.
-pub const OLDER_VERSION: &str = "this page or program is older than the run";
+/// The run speaks a newer protocol version than this build, which has to be replaced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error(
+    "this page or program is older than the run: it speaks {ours}, the run {theirs}; reload the page, or install the newest barnraise"
+)]
+pub struct OlderThanRun {
+    /// Protocol name of this build.
+    pub ours: String,
+    /// Protocol name of the run.
+    pub theirs: String,
+}
+
+/// The run speaks an older protocol version than this build, until its operator updates it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error(
+    "this page or program is newer than the run: it speaks {ours}, the run {theirs}; the run's operator has to update it"
+)]
+pub struct NewerThanRun {
+    /// Protocol name of this build.
+    pub ours: String,
+    /// Protocol name of the run.
+    pub theirs: String,
+}
 
 /// Why a conversation ended without an answer.
 #[derive(Debug, thiserror::Error)]
@@ -22,22 +48,21 @@ pub enum ConversationError {
     /// The other side declined.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// An aggregator declined, with its reason.
-    #[error("{0}")]
-    Declined(String),
+    /// An aggregator refused a link.
+    #[error(transparent)]
+    Hello(#[from] HelloRefusal),
+    /// A backbone refused a reducer.
+    #[error(transparent)]
+    Offer(#[from] OfferRefusal),
+    /// An aggregator did not send its model.
+    #[error(transparent)]
+    Model(#[from] ModelRefusal),
     /// A message that this conversation does not have at this place.
     #[error("{0}")]
     Unexpected(&'static str),
     /// The other side speaks a newer protocol version than this peer.
-    #[error(
-        "{OLDER_VERSION}: it speaks {ours}, the run {theirs}; reload the page, or install the newest barnraise"
-    )]
-    Older {
-        /// Protocol name of this build.
-        ours: &'static str,
-        /// Protocol name of the other side.
-        theirs: String,
-    },
+    #[error(transparent)]
+    Older(#[from] OlderThanRun),
     /// The other side refuses access.
     #[error(transparent)]
     Access(#[from] AccessRefusal),

@@ -6,7 +6,7 @@
 //!
 //! In a run that recomputes contributions, an offer has a commitment ([`crate::commitment`]) and the list of its
 //! samples. The backbone selects a contribution for recomputation only after all of it arrived, when the contributor
-//! can no longer change it. A selected contribution counts once it passes; until then its sender gets `Checking`.
+//! can no longer change it. A suspicious one counts once it passes; until then its sender gets `Checking`.
 
 use std::time::Duration;
 

@@ -9,17 +9,16 @@
 //!
 //! Each pair holds two of these conversations, one in each direction, so that neither side reads and writes at once.
 
-use std::fmt;
-
 use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
 
 use crate::error::ConversationError;
 use crate::framing;
 use crate::hash::Sha256Hash;
+use crate::refusal::RefusalReason;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/matchmaking/4";
+pub const PROTOCOL: &str = "/barnraise/matchmaking/5";
 /// Largest message of this conversation: a group of the most members there can be fits.
 pub const MESSAGE_BYTES_MAX: usize = 32 * 1024;
 /// Most addresses of a peer, the best transports first.
@@ -54,8 +53,30 @@ pub struct Hello {
 pub enum HelloResponse {
     /// Go on.
     Welcome,
-    /// No, with the reason.
-    Refused(String),
+    /// No.
+    Refused(HelloRefusal),
+}
+
+/// Why an aggregator refuses a link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum HelloRefusal {
+    /// The acceptor's configuration does not name the dialler.
+    #[error("this peer is not among the [aggregators] of the backbone that it asks")]
+    NotNamed,
+    /// Another run.
+    #[error("the run here is `{here}`, not `{asked}`")]
+    OtherRun {
+        /// Id of the acceptor's run.
+        here: RefusalReason,
+        /// Id that the dialler named.
+        asked: RefusalReason,
+    },
+    /// Another [`Hello::recipe`].
+    #[error(
+        "model, seed, data, batch size, optimizer, schedule, local steps, codecs, reducers and \
+         checkpoint_every_epochs must be the same in the configurations of all aggregators, and are not"
+    )]
+    OtherRecipe,
 }
 
 /// Later messages of the dialler.
@@ -87,14 +108,14 @@ pub struct Reducer {
 }
 
 /// Why a reducer's description is invalid.
-#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, thiserror::Error)]
 pub enum ReducerError {
     /// More addresses than are taken.
     #[error("at most {REDUCER_ADDRESSES_MAX} addresses are taken, not {0}")]
-    Addresses(usize),
+    Addresses(u32),
     /// An address that is too long.
     #[error("an address has at most {REDUCER_ADDRESS_BYTES_MAX} bytes, not {0}")]
-    AddressBytes(usize),
+    AddressBytes(u32),
     /// A speed that is not a number above 0.
     #[error("a speed of {0} bytes per second came, one above 0 is wanted")]
     Speed(f32),
@@ -108,10 +129,10 @@ impl Reducer {
     pub fn check(&self) -> Result<(), ReducerError> {
         let n = self.addresses.len();
         if n > REDUCER_ADDRESSES_MAX {
-            return Err(ReducerError::Addresses(n));
+            return Err(ReducerError::Addresses(count(n)));
         }
         if let Some(long) = self.addresses.iter().map(Vec::len).find(|len| *len > REDUCER_ADDRESS_BYTES_MAX) {
-            return Err(ReducerError::AddressBytes(long));
+            return Err(ReducerError::AddressBytes(count(long)));
         }
         for speed in [self.download_bytes_per_s, self.upload_bytes_per_s] {
             if !speed.is_finite() || speed <= 0.0 {
@@ -120,6 +141,10 @@ impl Reducer {
         }
         Ok(())
     }
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
 }
 
 /// Which model a peer has. Peers whose gradients are to be averaged have the same.
@@ -211,7 +236,7 @@ pub struct ProposedReducer {
 /// Introduces this peer to the one at the other end of `stream`.
 ///
 /// # Errors
-/// [`ConversationError::Declined`] with the reason of the other side.
+/// [`ConversationError::Hello`] where the other side refuses.
 pub async fn introduce<S>(stream: &mut S, hello: &Hello) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -219,24 +244,24 @@ where
     framing::write(stream, hello, MESSAGE_BYTES_MAX).await?;
     match framing::read(stream, MESSAGE_BYTES_MAX).await? {
         HelloResponse::Welcome => Ok(()),
-        HelloResponse::Refused(reason) => Err(ConversationError::Declined(reason)),
+        HelloResponse::Refused(refusal) => Err(refusal.into()),
     }
 }
 
-/// Reads the dialler's [`Hello`] and answers it: refused with the reason that `check` returns, if any.
+/// Reads the dialler's [`Hello`] and answers it with what `check` returns.
 ///
 /// # Errors
-/// [`ConversationError::Declined`] with that reason, which was sent to the dialler too.
-pub async fn accept<S, E: fmt::Display>(
+/// [`ConversationError::Hello`] with the refusal, which was sent to the dialler too.
+pub async fn accept<S>(
     stream: &mut S,
-    check: impl FnOnce(&Hello) -> Result<(), E>,
+    check: impl FnOnce(&Hello) -> Result<(), HelloRefusal>,
 ) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let hello = framing::read(stream, MESSAGE_BYTES_MAX).await?;
-    let declined = check(&hello).err().map(|error| error.to_string());
-    let answer = declined.clone().map_or(HelloResponse::Welcome, HelloResponse::Refused);
+    let checked = check(&hello);
+    let answer = checked.clone().map_or_else(HelloResponse::Refused, |()| HelloResponse::Welcome);
     framing::write(stream, &answer, MESSAGE_BYTES_MAX).await?;
-    declined.map_or(Ok(()), |reason| Err(ConversationError::Declined(reason)))
+    Ok(checked?)
 }

@@ -18,10 +18,11 @@ use crate::error::ConversationError;
 use crate::framing;
 use crate::hash::Sha256Hash;
 use crate::matchmaking::{MEMBERS_MAX, ModelVersion};
+use crate::refusal::RefusalReason;
 use crate::serving;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/model/1";
+pub const PROTOCOL: &str = "/barnraise/model/2";
 /// Largest message of this conversation: the members of the largest group fit.
 pub const MESSAGE_BYTES_MAX: usize = 24 * 1024;
 /// Most bytes of a peer's id.
@@ -49,8 +50,30 @@ pub enum ModelResponse {
     Checkpoint(Transfer),
     /// No step was made on that model yet: this peer has the same one.
     UpToDate,
-    /// Not served, with the reason.
-    Refused(String),
+    /// Not served.
+    Refused(ModelRefusal),
+}
+
+/// Why an aggregator does not send a step or its model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum ModelRefusal {
+    /// The journal has no step on that model.
+    #[error("no step on the model of epoch {epoch} with the hash {hash} is known")]
+    UnknownModel {
+        /// Epoch that was asked for.
+        epoch: u64,
+        /// Hash that was asked for.
+        hash: Sha256Hash,
+    },
+    /// Nothing was stored yet.
+    #[error("there is no checkpoint")]
+    NoCheckpoint,
+    /// Journal or checkpoints cannot be read.
+    #[error("the model cannot be read from the storage: {reason}")]
+    Storage {
+        /// Of the storage, for people.
+        reason: RefusalReason,
+    },
 }
 
 /// A step with an average over several peers.
@@ -79,8 +102,8 @@ pub enum Fetched {
     Step(StepHeader, Vec<u8>),
     /// The other side has the same model.
     UpToDate,
-    /// The other side does not know that model, with its reason.
-    Unknown(String),
+    /// The other side has no step on that model.
+    Unknown(ModelRefusal),
 }
 
 /// Asks for the step after `model`, of `n_parameters` values.
@@ -99,7 +122,7 @@ where
     let header = match framing::read(stream, MESSAGE_BYTES_MAX).await? {
         ModelResponse::Step(header) => header,
         ModelResponse::UpToDate => return Ok(Fetched::UpToDate),
-        ModelResponse::Refused(reason) => return Ok(Fetched::Unknown(reason)),
+        ModelResponse::Refused(refusal) => return Ok(Fetched::Unknown(refusal)),
         ModelResponse::Checkpoint(_) => {
             return Err(ConversationError::Unexpected("a checkpoint came, a step was asked for"));
         }
@@ -124,7 +147,7 @@ where
 /// error `partial` keeps what arrived.
 ///
 /// # Errors
-/// [`ConversationError::Declined`] with the other side's reason, and a stream that fails.
+/// [`ConversationError::Model`] where the other side refuses, and a stream that fails.
 pub async fn fetch_checkpoint<S>(
     stream: &mut S,
     is_shared: bool,
@@ -137,7 +160,7 @@ where
     framing::write(stream, &ModelRequest::Checkpoint { is_shared }, MESSAGE_BYTES_MAX).await?;
     let transfer = match framing::read(stream, MESSAGE_BYTES_MAX).await? {
         ModelResponse::Checkpoint(transfer) => transfer,
-        ModelResponse::Refused(reason) => return Err(ConversationError::Declined(reason)),
+        ModelResponse::Refused(refusal) => return Err(refusal.into()),
         ModelResponse::Step(_) | ModelResponse::UpToDate => {
             return Err(ConversationError::Unexpected("no checkpoint came, one was asked for"));
         }

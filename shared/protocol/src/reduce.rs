@@ -10,18 +10,18 @@
 //! Values travel in the conversation `average`, between the reducer and each of the backbones. Either side ends the
 //! conversation by closing it. A reducer whose addresses changed opens another one, which replaces the previous one.
 
-use std::fmt;
-
 use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
 
+use crate::access::AccessRefusal;
 use crate::codec::TensorCodec;
 use crate::error::ConversationError;
 use crate::framing;
-use crate::matchmaking::Reducer;
+use crate::matchmaking::{Reducer, ReducerError};
+use crate::refusal::RefusalReason;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/reduce/1";
+pub const PROTOCOL: &str = "/barnraise/reduce/2";
 /// Largest message of this conversation: a group of the most members there can be fits.
 pub const MESSAGE_BYTES_MAX: usize = 32 * 1024;
 
@@ -35,16 +35,74 @@ pub struct Offer {
 }
 
 /// Backbone to reducer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum BackboneToReducer {
     /// Accepted: the reducer gets parts from now on.
     Welcome,
-    /// Refused, with the reason.
-    Refused(String),
+    /// Refused, or admitted no longer.
+    Refused(OfferRefusal),
     /// A round in which the reducer has a part.
     Round(ReducerRound),
     /// Keeps an idle stream alive.
     KeepAlive,
+}
+
+/// Why a backbone takes no part from a reducer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error)]
+pub enum OfferRefusal {
+    /// The peer has no access to the run, or lost it.
+    #[error(transparent)]
+    Access(#[from] AccessRefusal),
+    /// The operator of this backbone has banned the peer.
+    #[error("the operator of this backbone has blocked this peer: {reason}")]
+    Blocked {
+        /// The operator's.
+        reason: RefusalReason,
+    },
+    /// The offer is invalid.
+    #[error(transparent)]
+    Invalid(#[from] ReducerError),
+    /// Another run.
+    #[error("the run here is `{here}`, not `{asked}`")]
+    OtherRun {
+        /// Id of the backbone's run.
+        here: RefusalReason,
+        /// Id that the reducer named.
+        asked: RefusalReason,
+    },
+    /// The offer names another peer than the one that sent it.
+    #[error("it offers another peer than itself")]
+    OtherPeer,
+    /// The run has one backbone.
+    #[error("this run has one backbone, which averages with nobody")]
+    OneBackbone,
+    /// A backbone averages anyway.
+    #[error("it is one of the backbones")]
+    Backbone,
+    /// The run takes no reducers.
+    #[error("native peers do not average in this run")]
+    NoReducers,
+    /// The run takes named reducers only.
+    #[error("{peer} is not among the reducer_peers of this backbone")]
+    NotNamed {
+        /// Peer id of the reducer.
+        peer: RefusalReason,
+    },
+    /// It sent a wrong mean before.
+    #[error("a part that this peer averaged was not the mean")]
+    WrongMean,
+    /// A round with it failed.
+    #[error("an averaging with this peer failed; it may average again in {wait_s} s")]
+    Suspended {
+        /// Seconds until it may offer itself again.
+        wait_s: u64,
+    },
+    /// All places are taken.
+    #[error("{n_reducers} native peers average already")]
+    Full {
+        /// Reducers of this backbone.
+        n_reducers: u32,
+    },
 }
 
 /// An averaging round, as its reducers need to know it.
@@ -82,7 +140,7 @@ pub struct RoundMember {
 /// Offers to average parts.
 ///
 /// # Errors
-/// [`ConversationError::Declined`] with the backbone's reason.
+/// [`ConversationError::Offer`] where the backbone refuses.
 pub async fn offer<S>(stream: &mut S, offer: &Offer) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -90,30 +148,28 @@ where
     framing::write(stream, offer, MESSAGE_BYTES_MAX).await?;
     match framing::read(stream, MESSAGE_BYTES_MAX).await? {
         BackboneToReducer::Welcome => Ok(()),
-        BackboneToReducer::Refused(reason) => Err(ConversationError::Declined(reason)),
+        BackboneToReducer::Refused(refusal) => Err(refusal.into()),
         BackboneToReducer::Round(_) | BackboneToReducer::KeepAlive => {
             Err(ConversationError::Unexpected("the backbone began before it answered"))
         }
     }
 }
 
-/// Reads a reducer's offer and answers it: refused with the reason that `check` returns, if any.
+/// Reads a reducer's offer and answers it: refused where it is invalid, or where `check` refuses it.
 ///
 /// # Errors
-/// [`ConversationError::Declined`] with that reason, which was sent to the reducer too.
-pub async fn accept<S, E: fmt::Display>(
+/// [`ConversationError::Offer`] with the refusal, which was sent to the reducer too.
+pub async fn accept<S>(
     stream: &mut S,
-    check: impl FnOnce(&Offer) -> Result<(), E>,
+    check: impl FnOnce(&Offer) -> Result<(), OfferRefusal>,
 ) -> Result<Offer, ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let offer: Offer = framing::read(stream, MESSAGE_BYTES_MAX).await?;
-    let checked = match offer.reducer.check() {
-        Ok(()) => check(&offer).map_err(|error| error.to_string()),
-        Err(error) => Err(error.to_string()),
-    };
+    let checked = offer.reducer.check().map_err(OfferRefusal::from).and_then(|()| check(&offer));
     let answer = checked.clone().map_or_else(BackboneToReducer::Refused, |()| BackboneToReducer::Welcome);
     framing::write(stream, &answer, MESSAGE_BYTES_MAX).await?;
-    checked.map(|()| offer).map_err(ConversationError::Declined)
+    checked?;
+    Ok(offer)
 }

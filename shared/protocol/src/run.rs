@@ -15,7 +15,7 @@ use futures::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use serde::{Deserialize, Serialize};
 
 use crate::access::AccessDescription;
-use crate::error::ConversationError;
+use crate::error::{ConversationError, OlderThanRun};
 use crate::framing::{self, FrameError};
 use crate::refusal::Refusal;
 
@@ -137,7 +137,7 @@ where
             let is_name =
                 speaks.len() <= SPOKEN_BYTES_MAX && speaks.bytes().all(|byte| byte.is_ascii_graphic());
             let theirs = if is_name { speaks } else { "another one".to_owned() };
-            Err(ConversationError::Older { ours: PROTOCOL, theirs })
+            Err(OlderThanRun { ours: PROTOCOL.to_owned(), theirs }.into())
         }
     }
 }

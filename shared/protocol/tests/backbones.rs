@@ -4,8 +4,9 @@
 use barnraise_protocol::average::{self, ChunkError, Join, MemberSet, ReducerToMember, WINDOW_CHUNKS_MAX};
 use barnraise_protocol::bulk::BulkError;
 use barnraise_protocol::codec::TensorCodec;
-use barnraise_protocol::matchmaking::{self, Hello, Reducer};
-use barnraise_protocol::{ConversationError, Sha256Hash, framing, reduce};
+use barnraise_protocol::matchmaking::{self, Hello, HelloRefusal, Reducer, ReducerError};
+use barnraise_protocol::reduce::OfferRefusal;
+use barnraise_protocol::{ConversationError, RefusalReason, Sha256Hash, framing, reduce};
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
 
 type MemoryStream = Compat<tokio::io::DuplexStream>;
@@ -18,18 +19,23 @@ fn pair() -> (MemoryStream, MemoryStream) {
 #[tokio::test]
 async fn a_refused_aggregator_gets_the_reason() {
     let hello = Hello { run_id: "r".into(), recipe: Sha256Hash([3; 32]) };
+    let refusal = HelloRefusal::OtherRun { here: RefusalReason::of("here"), asked: RefusalReason::of("r") };
     for is_welcome in [true, false] {
         let (mut a, mut b) = pair();
         let check = |got: &Hello| {
             assert_eq!(got, &hello);
-            if is_welcome { Ok(()) } else { Err("another run".to_owned()) }
+            if is_welcome { Ok(()) } else { Err(refusal.clone()) }
         };
         let (heard, told) =
             futures::join!(matchmaking::introduce(&mut a, &hello), matchmaking::accept(&mut b, check));
         for ended in [heard, told] {
             match is_welcome {
                 true => ended.unwrap(),
-                false => assert_eq!(ended.unwrap_err().to_string(), "another run"),
+                false => {
+                    let error = ended.unwrap_err();
+                    assert_eq!(error.to_string(), "the run here is `here`, not `r`");
+                    assert!(matches!(error, ConversationError::Hello(got) if got == refusal));
+                }
             }
         }
     }
@@ -43,22 +49,30 @@ async fn a_refused_reducer_gets_the_reason() {
         run_id: "r".into(),
         reducer: Reducer { upload_bytes_per_s, ..reducer.clone() },
     };
-    for (offer, reason) in [
+    for (offer, refused) in [
         (offer(1e6), None),
-        (offer(1e6), Some("another run")),
-        (offer(0.0), Some("a speed of 0 bytes per second came, one above 0 is wanted")),
+        (offer(1e6), Some((OfferRefusal::OtherPeer, "it offers another peer than itself"))),
+        (
+            offer(0.0),
+            Some((
+                OfferRefusal::Invalid(ReducerError::Speed(0.0)),
+                "a speed of 0 bytes per second came, one above 0 is wanted",
+            )),
+        ),
     ] {
         let (mut a, mut b) = pair();
-        let check = |_: &reduce::Offer| reason.map_or(Ok(()), |reason| Err(reason.to_owned()));
+        let check = |_: &reduce::Offer| refused.clone().map_or(Ok(()), |(refusal, _)| Err(refusal));
         let (heard, told) = futures::join!(reduce::offer(&mut a, &offer), reduce::accept(&mut b, check));
-        match reason {
+        match refused {
             None => {
                 heard.unwrap();
                 assert_eq!(told.unwrap(), offer);
             }
-            Some(reason) => {
-                assert_eq!(heard.unwrap_err().to_string(), reason);
-                assert_eq!(told.unwrap_err().to_string(), reason);
+            Some((refusal, sentence)) => {
+                for error in [heard.unwrap_err(), told.unwrap_err()] {
+                    assert_eq!(error.to_string(), sentence);
+                    assert!(matches!(error, ConversationError::Offer(got) if got == refusal));
+                }
             }
         }
     }

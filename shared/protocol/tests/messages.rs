@@ -442,14 +442,19 @@ proptest! {
 #[test]
 fn matchmaking_messages() {
     use barnraise_protocol::matchmaking::{
-        AggregatorStatus, Hello, HelloResponse, MESSAGE_BYTES_MAX, MatchmakingMessage, ModelVersion,
-        Proposal, ProposedMember, ProposedReducer, Ready, Reducer,
+        AggregatorStatus, Hello, HelloRefusal, HelloResponse, MESSAGE_BYTES_MAX, MatchmakingMessage,
+        ModelVersion, Proposal, ProposedMember, ProposedReducer, Ready, Reducer,
     };
     let max = MESSAGE_BYTES_MAX;
     let hash = hash_hex();
     check(&Hello { run_id: "barn".into(), recipe: HASH }, max, &format!("046261726e{hash}"));
     check(&HelloResponse::Welcome, max, "00");
-    check(&HelloResponse::Refused("no".into()), max, "01026e6f");
+    let other_run = HelloRefusal::OtherRun { here: RefusalReason::of("x"), asked: RefusalReason::of("y") };
+    for (refusal, golden) in
+        [(HelloRefusal::NotNamed, "0100"), (other_run, "010101780179"), (HelloRefusal::OtherRecipe, "0102")]
+    {
+        check(&HelloResponse::Refused(refusal), max, golden);
+    }
     let model = ModelVersion { n_samples_total: 300, epoch: 7, hash: HASH };
     let standing = AggregatorStatus {
         model,
@@ -506,7 +511,6 @@ fn reduce_messages() {
     };
     check(&Offer { run_id: "r".into(), reducer }, max, "01720103000000400000804001020405");
     check(&BackboneToReducer::Welcome, max, "00");
-    check(&BackboneToReducer::Refused("no".into()), max, "01026e6f");
     let round = ReducerRound {
         name: vec![7, 8],
         members: vec![RoundMember { peer: vec![3], n_samples: 0, receives: false, n_reduced: 300 }],
@@ -521,9 +525,37 @@ fn reduce_messages() {
 }
 
 #[test]
+fn refusals_of_reducers() {
+    use barnraise_protocol::matchmaking::ReducerError;
+    use barnraise_protocol::reduce::{BackboneToReducer, MESSAGE_BYTES_MAX, OfferRefusal};
+    let reason = || RefusalReason::of("x");
+    let other_run = OfferRefusal::OtherRun { here: reason(), asked: RefusalReason::of("y") };
+    for (refusal, golden) in [
+        (OfferRefusal::Access(AccessRefusal::NoInvitation), "010003"),
+        (OfferRefusal::Blocked { reason: reason() }, "01010178"),
+        (OfferRefusal::Invalid(ReducerError::Addresses(300)), "010200ac02"),
+        (OfferRefusal::Invalid(ReducerError::AddressBytes(300)), "010201ac02"),
+        (OfferRefusal::Invalid(ReducerError::Speed(0.5)), "0102020000003f"),
+        (other_run, "010301780179"),
+        (OfferRefusal::OtherPeer, "0104"),
+        (OfferRefusal::OneBackbone, "0105"),
+        (OfferRefusal::Backbone, "0106"),
+        (OfferRefusal::NoReducers, "0107"),
+        (OfferRefusal::NotNamed { peer: reason() }, "01080178"),
+        (OfferRefusal::WrongMean, "0109"),
+        (OfferRefusal::Suspended { wait_s: 300 }, "010aac02"),
+        (OfferRefusal::Full { n_reducers: 16 }, "010b10"),
+    ] {
+        check(&BackboneToReducer::Refused(refusal), MESSAGE_BYTES_MAX, golden);
+    }
+}
+
+#[test]
 fn model_messages() {
     use barnraise_protocol::matchmaking::ModelVersion;
-    use barnraise_protocol::model::{MESSAGE_BYTES_MAX, ModelRequest, ModelResponse, StepHeader};
+    use barnraise_protocol::model::{
+        MESSAGE_BYTES_MAX, ModelRefusal, ModelRequest, ModelResponse, StepHeader,
+    };
     let max = MESSAGE_BYTES_MAX;
     let hash = hash_hex();
     let model = ModelVersion { n_samples_total: 300, epoch: 7, hash: HASH };
@@ -541,7 +573,11 @@ fn model_messages() {
     check(&ModelResponse::Step(header), max, &format!("0007{hash}09ac020000003f01020102ac02{hash}"));
     check(&ModelResponse::Checkpoint(TRANSFER), max, &format!("01ac02{hash}"));
     check(&ModelResponse::UpToDate, max, "02");
-    check(&ModelResponse::Refused("no".into()), max, "03026e6f");
+    let unknown = ModelRefusal::UnknownModel { epoch: 300, hash: HASH };
+    check(&ModelResponse::Refused(unknown), max, &format!("0300ac02{hash}"));
+    check(&ModelResponse::Refused(ModelRefusal::NoCheckpoint), max, "0301");
+    let storage = ModelRefusal::Storage { reason: RefusalReason::of("x") };
+    check(&ModelResponse::Refused(storage), max, "03020178");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Builds of different age: recorded messages of the previous version, and the protocol versions of each build.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use barnraise_protocol::error::OLDER_VERSION;
 use barnraise_protocol::run::{self, BackboneToContributor};
 use barnraise_protocol::{
     ConversationError, access, average, contribute, evidence, framing, gradient, matchmaking, model, reduce,
@@ -57,7 +56,7 @@ fn the_version_of_a_run_stands_for_all_conversations_of_a_contributor() {
 /// The conversations of backbones among each other by the version of `matchmaking`, by which they begin. Who raises one of
 /// these raises that with it: otherwise backbones of two builds would agree on an averaging that fails each time.
 const AMONG_BACKBONES: (&str, [&str; 3]) =
-    ("/barnraise/matchmaking/4", ["/barnraise/average/3", "/barnraise/model/1", "/barnraise/reduce/1"]);
+    ("/barnraise/matchmaking/5", ["/barnraise/average/3", "/barnraise/model/2", "/barnraise/reduce/2"]);
 
 #[test]
 fn the_version_of_matchmaking_stands_for_all_conversations_of_backbones() {
@@ -65,9 +64,8 @@ fn the_version_of_matchmaking_stands_for_all_conversations_of_backbones() {
     assert_eq!((matchmaking::PROTOCOL, now), AMONG_BACKBONES, "raise `matchmaking` with any of these");
 }
 
-/// Recorded frames of the previous versions: gradient/4, evidence/2, contribute/3, state/1, average/2 and
-/// matchmaking/3. They have other
-/// protocol names, so they are not read. If they were, none would decode as another message.
+/// Recorded frames of the previous versions: gradient/4, evidence/2, contribute/3, state/1, average/2, model/1,
+/// reduce/1, matchmaking/3 and matchmaking/4. They have other protocol names, so they are not read. If they were, none would decode as another message.
 #[test]
 fn messages_of_the_previous_version_never_decode_as_others() {
     let hash = "22".repeat(32);
@@ -104,6 +102,15 @@ fn messages_of_the_previous_version_never_decode_as_others() {
     });
     unread("who is in a mean", "0205400000ac02", |frame| {
         framing::decode::<average::ReducerToMember>(frame, MAX).is_ok()
+    });
+    unread("a refused link", "01026e6f", |frame| {
+        framing::decode::<matchmaking::HelloResponse>(frame, MAX).is_ok()
+    });
+    unread("a refused reducer", "01026e6f", |frame| {
+        framing::decode::<reduce::BackboneToReducer>(frame, MAX).is_ok()
+    });
+    unread("a refused model", "03026e6f", |frame| {
+        framing::decode::<model::ModelResponse>(frame, MAX).is_ok()
     });
     unread("a proposal", &format!("01ac0207{hash}090102010205ac02010103ac02ac020000003f"), |frame| {
         framing::decode::<matchmaking::MatchmakingMessage>(frame, MAX).is_ok()
@@ -145,9 +152,10 @@ async fn a_peer_of_this_version_understands_that_the_run_went_on() {
             framing::write(&mut a, &answer, run::MESSAGE_BYTES_MAX).await.unwrap();
         };
         let ((), heard) = futures::join!(answering, run::describe(&mut b));
-        let Err(error @ ConversationError::Older { .. }) = heard else { panic!("{heard:?}") };
-        let error = error.to_string();
-        for part in [OLDER_VERSION, run::PROTOCOL, named] {
+        let Err(ConversationError::Older(versions)) = heard else { panic!("{heard:?}") };
+        assert_eq!((&versions.ours[..], &versions.theirs[..]), (run::PROTOCOL, named));
+        let error = versions.to_string();
+        for part in ["this page or program is older than the run", run::PROTOCOL, named] {
             assert!(error.contains(part), "{part} is missing in: {error}");
         }
     }
@@ -156,5 +164,5 @@ async fn a_peer_of_this_version_understands_that_the_run_went_on() {
     let (mut a, mut b) = (a.compat(), b.compat());
     let (told, heard) = futures::join!(run::answer_older_version(&mut a), run::describe(&mut b));
     told.unwrap();
-    assert!(matches!(heard, Err(ConversationError::Older { .. })), "{heard:?}");
+    assert!(matches!(heard, Err(ConversationError::Older(_))), "{heard:?}");
 }

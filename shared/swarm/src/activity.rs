@@ -5,6 +5,7 @@ use std::fmt;
 use barnraise_protocol::Refusal;
 use barnraise_protocol::api::RefusalCount;
 use barnraise_protocol::contribute::{DeviceKind, RunProgress};
+use barnraise_protocol::error::{NewerThanRun, OlderThanRun};
 use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::RunDescription;
 use serde::{Deserialize, Serialize};
@@ -30,7 +31,7 @@ pub enum Activity {
         /// Until the next try.
         retry_in_ms: u32,
         /// What went wrong.
-        reason: String,
+        reason: Interruption,
     },
     /// Pulling parameters.
     FetchingModel {
@@ -77,11 +78,73 @@ pub enum Activity {
     },
     /// Offering the last gradient before stopping.
     Stopping,
+    /// The run does not let this peer in, and a retry does not change that.
+    NotAdmitted {
+        /// Why not.
+        reason: Interruption,
+    },
     /// An error that a retry does not resolve.
     Broken {
-        /// What was wanted, and what went wrong.
-        reason: String,
+        /// What went wrong.
+        reason: Interruption,
     },
+}
+
+/// Why a contributor waits for a connection, or cannot go on. Its `Display` is what the page and the native peer show,
+/// without a full stop. What a reader has to act on is a variant, never its text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(tag = "cause", rename_all = "kebab-case")]
+pub enum Interruption {
+    /// Only a newer build helps.
+    #[error(transparent)]
+    OlderThanRun(#[from] OlderThanRun),
+    /// Only the run's operator can help.
+    #[error(transparent)]
+    NewerThanRun(#[from] NewerThanRun),
+    /// The backbone refused: a pause, a ban, no access.
+    #[error(transparent)]
+    Refused {
+        /// The backbone's.
+        #[from]
+        refusal: Refusal,
+    },
+    /// The run requires an invitation, and there is none.
+    #[error("this run is by invitation: come with the link of one")]
+    NoInvitation,
+    /// Nothing was heard of the backbone for too long.
+    #[error("the backbone has gone silent")]
+    Silent,
+    /// The backbone has given the connection up while the device slept.
+    #[error("the device was asleep")]
+    Asleep,
+    /// The session ended.
+    #[error("the session is gone")]
+    SessionEnded,
+    /// The processor itself fails, which nothing can replace.
+    #[error("the CPU failed: {detail}")]
+    Device {
+        /// Of the device.
+        detail: String,
+    },
+    /// The training program has a defect, or ran out of memory.
+    #[error("the training program stopped: {detail}")]
+    Panicked {
+        /// Of the panic.
+        detail: String,
+    },
+    /// Another error of the network, of the model or of the data.
+    #[error("{detail}")]
+    Other {
+        /// For people.
+        detail: String,
+    },
+}
+
+impl Interruption {
+    /// An error that no reader acts on.
+    pub fn other(error: impl fmt::Display) -> Self {
+        Self::Other { detail: error.to_string() }
+    }
 }
 
 /// Contributions of this peer since it was started.
@@ -158,6 +221,11 @@ pub enum ContributorEvent {
         /// `[n]`.
         #[serde(with = "serde_bytes")]
         labels: Vec<u8>,
+    },
+    /// The held-out samples cannot be had.
+    NoGallery {
+        /// Why not.
+        reason: String,
     },
     /// Training continues on another device.
     DeviceChanged {

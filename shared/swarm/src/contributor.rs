@@ -22,6 +22,7 @@ use barnraise_protocol::gradient::{Accepted, ContributionRefusal};
 pub use self::action::ContributorAction;
 pub use self::late::LateWork;
 use crate::Moment;
+use crate::activity::Interruption;
 use crate::backoff::Backoff;
 use crate::rhythm::Rhythm;
 
@@ -35,8 +36,6 @@ pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// A contributor that missed as many calls for its samples in one epoch, or as many steps in a row, delivers each batch
 /// as soon as it has it.
 const MISSED_MAX: u32 = 3;
-/// Reason for leaving a silent connection.
-pub const GONE_SILENT: &str = "the backbone has gone silent";
 /// Pause before a contribution is offered again that the aggregator had no slot for.
 const OFFER_AGAIN: Duration = Duration::from_millis(300);
 /// Pause before one is offered again that the aggregator could not store: a full disk stays full for a while, and each
@@ -55,7 +54,7 @@ enum Wanted {
 enum LinkState {
     Down {
         retry_at: Moment,
-        reason: Option<String>,
+        reason: Option<Interruption>,
     },
     Up {
         rhythm: Rhythm,
@@ -176,9 +175,9 @@ impl Contributor {
     }
 
     /// While there is no connection: time of the next attempt, and the error of the last one.
-    pub fn down(&self) -> Option<(Moment, Option<&str>)> {
+    pub fn down(&self) -> Option<(Moment, Option<&Interruption>)> {
         match &self.link {
-            LinkState::Down { retry_at, reason } => Some((*retry_at, reason.as_deref())),
+            LinkState::Down { retry_at, reason } => Some((*retry_at, reason.as_ref())),
             LinkState::Up { .. } => None,
         }
     }
@@ -251,7 +250,7 @@ impl Contributor {
     }
 
     /// The connection broke or could not be made.
-    pub fn on_disconnected(&mut self, now: Moment, reason: String) {
+    pub fn on_disconnected(&mut self, now: Moment, reason: Interruption) {
         let retry_at = now + self.backoff.next_delay();
         self.link = LinkState::Down { retry_at, reason: Some(reason) };
     }
@@ -265,8 +264,7 @@ impl Contributor {
             LinkState::Down { retry_at, .. } => *retry_at = now,
             LinkState::Up { proof_by, .. } if !was_asleep => *proof_by = Some(now + PROOF_MAX),
             LinkState::Up { .. } => {
-                self.link =
-                    LinkState::Down { retry_at: now, reason: Some("the device was asleep".to_owned()) };
+                self.link = LinkState::Down { retry_at: now, reason: Some(Interruption::Asleep) };
             }
         }
         matches!(self.link, LinkState::Down { .. })
@@ -436,7 +434,7 @@ impl Contributor {
             LinkState::Up { .. } => {}
         }
         if self.is_silent(now) {
-            self.on_disconnected(now, GONE_SILENT.into());
+            self.on_disconnected(now, Interruption::Silent);
             return self.next_action(now);
         }
         let silence = ContributorAction::Wait(self.silent_at());

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use barnraise_tests::artifacts;
-use barnraise_tests::browser::{Graphics, Tab};
+use barnraise_tests::browser::{DESKTOP, Graphics, PHONE, Tab};
 use barnraise_tests::pause::Paused;
 use barnraise_tests::process::BackboneProcess;
 use barnraise_tests::provider;
@@ -75,6 +75,26 @@ const KEEP_WORKER: &str = r"
 const LOOKED: &str = "doing() === 'idle' && element('preflight').dataset.state !== 'asking' \
     && text('preflight-data').includes('program')";
 
+/// How often the card and the notices say that the run is by invitation.
+const TOLD_ONCE: &str = "['activity', 'invitation-text', 'notice', 'load-note', 'prediction'] \
+    .filter((id) => element(id).checkVisibility() && text(id).includes('by invitation')).length";
+
+/// What a newcomer has to see without scrolling and does not: what is learned, how it goes, what it costs by the hour, and
+/// the button.
+const BELOW_THE_FOLD: &str = "['title', 'purpose', 'glance-accuracy', 'glance-cost', 'glance-cost-note', 'toggle'] \
+    .filter((id) => scrollY + element(id).getBoundingClientRect().bottom > innerHeight)";
+
+/// Looks at the first screen, which all that a newcomer asks has to fit.
+async fn above_the_fold(tab: &Tab, state: &str) -> Result<()> {
+    for viewport in [DESKTOP, PHONE] {
+        tab.resize(viewport).await?;
+        let below = tab.read(BELOW_THE_FOLD).await?;
+        ensure!(below == json!([]), "below the first screen of a {}: {below}", viewport.name);
+        tab.picture(&format!("fold-{state}-{}", viewport.name)).await?;
+    }
+    tab.resize(DESKTOP).await
+}
+
 /// Delivers `message` to the page as if its worker had posted it.
 async fn post_as_worker(tab: &Tab, message: Value) -> Result<()> {
     let script = "kept.dispatchEvent(new MessageEvent('message', { data: arguments[0] }))";
@@ -129,6 +149,7 @@ async fn arrive(looks: &mut Looks, tab: &Tab, backbone: &BackboneProcess) -> Res
     looks.at(tab, "opened").await?;
     tab.cdp("Fetch.disable", json!({})).await?;
     tab.until(LOOKED, SOON).await?;
+    above_the_fold(tab, "resting").await?;
     looks.at(tab, "resting").await?;
     looks.at_forced_colors(tab, "resting").await?;
     open_all(tab, true).await?;
@@ -147,6 +168,9 @@ async fn arrive(looks: &mut Looks, tab: &Tab, backbone: &BackboneProcess) -> Res
 /// At work, while the others are waited for, and at rest again.
 async fn take_part(looks: &mut Looks, tab: &Tab, backbone: &BackboneProcess) -> Result<()> {
     tab.until("value('accuracy') >= 0.5 && document.querySelector('#gallery button')", LONG).await?;
+    // What it costs by the hour is known before a minute of it was measured.
+    tab.until("text('glance-cost-note').startsWith('an hour')", SOON).await?;
+    above_the_fold(tab, "training").await?;
     looks.at(tab, "training").await?;
     open_all(tab, true).await?;
     tab.until("element('table-rows').rows.length > 1", SOON).await?;
@@ -215,8 +239,16 @@ async fn who_cannot_take_part_is_told_so_in_good_shape() -> Result<()> {
     let mut looks = Looks::begin().await?;
     let mut test_run = test_run(&format!("{QUICK}\n[access]\nmode = \"invitation\"\n"))?;
     let backbone = test_run.backbone().await?;
-    let tab = contributor(&backbone, "outside", Graphics::NoAdapter, "device=cpu").await?;
+    let tab = Tab::open("outside", Graphics::NoAdapter, &format!("{}/?device=cpu", backbone.page())).await?;
+    tab.until(&format!("{LOOKED} && text('activity') === 'This tab watches the run.'"), SOON).await?;
+    ensure!(tab.read(TOLD_ONCE).await? == 1, "{}", tab.text("main").await?);
+    ensure!(tab.read("element('toggle').disabled && element('try').hidden").await? == true);
+    tab.until("value('epoch') >= 0 && element('accuracy-chart').checkVisibility()", SOON).await?;
+    looks.at(&tab, "watching").await?;
+    tab.goto(&format!("{}/?autostart=1&device=cpu", backbone.page())).await?;
     tab.until("doing() === 'broken' && text('activity').includes('by invitation')", SOON).await?;
+    ensure!(tab.read(TOLD_ONCE).await? == 1, "{}", tab.text("main").await?);
+    ensure!(tab.read("element('notice').hidden && element('try').hidden").await? == true);
     looks.at(&tab, "uninvited").await?;
     tab.goto(&format!("{}/?autostart=1&device=webgpu", backbone.page())).await?;
     tab.until("doing() === 'broken' && text('activity').includes('WebGPU')", SOON).await?;

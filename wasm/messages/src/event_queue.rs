@@ -67,6 +67,7 @@ fn is_replaced(event: &ContributorEvent) -> bool {
         | ContributorEvent::Contribution(_)
         | ContributorEvent::Progress(_)
         | ContributorEvent::Gallery { .. }
+        | ContributorEvent::NoGallery { .. }
         | ContributorEvent::Refused { .. }
         | ContributorEvent::Failed { .. } => true,
         // Bounded by the page's requests, and by the number of devices.

@@ -86,13 +86,70 @@ pub enum RtcEvent {
         /// The channel.
         channel: ChannelNumber,
         /// The reason, if it failed.
-        reason: Option<String>,
+        reason: Option<RtcFailure>,
     },
     /// The connection could not be opened, or is lost. The last message.
     Failed {
         /// The reason.
-        reason: String,
+        reason: RtcFailure,
     },
+}
+
+/// Why a connection or a channel cannot be had, or ended. A browser's own words are in `detail`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(tag = "cause", rename_all = "kebab-case")]
+pub enum RtcFailure {
+    /// Some browsers have none, or a visitor has switched it off.
+    #[error("this browser has no WebRTC")]
+    NotInBrowser,
+    /// An error of the browser.
+    #[error("{detail}")]
+    Browser {
+        /// Of the browser.
+        detail: String,
+    },
+    /// An offer without SDP.
+    #[error("the browser's offer has no text")]
+    NoOffer,
+    /// An offer that the listener could not use.
+    #[error("the browser's offer lacks what the specification wants: {detail}")]
+    Offer {
+        /// What it lacks.
+        detail: String,
+    },
+    /// More connections than a worker needs.
+    #[error("too many connections at once")]
+    TooMany,
+    /// A channel was asked for before the connection.
+    #[error("no connection yet")]
+    NotConnected,
+    /// The browser refused a channel.
+    #[error("the browser opens no further channel: {detail}")]
+    NoChannel {
+        /// Of the browser.
+        detail: String,
+    },
+    /// ICE found no way, or lost it.
+    #[error("nothing answers at the backbone's address any more, or ever did")]
+    Lost,
+    /// A message that is none of this module.
+    #[error("the worker sent what the page cannot read: {detail}")]
+    Unreadable {
+        /// Of the decoder.
+        detail: String,
+    },
+    /// The browser refused bytes.
+    #[error("the browser did not take a message")]
+    NotSent,
+    /// The remote sent a text.
+    #[error("the remote sent text, want bytes")]
+    Text,
+    /// More than [`RECEIVE_BYTES_MAX`] unread bytes.
+    #[error("the remote sent more than was granted")]
+    TooMuch,
+    /// This side closed it.
+    #[error("it was closed")]
+    Closed,
 }
 
 #[cfg(test)]
@@ -107,6 +164,8 @@ mod tests {
         assert_eq!(taken, serde_json::json!({"type": "taken", "channel": 2, "bytes": 7}));
         let closed = serde_json::to_value(RtcEvent::Closed { channel: 1, reason: None }).unwrap();
         assert_eq!(closed, serde_json::json!({"type": "closed", "channel": 1, "reason": null}));
+        let lost = serde_json::to_value(RtcEvent::Failed { reason: RtcFailure::Lost }).unwrap();
+        assert_eq!(lost, serde_json::json!({"type": "failed", "reason": {"cause": "lost"}}));
         let end: RtcRequest = serde_json::from_str(r#"{"type":"end"}"#).unwrap();
         assert_eq!(end, RtcRequest::End);
     }

@@ -1,6 +1,8 @@
-//! What contributing takes of the visitor's data: from the run's description, from what others gave, and as measured. Pure.
+//! What contributing takes of the visitor's data: from the run's description and its pace, from what others gave, and as
+//! measured. Pure.
 
 use barnraise_protocol::api::AcceptedTotals;
+use barnraise_protocol::contribute::RunProgress;
 use barnraise_protocol::run::RunDescription;
 
 /// Contributions of a shorter time say nothing of an hour.
@@ -10,6 +12,22 @@ const MEASURED_MIN_MS: f64 = 60_000.0;
 /// What is measured forgets what is older than twice this.
 const WINDOW_MS: f64 = 150_000.0;
 const HOUR_S: u128 = 3600;
+
+/// The run's progress over a shorter time says nothing of its pace.
+const PACE_MIN_MS: f64 = 10_000.0;
+/// An estimate stands until it is off by this factor: the run's pace changes every second.
+const ESTIMATE_OFF_BY: f64 = 1.5;
+
+/// Bytes of an hour of contributing, and how they are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HourCost {
+    /// As measured in this tab.
+    Measured(u64),
+    /// As it was for all contributors so far.
+    OfOthers(u64),
+    /// As it would be at the run's pace; of one digit.
+    Estimated(u64),
+}
 
 /// Data that a run costs a contributor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +39,8 @@ pub(crate) struct RunCost {
     /// Average size of a shard.
     pub(crate) shard_bytes: u64,
     pub(crate) data_bytes: u64,
+    target_batch_size: u32,
+    contribution_samples_max: u32,
 }
 
 impl RunCost {
@@ -42,6 +62,8 @@ impl RunCost {
             n_shards,
             shard_bytes: data_bytes / n_shards.max(1),
             data_bytes,
+            target_batch_size: run.synchronous().target_batch_size,
+            contribution_samples_max: run.synchronous().contribution_samples_max,
         }
     }
 
@@ -59,6 +81,63 @@ impl RunCost {
         let models = u128::from(so_far.n_contributions) * u128::from(self.model_bytes);
         let bytes = (u128::from(so_far.n_bytes) + models) * HOUR_S / u128::from(so_far.seconds);
         u64::try_from(bytes).ok()
+    }
+
+    /// Bytes of an hour in a run that takes so many samples a second, for a contributor that gives as many as the others:
+    /// for each step the model down, and as many updates up as its samples take.
+    fn hour_bytes_at(self, samples_per_second: f64, n_contributors: u32) -> u64 {
+        let n_samples = self.target_batch_size.max(1);
+        let own_samples = n_samples.div_ceil(n_contributors.max(1));
+        let n_updates = own_samples.div_ceil(self.contribution_samples_max.max(1));
+        let step_bytes = self.model_bytes.saturating_add(self.update_bytes.saturating_mul(n_updates.into()));
+        (samples_per_second * HOUR_S as f64 / f64::from(n_samples) * step_bytes as f64) as u64
+    }
+}
+
+/// Estimates the bytes of an hour from the pace at which the run makes progress, as a number that stands still.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct HourEstimate {
+    /// Time and samples of the run at the beginning of the window.
+    since: Option<(f64, u64)>,
+    hour_bytes: Option<u64>,
+}
+
+impl HourEstimate {
+    /// The run has got so far. While nobody contributes the last estimate stands.
+    pub(crate) fn on_progress(&mut self, now_ms: f64, cost: RunCost, progress: &RunProgress) {
+        if progress.n_contributors == 0 {
+            self.since = None;
+            return;
+        }
+        let of_steps = progress.epoch.saturating_mul(cost.target_batch_size.into());
+        let n_samples = of_steps.saturating_add(progress.n_samples);
+        let (since_ms, before) = *self.since.get_or_insert((now_ms, n_samples));
+        let elapsed_ms = now_ms - since_ms;
+        let Some(n_new) = n_samples.checked_sub(before).filter(|_| elapsed_ms < WINDOW_MS) else {
+            self.since = Some((now_ms, n_samples));
+            return;
+        };
+        if elapsed_ms >= PACE_MIN_MS && n_new > 0 {
+            let samples_per_second = n_new as f64 * 1000.0 / elapsed_ms;
+            self.settle(cost.hour_bytes_at(samples_per_second, progress.n_contributors));
+        }
+    }
+
+    fn settle(&mut self, now: u64) {
+        let is_near = |before: u64| {
+            let ratio = now as f64 / before as f64;
+            (1.0 / ESTIMATE_OFF_BY..=ESTIMATE_OFF_BY).contains(&ratio)
+        };
+        if !self.hour_bytes.is_some_and(is_near) {
+            self.hour_bytes = Some(now);
+        }
+    }
+
+    /// Rounded to one digit: it is no more exact.
+    pub(crate) fn hour_bytes(self) -> Option<u64> {
+        let bytes = self.hour_bytes?;
+        let unit = 10_u64.pow(bytes.checked_ilog10()?);
+        Some((bytes.saturating_add(unit / 2) / unit).saturating_mul(unit))
     }
 }
 
@@ -115,6 +194,42 @@ mod tests {
         assert_eq!(cost.hour_bytes(&AcceptedTotals { seconds: 59, ..so_far }), None);
         let huge = AcceptedTotals { n_contributions: u64::MAX, n_bytes: u64::MAX, ..so_far };
         assert_eq!(cost.hour_bytes(&huge), None, "no number is better than a wrong one");
+    }
+
+    #[test]
+    fn an_hour_is_estimated_from_the_progress_of_the_run() {
+        let cost = RunCost::of(&fixture::run());
+        let near = |bytes: u64, want: u64| bytes.abs_diff(want) <= want / 1000;
+        // One step in ten seconds, of one update.
+        assert!(near(cost.hour_bytes_at(409.6, 1), 360 * cost.step_bytes()));
+        // Each of two contributors gives half of the samples, in two updates.
+        let cost = RunCost { contribution_samples_max: 1024, ..cost };
+        assert!(near(cost.hour_bytes_at(409.6, 2), 360 * (cost.model_bytes + 2 * cost.update_bytes)));
+
+        let mut estimate = HourEstimate::default();
+        let mut at = |second: u32, epoch, n_samples, n_contributors| {
+            let progress = RunProgress { epoch, n_samples, n_contributors, ..fixture::progress() };
+            estimate.on_progress(1000.0 * f64::from(second), cost, &progress);
+            estimate.hour_bytes()
+        };
+        assert_eq!([at(0, 5, 0, 1), at(9, 5, 4000, 1)], [None; 2], "too early to tell");
+        assert_eq!(at(10, 6, 0, 1), Some(200_000_000), "360 steps of 617 kB");
+        assert_eq!([at(11, 6, 500, 1), at(12, 6, 500, 0)], [Some(200_000_000); 2]);
+        assert_eq!([at(100, 6, 500, 1), at(120, 8, 500, 1)], [Some(200_000_000); 2]);
+        // Another run, or the same from an earlier checkpoint.
+        assert_eq!([at(121, 0, 0, 1), at(131, 1, 0, 1)], [Some(200_000_000); 2]);
+    }
+
+    #[test]
+    fn an_estimate_has_one_digit_and_does_not_flicker() {
+        let mut estimate = HourEstimate::default();
+        assert_eq!(estimate.hour_bytes(), None);
+        let mut at = |hour_bytes| {
+            estimate.settle(hour_bytes);
+            estimate.hour_bytes()
+        };
+        assert_eq!([at(244), at(260), at(180)], [Some(200); 3]);
+        assert_eq!([at(96), at(7), at(u64::MAX)], [Some(100), Some(7), Some(u64::MAX)]);
     }
 
     #[test]

@@ -3,13 +3,16 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use barnraise_protocol::api::Runs;
 use gloo::timers::callback::Timeout;
+use wasm_bindgen_futures::spawn_local;
 
 use crate::app::App;
 use crate::kept;
 use crate::probe;
 use crate::receipts::Receipts;
 use crate::renewal;
+use crate::requests;
 use crate::sensors::Sensors;
 use crate::share;
 use crate::state::{PageAction, PageEvent, PeerLoss, TabEvent};
@@ -63,6 +66,14 @@ impl Effects {
             PageAction::SaveTransport(transport) => kept::keep_transport(transport),
             PageAction::Limits(request) => self.sensors.perform(app, request),
             PageAction::ProbeTransports(attempts) => probe::begin(app, attempts),
+            PageAction::AskForCodes => {
+                let app = Rc::clone(app);
+                spawn_local(async move {
+                    // Who has no answer is not led to a field for codes.
+                    let runs = requests::get::<Runs>(requests::RUNS_URL).await;
+                    app.dispatch(PageEvent::CodesKnown(runs.is_ok_and(|runs| runs.takes_codes)));
+                });
+            }
             PageAction::Broadcast(_)
             | PageAction::TakeLead
             | PageAction::RequestLock

@@ -39,6 +39,11 @@ pub(crate) fn bytes(value: u64) -> String {
     if scaled < 99.95 { format!("{scaled:.1} {unit}") } else { format!("{scaled:.0} {unit}") }
 }
 
+/// A number of bytes that has one digit only: `300 MB`, `3 GB`.
+pub(crate) fn rough_bytes(value: u64) -> String {
+    bytes(value).replace(".0 ", " ")
+}
+
 /// Samples per second: `3.4`, `1,204`; a dash where it is not a number.
 pub(crate) fn speed(samples_per_second: f32) -> String {
     if !samples_per_second.is_finite() || samples_per_second < 0.0 {
@@ -156,6 +161,11 @@ mod tests {
         let texts: Vec<String> = values.map(bytes).into();
         let want = ["0 bytes", "999 bytes", "1.0 kB", "1.4 MB", "100 kB", "999 kB", "1.0 MB", "3.5 GB"];
         assert_eq!(texts, want);
+    }
+
+    #[test]
+    fn rough_bytes_have_no_digit_behind_the_point() {
+        assert_eq!([300_000_000, 3_000_000_000, 200].map(rough_bytes), ["300 MB", "3 GB", "200 bytes"]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use barnraise_messages::{Activity, DeviceChoice, TransportKind};
 
-use crate::cost::RunCost;
+use crate::cost::{HourCost, RunCost};
 use crate::format;
 use crate::preflight::{Adapter, LITTLE_MEMORY_GIB, Preflight, ProbeResult, TransportOutcome, WebGpu};
 use crate::state::PageState;
@@ -41,8 +41,7 @@ pub(crate) fn summary(page: &PageState) -> Summary {
         return of(
             "unable",
             format!(
-                "This browser can only watch: the page did not come over HTTPS. Try https://{}, or ask \
-                 its operator for that.",
+                "Over HTTPS this browser could take part. Try https://{}, or ask its operator for that.",
                 preflight.surroundings.host
             ),
         );
@@ -72,7 +71,10 @@ pub(crate) fn summary(page: &PageState) -> Summary {
     let is_best = is_best && missing(preflight).next().is_none();
     of(
         if is_best { "ready" } else { "limited" },
-        format!("This browser can take part: {device}, {connection}."),
+        format!(
+            "This browser {} take part: {device}, {connection}.",
+            if page.lacks_invitation() { "could" } else { "can" }
+        ),
     )
 }
 
@@ -238,7 +240,7 @@ pub(crate) fn transports(page: &PageState) -> Vec<ReportLine> {
     let mut lines: Vec<ReportLine> =
         preflight.transports().map(|(transport, outcome)| transport_line(page, transport, outcome)).collect();
     if let Activity::Reconnecting { reason, .. } = &page.activity {
-        let text = format!("The connection was lost: {}.", format::reason(reason));
+        let text = format!("The connection was lost: {}.", format::reason(&reason.to_string()));
         lines.push(ReportLine::new("fails", text));
     }
     let is_lost = |outcome: &TransportOutcome| {
@@ -336,13 +338,27 @@ pub(crate) fn data(page: &PageState) -> Vec<ReportLine> {
     );
     let update =
         format!("Then up to {} up and {model} down with each step.", format::bytes(cost.update_bytes));
-    let hour = page.hour_bytes().map(|bytes| format!("That is about {} an hour.", format::bytes(bytes)));
     let idle = "Nothing of it is fetched before you start.";
-    [Some(begin), Some(parts), Some(update), hour, Some(idle.into())]
+    [begin, parts, update, hour(page), idle.into()]
         .into_iter()
-        .flatten()
         .map(|text| ReportLine::new("plain", text))
         .collect()
+}
+
+/// What that is by the hour, and how it is known.
+fn hour(page: &PageState) -> String {
+    match page.hour_cost() {
+        Some(HourCost::Measured(bytes)) => {
+            format!("In this tab that is about {} an hour.", format::bytes(bytes))
+        }
+        Some(HourCost::OfOthers(bytes)) => {
+            format!("For the contributors so far that was about {} an hour.", format::bytes(bytes))
+        }
+        Some(HourCost::Estimated(bytes)) => {
+            format!("At the pace of the run now, that is roughly {} an hour.", format::rough_bytes(bytes))
+        }
+        None => "How much that is by the hour shows once somebody contributes.".into(),
+    }
 }
 
 #[cfg(test)]

@@ -12,10 +12,10 @@ mod sdp;
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use barnraise_messages::rtc::RtcFailure;
 use web_sys::MessagePort;
 
 use connection::RtcConnection;
-use error::RtcError;
 pub(crate) use sdp::with_credentials;
 
 /// Most open connections; a worker has one, and another one while it tries a better transport.
@@ -34,7 +34,7 @@ impl RtcConnections {
         all.retain(|connection| !connection.is_over());
         let connection = RtcConnection::new(port);
         if all.len() >= CONNECTIONS_MAX {
-            connection.fail(&RtcError::TooMany);
+            connection.fail(RtcFailure::TooMany);
             return;
         }
         all.push(Rc::clone(&connection));

@@ -139,9 +139,7 @@ fn resting(page: &PageState) -> Sentence {
         return halted(reason, then);
     }
     let text = match page.contribution.n_samples_accepted {
-        0 if page.admission() == Admission::Uninvited { has_key: false } => {
-            "This tab watches the run.".into()
-        }
+        0 if page.lacks_invitation() => "This tab watches the run.".into(),
         0 => "Resting. Press Start, and this tab helps with the next step.".into(),
         n => format!("Resting. This tab gave {}. Thank you.", format::counted(n, "sample", "samples")),
     };
@@ -222,6 +220,12 @@ fn activity(page: &PageState, device: DeviceKind) -> Sentence {
             Sentence::new("stopping", "Handing in what is finished, then pausing.")
         }
         Activity::Stopping => Sentence::new("stopping", "Handing in what is finished, then resting."),
+        Activity::NotAdmitted { .. } if page.lacks_invitation() => {
+            Sentence::new("broken", "This run is by invitation, and this browser has none.")
+        }
+        Activity::NotAdmitted { reason } => {
+            Sentence::new("broken", format!("This tab is not let in: {reason}."))
+        }
         Activity::Broken { reason } => Sentence::new("broken", format!("This tab cannot go on: {reason}.")),
     }
 }
@@ -298,21 +302,37 @@ pub(crate) fn connection_line(page: &PageState) -> Option<String> {
     Some(format!("Connected by {way}{why}."))
 }
 
-/// What the run asks of a visitor to take part, and whether this tab has it; `None` where it asks nothing.
+/// What the run asks of a visitor to take part, and whether this tab has it; `None` where it asks nothing. What the status
+/// sentence says is not said again.
 pub(crate) fn invitation_line(page: &PageState) -> Option<&'static str> {
-    // Then the status sentence says it.
-    if page.sign_in_url().is_some() || page.is_in_touch() {
+    if page.sign_in_url().is_some() || page.is_in_touch() || !page.is_supported() {
         return None;
     }
-    match page.admission() {
-        Admission::Free => None,
-        Admission::SignIn => {
+    let mode = page.run.as_ref().map(|run| run.access.mode)?;
+    match (page.admission(), mode) {
+        (Admission::Free, _) => None,
+        (Admission::SignIn, _) => {
             Some("This run is for those on its list: you are asked to sign in once you start.")
         }
-        Admission::Invited => Some("You came with an invitation. It is handed in when you start."),
-        Admission::Uninvited { .. } => Some(
-            "This run is by invitation: to take part, open the link that you were sent. Everybody may watch.",
+        (Admission::Invited, _) => Some("You came with an invitation. It is handed in when you start."),
+        (Admission::Uninvited { has_key: false }, _) => Some(
+            "This run is by invitation. You see here how it learns; to take part and to try its model, open the link that \
+             you were sent.",
         ),
+        (Admission::Uninvited { has_key: true }, _) => Some(
+            "This run is by invitation. If this browser took part before, press Start; if not, open the link that you \
+             were sent.",
+        ),
+        (Admission::Refused, AccessMode::Invitation) if page.lacks_invitation() => Some(
+            "You see here how it learns. To take part and to try its model, open the link that you were sent.",
+        ),
+        (Admission::Refused, AccessMode::Invitation) => {
+            Some("Ask who invited you for another invitation, and open its link.")
+        }
+        (Admission::Refused, AccessMode::Allowlist) => {
+            Some("Ask who runs this to put you on the list, then press Start.")
+        }
+        (Admission::Refused, AccessMode::Open) => None,
     }
 }
 
@@ -385,7 +405,10 @@ pub(crate) fn which_model(page: &PageState, epoch: u64) -> String {
 pub(crate) fn verdict(page: &PageState) -> String {
     if let Some((top, probability)) = page.prediction.as_ref().and_then(|found| found.ranking.first()) {
         let name = page.class_name(*top);
+        // It never saw a drawing, and is sure of many that it takes for something else.
+        let is_drawn = page.question.as_ref().is_some_and(|question| question.picked.is_none());
         let guess = match *probability {
+            p if p >= 0.8 && is_drawn => format!("It looks like: {name}."),
             p if p >= 0.8 => format!("That is: {name}."),
             p if p >= 0.4 => format!("Probably: {name}."),
             _ => format!("Hard to say. Perhaps: {name}."),
@@ -395,6 +418,9 @@ pub(crate) fn verdict(page: &PageState) -> String {
             Some(label) if label == *top => format!("{guess} Right."),
             Some(label) => format!("{guess} It is labelled: {}.", page.class_name(label)),
         };
+    }
+    if let Some(reason) = page.question.as_ref().and_then(|question| question.failure.as_ref()) {
+        return format!("{}.", format::reason(reason));
     }
     match (&page.peer, page.is_asking()) {
         (WorkerState::Loading { .. }, true) => "Fetching the model first…".into(),

@@ -22,15 +22,15 @@ mod tabs;
 mod text;
 
 use barnraise_messages::{
-    Activity, CheckOutcome, Contribution, ContributorEvent, DeviceChange, DeviceChoice, PacingSettings,
-    PageToPeer, PeerToPage, TransportKind,
+    Activity, CheckOutcome, Contribution, ContributorEvent, DeviceChange, DeviceChoice, Interruption,
+    PacingSettings, PageToPeer, PeerToPage, TransportKind,
 };
 use barnraise_protocol::api::{Contributions, DeviceCount, LiveProgress, Models, RunStatus};
 use barnraise_protocol::contribute::{DeviceKind, RunProgress};
 use barnraise_protocol::run::RunDescription;
 
 use crate::browser_totals::{BrowserTotals, RunTotals};
-use crate::cost::{DataMeter, RunCost};
+use crate::cost::{DataMeter, HourCost, HourEstimate, RunCost};
 use crate::history::History;
 use crate::limits::ResourceLimits;
 use crate::preflight::{Capabilities, Preflight, WebGpu};
@@ -41,7 +41,8 @@ pub(crate) use events::{PageAction, PageEvent};
 pub(crate) use giving::{Giving, RECEIPTS_MAX, Rank};
 pub(crate) use models::Comparison;
 pub(crate) use parts::{
-    AnswerError, BackboneLoss, BackboneStatus, Gallery, PeerLoss, Prediction, Question, WorkerState,
+    AnswerError, BackboneLoss, BackboneStatus, Gallery, GalleryRequest, PeerLoss, Prediction, Question,
+    WorkerState,
 };
 pub(crate) use tab_messages::{LoadEvent, LockHolder, TabEvent, TabMessage, TabRole};
 pub(crate) use tabs::Tabs;
@@ -96,6 +97,7 @@ pub(crate) struct PageState {
     /// A notice that does not stop anything.
     pub(crate) notice: Option<String>,
     pub(crate) gallery: Option<Gallery>,
+    pub(crate) gallery_request: GalleryRequest,
     pub(crate) question: Option<Question>,
     pub(crate) prediction: Option<Prediction>,
     pub(crate) checks: Option<(DeviceKind, Vec<CheckOutcome>)>,
@@ -103,7 +105,11 @@ pub(crate) struct PageState {
     pub(crate) endurance: Endurance,
     origin: String,
     identity: Option<Vec<u8>>,
+    /// The identity is of an earlier visit.
+    had_identity: bool,
     invitation: Option<String>,
+    /// Whether a run at this address takes codes; `None` until it is asked.
+    takes_codes: Option<bool>,
     /// The transport that reached the backbone the last time on this network.
     last_transport: Option<TransportKind>,
     /// The transport of the current connection, and why the better ones failed.
@@ -123,6 +129,7 @@ pub(crate) struct PageState {
     n_requests: u32,
     /// Measures the data that contributing takes.
     meter: DataMeter,
+    hour_estimate: HourEstimate,
 }
 
 impl PageState {
@@ -162,14 +169,17 @@ impl PageState {
             trouble: None,
             notice: None,
             gallery: None,
+            gallery_request: GalleryRequest::default(),
             question: None,
             prediction: None,
             checks: None,
             tabs: Tabs::default(),
             endurance: Endurance::default(),
             origin,
+            had_identity: identity.is_some(),
             identity,
             invitation: None,
+            takes_codes: None,
             last_transport: None,
             connection: None,
             peer_id: None,
@@ -181,6 +191,7 @@ impl PageState {
             is_program_uncounted: false,
             n_requests: 0,
             meter: DataMeter::default(),
+            hour_estimate: HourEstimate::default(),
         }
     }
 
@@ -194,20 +205,12 @@ impl PageState {
         self.totals.of(&self.run.as_ref()?.identity.run_id)
     }
 
-    /// Bytes that an hour of contributing takes: as measured here, or as it was for all contributors so far.
-    pub(crate) fn hour_bytes(&self) -> Option<u64> {
-        let estimated = || RunCost::of(self.run.as_ref()?).hour_bytes(&self.leaders.as_ref()?.totals);
-        self.meter.hour_bytes().or_else(estimated)
-    }
-
-    /// URL where the visitor has to sign in. Only `http` and `https`: it comes from the backbone and becomes a link.
-    pub(crate) fn sign_in_url(&self) -> Option<&str> {
-        match &self.activity {
-            Activity::SigningIn { url } if url.starts_with("https://") || url.starts_with("http://") => {
-                Some(url)
-            }
-            _ => None,
-        }
+    /// Data that an hour of contributing takes, from the best source that there is.
+    pub(crate) fn hour_cost(&self) -> Option<HourCost> {
+        let of_others = || RunCost::of(self.run.as_ref()?).hour_bytes(&self.leaders.as_ref()?.totals);
+        let measured = self.meter.hour_bytes().map(HourCost::Measured);
+        let known = measured.or_else(|| of_others().map(HourCost::OfOthers));
+        known.or_else(|| self.hour_estimate.hour_bytes().map(HourCost::Estimated))
     }
 
     /// Reaction within this tab; [`PageState::on_event`] handles the other tabs.
@@ -231,6 +234,10 @@ impl PageState {
                 self.models = Some(models);
                 Vec::new()
             }
+            PageEvent::CodesKnown(takes_codes) => {
+                self.takes_codes = Some(takes_codes);
+                Vec::new()
+            }
             PageEvent::ToggleComparison => self.toggle_comparison(),
             PageEvent::TextAsked(text) => self.ask_of_text(text),
             PageEvent::NameTyped(_)
@@ -245,7 +252,7 @@ impl PageState {
             PageEvent::Toggle if self.contributing => self.stop(now_ms),
             PageEvent::Toggle => self.start(now_ms),
             PageEvent::GoOn { is_paused } => self.go_on(now_ms, is_paused),
-            PageEvent::LoadModel => self.load(),
+            PageEvent::LoadModel => self.load_to_try(),
             PageEvent::Drawn(pixels) => self.ask(now_ms, pixels, None),
             PageEvent::Picked(idx) => match self.gallery_image(idx).map(<[u8]>::to_vec) {
                 Some(pixels) => self.ask(now_ms, pixels, Some(idx)),
@@ -312,12 +319,15 @@ impl PageState {
         self.history.replace(status.history);
         self.majority_accuracy = status.majority_accuracy.or(self.majority_accuracy);
         let is_at_work = self.peer != WorkerState::Absent || self.contributing || self.is_unloaded;
+        let mut actions: Vec<PageAction> = self.ask_for_codes().into_iter().collect();
         let attempts = self.preflight.begin(&status.addresses, is_at_work);
         if !attempts.is_empty() {
-            return vec![PageAction::ProbeTransports(attempts)];
+            actions.push(PageAction::ProbeTransports(attempts));
+        } else if self.is_unloaded && self.trouble.is_none() {
+            // The backbone is back: retry the load that failed.
+            actions.extend(self.load());
         }
-        // The backbone is back: retry the load that failed.
-        if self.is_unloaded && self.trouble.is_none() { self.load() } else { Vec::new() }
+        actions
     }
 
     fn on_live(&mut self, now_ms: f64, live: LiveProgress) -> Vec<PageAction> {
@@ -332,6 +342,9 @@ impl PageState {
     }
 
     fn on_progress(&mut self, now_ms: f64, progress: RunProgress) -> Vec<PageAction> {
+        if let Some(run) = &self.run {
+            self.hour_estimate.on_progress(now_ms, RunCost::of(run), &progress);
+        }
         self.progress = Some(progress);
         self.last_news_ms = Some(now_ms);
         self.ask_again(now_ms, progress.epoch)
@@ -405,11 +418,11 @@ impl PageState {
             // Known from the web server, and sent in batches.
             ContributorEvent::Described(_) | ContributorEvent::Receipt(_) => {}
             ContributorEvent::Activity(activity) => {
-                let is_broken = matches!(activity, Activity::Broken { .. });
-                if let Activity::Reconnecting { reason, .. } | Activity::Broken { reason } = &activity
-                    && parts::is_older_than_run(reason)
+                let is_broken = matches!(activity, Activity::NotAdmitted { .. } | Activity::Broken { .. });
+                if let Activity::Reconnecting { reason: Interruption::OlderThanRun(versions), .. }
+                | Activity::Broken { reason: Interruption::OlderThanRun(versions) } = &activity
                 {
-                    let actions = self.on_older_here(reason, is_broken);
+                    let actions = self.on_older_here(versions, is_broken);
                     if !actions.is_empty() {
                         self.activity = activity;
                         return actions;
@@ -432,7 +445,8 @@ impl PageState {
             ContributorEvent::Prediction { request, epoch, probabilities } => {
                 self.on_prediction(request, epoch, &probabilities);
             }
-            ContributorEvent::Gallery { images, labels } => self.gallery = Some(Gallery { images, labels }),
+            ContributorEvent::Gallery { images, labels } => self.on_gallery(Gallery { images, labels }),
+            ContributorEvent::NoGallery { reason } => self.on_no_gallery(reason),
             ContributorEvent::DeviceChanged { device, device_name, reason } => {
                 self.peer = WorkerState::Ready { device, device_name };
                 self.limits.on_device();
@@ -451,9 +465,11 @@ impl PageState {
         Vec::new()
     }
 
+    /// What a question waits for is said beside it, all else in the card.
     fn on_failed(&mut self, message: String) {
-        self.close_question();
-        self.notice = Some(message);
+        if let Err(message) = self.fail_question(message) {
+            self.notice = Some(message);
+        }
     }
 
     fn on_ready(
@@ -471,23 +487,6 @@ impl PageState {
         }
         actions.extend(self.steer());
         actions.extend(self.asked_once_ready(now_ms));
-        actions
-    }
-
-    /// The visitor's requests to a worker that is ready, beside contributing.
-    fn asked_once_ready(&mut self, now_ms: f64) -> Vec<PageAction> {
-        let mut actions = Vec::new();
-        if self.check_wanted {
-            actions.push(PageAction::Post(PageToPeer::SelfCheck));
-        }
-        if self.gallery.is_none() && !self.has_nothing_to_try() {
-            actions.push(PageAction::Post(PageToPeer::LoadGallery));
-        }
-        if self.is_asking() {
-            actions.extend(self.post_question(now_ms));
-        }
-        actions.extend(self.compare());
-        actions.extend(self.post_text());
         actions
     }
 }

@@ -11,16 +11,17 @@ mod page;
 mod peer;
 mod platform;
 mod text;
+mod web;
 
 #[cfg(feature = "tests")]
 wasm_bindgen_test::wasm_bindgen_test_configure!(run_in_dedicated_worker);
 
 /// The swarm of a tab, for benchmarks.
-pub use platform::{Behaviour, swarm};
+pub use platform::{Behaviour, NetworkError, swarm};
 
 use std::cell::RefCell;
 
-use barnraise_messages::{Activity, ContributorEvent, PageToPeer, PeerToPage};
+use barnraise_messages::{Activity, ContributorEvent, Interruption, PageToPeer, PeerToPage};
 use futures::channel::mpsc;
 use wasm_bindgen::JsCast;
 use wasm_bindgen::prelude::{Closure, JsValue, wasm_bindgen};
@@ -37,11 +38,10 @@ const MESSAGES_MAX: usize = 64;
 pub fn start() -> Result<(), JsValue> {
     std::panic::set_hook(Box::new(|panic| {
         console_error_panic_hook::hook(panic);
-        let reason = format!("the training program stopped: {panic}");
-        page::post(&PeerToPage::Told(ContributorEvent::Activity(Activity::Broken {
-            reason: reason.clone(),
-        })));
-        page::post(&PeerToPage::Failed { message: reason });
+        let reason = Interruption::Panicked { detail: panic.to_string() };
+        let message = reason.to_string();
+        page::post(&PeerToPage::Told(ContributorEvent::Activity(Activity::Broken { reason })));
+        page::post(&PeerToPage::Failed { message });
     }));
     let scope = page::scope().ok_or_else(|| JsValue::from_str("this is no dedicated worker"))?;
     let (sender, messages) = mpsc::channel(MESSAGES_MAX);

@@ -11,12 +11,12 @@ use barnraise_messages::{DeviceChange, DeviceChoice, PageToPeer, PeerToPage, Tra
 use barnraise_protocol::access::KeyPair;
 use futures::StreamExt;
 use futures::channel::mpsc;
-use libp2p::identity::{Keypair, ed25519};
+use libp2p::identity::{DecodingError, Keypair, ed25519};
 use wasm_bindgen_futures::spawn_local;
 
 use crate::earlier::EarlierModel;
 use crate::page::{self, EventSender};
-use crate::platform::BrowserPlatform;
+use crate::platform::{BrowserPlatform, NetworkError};
 use crate::text::Filler;
 
 /// Serves the page until its messages end, which they do with the worker.
@@ -28,9 +28,23 @@ pub(crate) async fn run(mut messages: mpsc::Receiver<PageToPeer>) {
         };
         match start_peer(origin, identity, device, invitation, transport).await {
             Ok(peer) => return peer.serve(messages).await,
-            Err(reason) => failed(reason),
+            Err(error) => failed(error.to_string()),
         }
     }
+}
+
+/// Why the worker cannot begin.
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    /// The device that was asked for is not there.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A new key is none.
+    #[error(transparent)]
+    Key(#[from] DecodingError),
+    /// libp2p does not take the key.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
 }
 
 /// A peer whose contributor runs.
@@ -49,9 +63,9 @@ async fn start_peer(
     device: DeviceChoice,
     invitation: Option<String>,
     transport: Option<TransportKind>,
-) -> Result<RunningPeer, String> {
+) -> Result<RunningPeer, StartError> {
     let is_device_free = device == DeviceChoice::Auto;
-    let device = open(device).await.map_err(|error| error.to_string())?;
+    let device = open(device).await?;
     let (keypair, seed) = identify(identity)?;
     let credentials = credentials(&seed, invitation);
     let peer_id = keypair.public().to_peer_id().to_string();
@@ -105,13 +119,13 @@ fn first_contribution_id() -> u64 {
 }
 
 /// The key pair of the seed that the page kept, or a new one, and its seed.
-fn identify(seed: Option<Vec<u8>>) -> Result<(Keypair, Vec<u8>), String> {
+fn identify(seed: Option<Vec<u8>>) -> Result<(Keypair, Vec<u8>), DecodingError> {
     let kept = seed.and_then(|seed| Some((Keypair::ed25519_from_bytes(seed.clone()).ok()?, seed)));
     if let Some(kept) = kept {
         return Ok(kept);
     }
     let seed = ed25519::SecretKey::generate().as_ref().to_vec();
-    let keypair = Keypair::ed25519_from_bytes(seed.clone()).map_err(|error| error.to_string())?;
+    let keypair = Keypair::ed25519_from_bytes(seed.clone())?;
     Ok((keypair, seed))
 }
 
@@ -157,7 +171,7 @@ impl RunningPeer {
         spawn_local(async move {
             page::post(&match earlier.predict(epoch, &pixels).await {
                 Ok(probabilities) => PeerToPage::PredictedEarlier { request, epoch, probabilities },
-                Err(reason) => PeerToPage::NoEarlier { request, reason },
+                Err(error) => PeerToPage::NoEarlier { request, reason: error.to_string() },
             });
         });
     }
@@ -168,7 +182,7 @@ impl RunningPeer {
         spawn_local(async move {
             page::post(&match filler.fill(&text).await {
                 Ok((epoch, blanks)) => PeerToPage::Filled { request, epoch, blanks },
-                Err(reason) => PeerToPage::NotFilled { request, reason },
+                Err(error) => PeerToPage::NotFilled { request, reason: error.to_string() },
             });
         });
     }

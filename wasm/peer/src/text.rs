@@ -4,13 +4,13 @@
 use std::rc::Rc;
 
 use barnraise_contributor::decode_cached_model;
-use barnraise_learning::unigram::{Unigram, Vocabulary};
+use barnraise_learning::unigram::{BlankError, Unigram, Vocabulary, VocabularyError};
 use barnraise_learning::{ComputeDevice, DataShape, Trainer};
 use barnraise_protocol::api::Models;
 use barnraise_protocol::dataset::{SampleKind, TokenShape};
 use futures::lock::Mutex;
 
-use crate::earlier::{download, load};
+use crate::earlier::{LoadError, download, load};
 use crate::platform::{ShardCache, fetch_status};
 
 /// Guesses per blank.
@@ -19,6 +19,38 @@ const GUESSES: usize = 3;
 const VOCABULARY_BYTES_MAX: u32 = 16 * 1024 * 1024;
 /// Longest list of models.
 const MODELS_BYTES_MAX: usize = 64 * 1024;
+
+/// Why the blanks of a text are not filled. For people, without a full stop.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FillError {
+    /// The model cannot be had.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The list of models is of another version.
+    #[error("the list of models is not understood: {0}")]
+    Models(#[source] serde_json::Error),
+    /// The run has just begun.
+    #[error("no model was evaluated yet")]
+    NoneEvaluated,
+    /// Neither the web server nor the cache has one.
+    #[error("there is no model")]
+    NoModel,
+    /// The run learns from pictures.
+    #[error("this run does not learn from text")]
+    NotText,
+    /// The vocabulary is of another version.
+    #[error("the vocabulary is not understood: {0}")]
+    VocabularyFile(#[source] serde_json::Error),
+    /// The vocabulary is invalid.
+    #[error(transparent)]
+    Vocabulary(#[from] VocabularyError),
+    /// Model and vocabulary do not belong together.
+    #[error("the model was made for another vocabulary")]
+    OtherVocabulary,
+    /// The text has no blank, too many, or too many pieces.
+    #[error(transparent)]
+    Text(#[from] BlankError),
+}
 
 /// A model of text with its vocabulary. Cheap to clone.
 #[derive(Clone)]
@@ -51,33 +83,32 @@ impl Filler {
     }
 
     /// Fills the blanks of a text.
-    pub(crate) async fn fill(&self, text: &str) -> Result<FilledBlanks, String> {
+    pub(crate) async fn fill(&self, text: &str) -> Result<FilledBlanks, FillError> {
         let mut loaded = self.loaded.lock().await;
         let renewed = self.renew(&mut loaded).await;
-        if let Err(reason) = renewed
+        if let Err(error) = renewed
             && !self.restore(&mut loaded).await
         {
-            return Err(reason);
+            return Err(error);
         }
         let LoadedTextModel { vocabulary: Some(unigram), model: Some(model) } = &*loaded else {
-            return Err("there is no model".into());
+            return Err(FillError::NoModel);
         };
         if unigram.size() != model.shape.vocabulary {
-            return Err("the model was made for another vocabulary".into());
+            return Err(FillError::OtherVocabulary);
         }
         let length = usize::from(model.shape.length);
-        let blanked = unigram.encode_with_blanks(text, length).map_err(|error| error.to_string())?;
-        let guesses = model.trainer.fill(&blanked.ids, &blanked.blanks).await;
-        let guesses = guesses.map_err(|error| error.to_string())?;
+        let blanked = unigram.encode_with_blanks(text, length)?;
+        let guesses = model.trainer.fill(&blanked.ids, &blanked.blanks).await.map_err(LoadError::from)?;
         let rows = guesses.chunks_exact(usize::from(unigram.size()));
         Ok((model.epoch, rows.map(|row| unigram.likeliest(row, GUESSES)).collect()))
     }
 
     /// Loads the newest model of the web server, unless it is loaded.
-    async fn renew(&self, loaded: &mut LoadedTextModel) -> Result<(), String> {
+    async fn renew(&self, loaded: &mut LoadedTextModel) -> Result<(), FillError> {
         if loaded.vocabulary.is_none() {
             let url = format!("{}/api/tokenizer.json", self.origin);
-            let bytes = download(&url, VOCABULARY_BYTES_MAX as usize).await?;
+            let bytes = download(&url, VOCABULARY_BYTES_MAX as usize).await.map_err(LoadError::from)?;
             loaded.vocabulary = Some(read_vocabulary(&bytes)?);
             self.cache.put_vocabulary(&bytes).await;
         }
@@ -111,25 +142,24 @@ impl Filler {
         Some(TextModel { epoch: state.epoch, shape: *shape, trainer })
     }
 
-    async fn newest(&self) -> Result<u64, String> {
-        let bytes = download(&format!("{}/api/models", self.origin), MODELS_BYTES_MAX).await?;
-        let models: Models = serde_json::from_slice(&bytes)
-            .map_err(|error| format!("the list of models is not understood: {error}"))?;
-        models.latest.map(|model| model.epoch).ok_or_else(|| "no model was evaluated yet".to_owned())
+    async fn newest(&self) -> Result<u64, FillError> {
+        let url = format!("{}/api/models", self.origin);
+        let bytes = download(&url, MODELS_BYTES_MAX).await.map_err(LoadError::from)?;
+        let models: Models = serde_json::from_slice(&bytes).map_err(FillError::Models)?;
+        models.latest.map(|model| model.epoch).ok_or(FillError::NoneEvaluated)
     }
 
-    async fn fetch_model(&self) -> Result<TextModel, String> {
-        let run = fetch_status(&self.origin).await?.run;
+    async fn fetch_model(&self) -> Result<TextModel, FillError> {
+        let run = fetch_status(&self.origin).await.map_err(LoadError::from)?.run;
         let SampleKind::Tokens(shape) = &run.data.manifest.samples else {
-            return Err("this run does not learn from text".into());
+            return Err(FillError::NotText);
         };
         let (epoch, trainer) = load(&run, &format!("{}/api/model.safetensors", self.origin)).await?;
         Ok(TextModel { epoch, shape: *shape, trainer })
     }
 }
 
-fn read_vocabulary(bytes: &[u8]) -> Result<Unigram, String> {
-    let vocabulary: Vocabulary = serde_json::from_slice(bytes)
-        .map_err(|error| format!("the vocabulary is not understood: {error}"))?;
-    Unigram::new(vocabulary).map_err(|error| error.to_string())
+fn read_vocabulary(bytes: &[u8]) -> Result<Unigram, FillError> {
+    let vocabulary: Vocabulary = serde_json::from_slice(bytes).map_err(FillError::VocabularyFile)?;
+    Ok(Unigram::new(vocabulary)?)
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use barnraise_protocol::dht::record::Record;
 use barnraise_protocol::dht::shards::{self, HOLDER_ADDRESSES_MAX, Holder, ShardSet};
-use barnraise_protocol::dht::{self, Freshness};
-use barnraise_relay::{Node, Reachability};
+use barnraise_protocol::dht::{self, DhtError, Freshness};
+use barnraise_relay::{Node, NodeError, Reachability};
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::dht::StorageLimits;
 use barnraise_swarm::shards::Survey;
@@ -30,6 +30,20 @@ const LIFETIME: Duration = Duration::from_secs(240);
 const REFRESH: Duration = Duration::from_secs(80);
 /// Timeout of a DHT request: the backbone waits for requests of its own.
 const DHT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Why the DHT was of no use.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AnnounceError {
+    /// The backbone cannot be reached.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// The DHT took or gave no record.
+    #[error(transparent)]
+    Dht(#[from] DhtError),
+    /// It does not answer.
+    #[error("the DHT does not answer within {DHT_TIMEOUT:?}")]
+    Timeout,
+}
 
 /// The record that was published last.
 #[derive(Clone)]
@@ -57,9 +71,9 @@ pub(super) async fn run(
                 let told = announce(&shared, &node, backbone, &run, (&kept, addresses)).await;
                 match told {
                     Ok(now) => *lock(&said) = Some(now),
-                    Err(reason) => {
+                    Err(error) => {
                         tracing::debug!(
-                            reason,
+                            %error,
                             "the shards of this machine could not be announced in the DHT"
                         );
                     }
@@ -80,7 +94,7 @@ pub(super) async fn run(
                     *found = SurveyResult { survey: Some(Survey { here, kept, holders }), addresses };
                 }
             }
-            Ok(Err(reason)) => tracing::debug!(reason, "the search for holders of shards failed"),
+            Ok(Err(error)) => tracing::debug!(%error, "the search for holders of shards failed"),
             Err(_) => tracing::debug!("the search for holders of shards failed: the DHT does not answer"),
         }
         tokio::time::sleep(LOOK_EVERY).await;
@@ -108,11 +122,11 @@ async fn announce(
     backbone: PeerId,
     run: &Arc<SharedRun>,
     (kept, addresses): (&ShardSet, Vec<Vec<u8>>),
-) -> Result<AnnouncedShards, String> {
+) -> Result<AnnouncedShards, AnnounceError> {
     let expires_at = now().after(LIFETIME);
     let of_run = (&run.run_id[..], &run.manifest);
     let record = Holder::sign(&shared.key, of_run, kept, addresses.clone(), expires_at);
-    put(node, backbone, record.map_err(|refusal| refusal.to_string())?).await?;
+    put(node, backbone, record.map_err(DhtError::from)?).await?;
     tracing::debug!(n_shards = kept.len(), "announced the shards of this machine in the DHT");
     Ok(AnnouncedShards { run: run.clone(), shards: kept.clone(), addresses, at: Instant::now() })
 }
@@ -123,26 +137,25 @@ pub(super) async fn withdraw(
     node: &Node,
     backbone: PeerId,
     said: AnnouncedShards,
-) -> Result<(), String> {
+) -> Result<(), AnnounceError> {
     // Later than any record that was published or is in transit.
     let expires_at = now().after(LIFETIME + Duration::from_secs(1));
     let of_run = (&said.run.run_id[..], &said.run.manifest);
     let record = Holder::sign(&shared.key, of_run, &ShardSet::default(), [], expires_at);
-    put(node, backbone, record.map_err(|refusal| refusal.to_string())?).await
+    put(node, backbone, record.map_err(DhtError::from)?).await
 }
 
-async fn put(node: &Node, backbone: PeerId, record: Record) -> Result<(), String> {
+async fn put(node: &Node, backbone: PeerId, record: Record) -> Result<(), AnnounceError> {
     let putting = async {
-        let stream = node.open(backbone, dht::PROTOCOL).await;
-        let mut stream = stream.map_err(|error| error.to_string())?;
-        let mut verdicts = dht::put(&mut stream, vec![record]).await.map_err(|error| error.to_string())?;
+        let mut stream = node.open(backbone, dht::PROTOCOL).await?;
+        let mut verdicts = dht::put(&mut stream, vec![record]).await?;
         match verdicts.pop() {
-            Some(Err(refusal)) => Err(refusal.to_string()),
+            Some(Err(refusal)) => Err(DhtError::from(refusal).into()),
             _ => Ok(()),
         }
     };
     let put = tokio::time::timeout(DHT_TIMEOUT, putting).await;
-    put.unwrap_or_else(|_| Err("the DHT does not answer".to_owned()))
+    put.unwrap_or(Err(AnnounceError::Timeout))
 }
 
 type Holders = (Vec<(PeerKey, ShardSet)>, HashMap<PeerId, Vec<Multiaddr>>);
@@ -153,12 +166,11 @@ async fn look(
     node: &Node,
     backbone: PeerId,
     run: &SharedRun,
-) -> Result<Holders, String> {
-    let mut stream = node.open(backbone, dht::PROTOCOL).await.map_err(|error| error.to_string())?;
+) -> Result<Holders, AnnounceError> {
+    let mut stream = node.open(backbone, dht::PROTOCOL).await?;
     let keys = vec![shards::key(&run.run_id, &run.manifest)];
     let lifetime_max = StorageLimits::default().lifetime_max;
-    let answers = dht::get(&mut stream, keys, Freshness::Newest, now(), lifetime_max).await;
-    let records = answers.map_err(|error| error.to_string())?;
+    let records = dht::get(&mut stream, keys, Freshness::Newest, now(), lifetime_max).await?;
     let (mut holders, mut peer_addresses) = (Vec::new(), HashMap::new());
     for holder in records.iter().flatten().filter_map(Holder::read) {
         let Some(peer) = crate::host::peer_id(holder.peer).filter(|_| holder.peer != shared.key.public())

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_protocol::access::{
-    self, AccessMode, AccessRefusal, BackboneToContributor, ContributorToBackbone, MESSAGE_BYTES_MAX,
+    self, AccessError, AccessMode, AccessRefusal, BackboneToContributor, ContributorToBackbone,
+    MESSAGE_BYTES_MAX,
 };
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::framing::{self, FrameError};
@@ -56,6 +57,17 @@ enum ServeError {
     Frame(#[from] FrameError),
     #[error("access ended: {0}")]
     AccessEnded(Exclusion),
+}
+
+/// Why revocations are not known.
+#[derive(Debug, thiserror::Error)]
+enum RevocationError {
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    #[error("revocations were asked for, the backbone answered something else")]
+    Unexpected,
 }
 
 /// Serves all peers, within bounds, until the handle is dropped.
@@ -182,7 +194,7 @@ pub(super) async fn keep_gate(shared: Arc<SharingState>, node: Node, backbone: P
             match tokio::time::timeout(REVOKED_TIMEOUT, asking).await {
                 Ok(Ok(())) => {}
                 // Until it answers, tokens are valid until they expire.
-                Ok(Err(reason)) => tracing::debug!(reason, "revocations are not known"),
+                Ok(Err(error)) => tracing::debug!(%error, "revocations are not known"),
                 Err(_) => tracing::debug!("revocations are not known: the backbone does not answer"),
             }
         }
@@ -195,11 +207,11 @@ async fn learn_revoked(
     node: &Node,
     backbone: PeerId,
     since: &mut u64,
-) -> Result<(), String> {
-    let mut stream = node.open(backbone, access::PROTOCOL).await.map_err(|error| error.to_string())?;
+) -> Result<(), RevocationError> {
+    let mut stream = node.open(backbone, access::PROTOCOL).await?;
     loop {
         let question = ContributorToBackbone::Revoked { since: *since };
-        match access::ask(&mut stream, &question).await.map_err(|error| error.to_string())? {
+        match access::ask(&mut stream, &question).await? {
             BackboneToContributor::Revoked { tokens, next } => {
                 run.gate.on_revoked(&tokens);
                 if tokens.is_empty() || next <= *since {
@@ -207,7 +219,7 @@ async fn learn_revoked(
                 }
                 *since = next;
             }
-            other => return Err(format!("the backbone answered {other:?}")),
+            _ => return Err(RevocationError::Unexpected),
         }
     }
 }

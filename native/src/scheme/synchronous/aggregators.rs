@@ -39,7 +39,7 @@ use crate::storage::journal::Journal;
 use crate::net::platform::{NodePlatform, PeerAddresses};
 use crate::net::speed::SpeedMeter;
 pub(super) use average::{AveragingTask, propose};
-pub use follow::FollowError;
+pub use follow::{AdoptError, DonorError, FollowError};
 pub(super) use grid::{GroupSizing, group_size, sides, topology};
 pub use grid::{OwnGrid, Topology};
 pub use link::Links;
@@ -66,9 +66,9 @@ pub enum AggregatorEvent {
     /// An averaging ended.
     Averaged(Proposal, Result<Arc<Averaged>, AveragingError>),
     /// A step to apply that this aggregator did not make; the sender receives the model after it.
-    Step(StepHeader, Vec<u8>, oneshot::Sender<Result<ModelVersion, String>>),
+    Step(StepHeader, Vec<u8>, oneshot::Sender<Result<ModelVersion, AdoptError>>),
     /// A model of another branch, or far ahead.
-    Checkpoint(Box<Checkpoint>, oneshot::Sender<Result<ModelVersion, String>>),
+    Checkpoint(Box<Checkpoint>, oneshot::Sender<Result<ModelVersion, AdoptError>>),
     /// This aggregator has caught up with the others, or could not.
     Followed(Result<(), FollowError>),
     /// Asks for the version of this aggregator's model.

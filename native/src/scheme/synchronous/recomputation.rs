@@ -10,8 +10,9 @@ mod store;
 use std::collections::BTreeMap;
 
 use barnraise_contributor::description::{self, DescriptionError};
-use barnraise_contributor::trainer;
+use barnraise_contributor::{PlatformError, trainer};
 use barnraise_learning::{ComputeDevice, ModelError, Precision, Trainer};
+use barnraise_protocol::ConversationError;
 use barnraise_protocol::commitment::SampleId;
 use barnraise_protocol::dataset::{DatasetError, Samples};
 use barnraise_protocol::evidence::{Evidence, EvidenceError};
@@ -21,6 +22,7 @@ use barnraise_swarm::recomputation::Difference;
 use self::shards::DecodedShards;
 pub use self::standings::Standings;
 pub use self::store::{EvidenceStore, EvidenceStoreError};
+use crate::data::shards::ShardError;
 
 /// Why a contribution could not be recomputed.
 #[derive(Debug, thiserror::Error)]
@@ -32,12 +34,12 @@ pub enum RecomputationError {
     #[error(transparent)]
     Description(#[from] DescriptionError),
     /// A shard of the data cannot be read.
-    #[error("shard {shard} of the data: {reason}")]
+    #[error("shard {shard} of the data: {source}")]
     Shard {
         /// Which.
         shard: u32,
         /// Why.
-        reason: String,
+        source: ShardSourceError,
     },
     /// A shard does not match the run's description.
     #[error(transparent)]
@@ -48,6 +50,23 @@ pub enum RecomputationError {
     /// The recomputed gradient is zero or not finite.
     #[error("the gradient of the samples is zero or not finite: nothing can be said")]
     Nothing,
+}
+
+/// Why the bytes of a shard cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ShardSourceError {
+    /// The run has no such shard.
+    #[error("there is none")]
+    None,
+    /// The storage of a backbone does not have it.
+    #[error(transparent)]
+    Store(#[from] ShardError),
+    /// A peer has no stream to the backbone.
+    #[error(transparent)]
+    Platform(#[from] PlatformError),
+    /// The backbone does not send it.
+    #[error(transparent)]
+    Conversation(#[from] ConversationError),
 }
 
 /// Recomputes contributions of one run on one device.
@@ -76,7 +95,7 @@ impl Recomputer {
     pub async fn recompute(
         &mut self,
         evidence: &Evidence,
-        shard: impl AsyncFn(u32) -> Result<Vec<u8>, String>,
+        shard: impl AsyncFn(u32) -> Result<Vec<u8>, ShardSourceError>,
     ) -> Result<Difference, RecomputationError> {
         let run = &evidence.header.run;
         description::validate(run)?;
@@ -100,7 +119,7 @@ async fn gather(
     run: &RunDescription,
     samples: &[SampleId],
     shards: &mut DecodedShards,
-    shard: impl AsyncFn(u32) -> Result<Vec<u8>, String>,
+    shard: impl AsyncFn(u32) -> Result<Vec<u8>, ShardSourceError>,
 ) -> Result<Vec<Samples>, RecomputationError> {
     let mut of_shards: BTreeMap<u32, Vec<(usize, u32)>> = BTreeMap::new();
     for (place, sample) in samples.iter().enumerate() {
@@ -110,13 +129,13 @@ async fn gather(
     // Where in the pool each sample is.
     let mut places = vec![0; samples.len()];
     for (id, wanted) in of_shards {
-        let unknown = RecomputationError::Shard { shard: id, reason: "there is none".to_owned() };
+        let unknown = RecomputationError::Shard { shard: id, source: ShardSourceError::None };
         let entry = run.data.manifest.shards.get(id as usize).ok_or(unknown)?;
         let decoded = match shards.get(entry, &run.data.manifest) {
             Some(decoded) => decoded,
             None => {
                 let bytes =
-                    shard(id).await.map_err(|reason| RecomputationError::Shard { shard: id, reason })?;
+                    shard(id).await.map_err(|source| RecomputationError::Shard { shard: id, source })?;
                 shards.decode(&bytes, entry, &run.data.manifest)?
             }
         };

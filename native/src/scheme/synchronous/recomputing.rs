@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use barnraise_learning::ComputeDevice;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::PublicKey;
-use barnraise_protocol::commitment::{self, Commitment, SampleId};
+use barnraise_protocol::commitment::{self, Commitment, CommitmentError, SampleId};
 use barnraise_protocol::evidence::{Evidence, EvidenceHeader};
 use barnraise_protocol::gradient::Offer;
 use barnraise_protocol::run::RunDescription;
@@ -103,6 +103,24 @@ pub(super) enum RecomputationVerdict {
     Unknown(String),
 }
 
+/// Why a contribution cannot be recomputed, and so does not count.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CheckError {
+    #[error("in this run each contribution comes with a signed commitment to its samples; none came")]
+    NoCommitment,
+    #[error("a peer with an Ed25519 key is wanted")]
+    KeyKind,
+    #[error(transparent)]
+    Commitment(#[from] CommitmentError),
+    #[error(
+        "the commitment is to {n_committed} samples and the parameters of epoch {parameters_epoch}: {n_offered} do not \
+         count for that in epoch {epoch}"
+    )]
+    Samples { n_committed: u32, parameters_epoch: u64, n_offered: u32, epoch: u64 },
+    #[error("the commitment is to parameters that epoch {epoch} did not have")]
+    Parameters { epoch: u64 },
+}
+
 /// A contribution whose commitment was verified; it may be recomputed.
 pub(super) struct CommittedContribution {
     peer: PublicKey,
@@ -179,27 +197,18 @@ impl Recomputing {
         peer: &PeerKey,
         offer: &Offer,
         (commitment, list): (Option<Commitment>, &[u8]),
-    ) -> Result<CommittedContribution, String> {
-        let commitment = commitment.ok_or(
-            "in this run each contribution comes with a signed commitment to its samples; none came",
-        )?;
-        let peer = PublicKey::of_peer_id(&peer.0).ok_or("a peer with an Ed25519 key is wanted")?;
-        commitment.verify(peer, self.run, offer).map_err(|error| error.to_string())?;
+    ) -> Result<CommittedContribution, CheckError> {
+        let commitment = commitment.ok_or(CheckError::NoCommitment)?;
+        let peer = PublicKey::of_peer_id(&peer.0).ok_or(CheckError::KeyKind)?;
+        commitment.verify(peer, self.run, offer)?;
+        let parameters_epoch = commitment.parameters_epoch;
         if !commitment.allows(&self.description, offer) {
-            return Err(format!(
-                "the commitment is to {} samples and the parameters of epoch {}: {} do not count for that in epoch {}",
-                commitment.n_samples, commitment.parameters_epoch, offer.n_samples, offer.epoch
-            ));
+            let (n_committed, n_offered) = (commitment.n_samples, offer.n_samples);
+            return Err(CheckError::Samples { n_committed, parameters_epoch, n_offered, epoch: offer.epoch });
         }
-        let samples =
-            commitment.samples(list, &self.description.data.manifest).map_err(|error| error.to_string())?;
-        let state =
-            self.states.find(commitment.parameters_epoch, commitment.parameters).ok_or_else(|| {
-                format!(
-                    "the commitment is to parameters that epoch {} did not have",
-                    commitment.parameters_epoch
-                )
-            })?;
+        let samples = commitment.samples(list, &self.description.data.manifest)?;
+        let state = self.states.find(parameters_epoch, commitment.parameters);
+        let state = state.ok_or(CheckError::Parameters { epoch: parameters_epoch })?;
         Ok(CommittedContribution { peer, commitment, state, samples })
     }
 

@@ -12,7 +12,7 @@ fn journal_lines() {
         let entry = Bytes::from(sealed::seal(ENTRY, payload));
         if let Ok(entry) = decode_entry(&entry, epoch) {
             assert!(entry.offer.epoch <= epoch && entry.payload.len() <= payload.len());
-            let sealed = sealed::seal_parts(ENTRY, &header_of(&entry), &[&entry.payload]).unwrap();
+            let sealed = encode_entry(&entry).unwrap();
             let again = decode_entry(&Bytes::from(sealed), epoch).unwrap();
             // A NaN is not what it is.
             assert_eq!(format!("{again:?}"), format!("{entry:?}"));

@@ -111,9 +111,9 @@ const GOLDEN_GIVEN: &str = "\
     ";
 
 const GOLDEN_ENTRY: &str = "\
-    6261726e726169736772616403003e0000000000000040f6b7cad21b1d12e783dbb31aa7d0677070aadfa7f4ca8253ffeecd\
-    a79a8fd73600000003010203090703400000003f0201048493100b11a2fe625bcf97fc313f83b580ba4fd2c016221009db93\
-    bfe184ee45dc0b80a4a7da0609090909\
+    6261726e726169736772616404003f0000000000000068e32d0268132f203cfb6e799d0b5233f294c79c6ff2b868981c76b2\
+    0b84e1543700000003010203090703400000003f0201048493100b11a2fe625bcf97fc313f83b580ba4fd2c016221009db93\
+    bfe184ee45dc0b80a4a7da060009090909\
     ";
 const GOLDEN_COMMITTED_ENTRY: &str = "";
 const GOLDEN_COMMIT: &str = "\
@@ -133,7 +133,7 @@ const GOLDEN_ADDRESSES_COMMIT: &str = "\
     ";
 
 /// Those of `from` and of what follows, up to the first that is none or damaged; and what is wrong with that.
-async fn commits(journal: &Journal, from: u64) -> (Vec<CommitRecord>, Option<String>) {
+async fn commits(journal: &Journal, from: u64) -> (Vec<CommitRecord>, Option<Damage>) {
     let mut records = Vec::new();
     loop {
         match journal.commit_of(from + records.len() as u64).await.unwrap() {
@@ -144,7 +144,7 @@ async fn commits(journal: &Journal, from: u64) -> (Vec<CommitRecord>, Option<Str
     }
 }
 
-fn whole<const N: usize>(records: [CommitRecord; N]) -> (Vec<CommitRecord>, Option<String>) {
+fn whole<const N: usize>(records: [CommitRecord; N]) -> (Vec<CommitRecord>, Option<Damage>) {
     (records.into(), None)
 }
 
@@ -292,8 +292,8 @@ async fn an_entry_is_of_its_folders_epoch_or_late() {
     journal.append(3, 0, &entry(4, 0, vec![7; 40])).await.unwrap();
     journal.append(3, 1, &entry(2, 1, vec![7; 40])).await.unwrap();
     assert_eq!(entries(&journal, 3).await, [(1, entry(2, 1, vec![7; 40]))]);
-    let bytes = sealed::seal_parts(ENTRY, &header_of(&entry(4, 0, vec![7; 40])), &[&[7; 40]]).unwrap();
-    assert_eq!(decode_entry(&bytes.into(), 3).unwrap_err(), "it is of epoch 4, its folder is of epoch 3");
+    let bytes = encode_entry(&entry(4, 0, vec![7; 40])).unwrap();
+    assert_eq!(decode_entry(&bytes.into(), 3).unwrap_err(), Damage::Epoch { want: 3, got: 4 });
 }
 
 #[tokio::test]
@@ -311,7 +311,7 @@ async fn a_torn_commit_is_told_and_nothing_is_moved_until_somebody_says_so() {
     for _ in 0..2 {
         let (records, damaged) = commits(&journal, 1).await;
         assert_eq!(records, [commit(1, &[0])]);
-        assert!(damaged.unwrap().contains("announces"));
+        assert!(matches!(damaged, Some(Damage::Seal(SealError::Length { .. }))), "{damaged:?}");
         assert!(file.exists());
     }
     journal.abandon_branch(2, "it is damaged").await.unwrap();
@@ -330,9 +330,11 @@ proptest! {
         epoch in any::<u64>(),
         id in any::<u64>(),
         payload in prop::collection::vec(any::<u8>(), 0..500),
+        is_committed in any::<bool>(),
     ) {
         let entry = JournalEntry { peer, ..entry(epoch, id, payload) };
-        let bytes = sealed::seal_parts(ENTRY, &header_of(&entry), &[&entry.payload]).unwrap();
+        let entry = if is_committed { committed(entry) } else { entry };
+        let bytes = encode_entry(&entry).unwrap();
         prop_assert_eq!(decode_entry(&bytes.into(), epoch).unwrap(), entry);
     }
 }

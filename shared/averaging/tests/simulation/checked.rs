@@ -105,7 +105,10 @@ fn a_wrong_mean_does_not_count_and_its_reducer_is_known() {
         world.run();
         for peer in 0..2 {
             let wrong = outcome(&outcomes, peer).unwrap_err();
-            assert_eq!(wrong, CheckError::Wrong(vec![key(HELPER)]), "{codec:?}");
+            assert!(
+                matches!(&wrong, CheckError::Wrong(liars) if *liars == [key(HELPER)]),
+                "{codec:?}: {wrong}"
+            );
         }
     }
 }
@@ -118,7 +121,7 @@ fn a_byzantine_reducer_that_refuses_some_is_known_by_the_others() {
         world.run();
         for peer in 0..2 {
             let wrong = outcome(&outcomes, peer).unwrap_err();
-            assert_eq!(wrong, CheckError::Wrong(dishonest.clone()), "{turned:?}");
+            assert!(matches!(&wrong, CheckError::Wrong(liars) if *liars == dishonest), "{turned:?}: {wrong}");
         }
     }
 }

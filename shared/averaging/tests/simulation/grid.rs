@@ -287,7 +287,7 @@ fn grids_end_under_random_faults() {
         n_torn += usize::from(!have_same_bits(&averaged));
         for averaged in &averaged {
             assert!(averaged.values.iter().all(|value| (-1.0..=1.0).contains(value)), "seed {seed}");
-            assert_eq!(averaged.faults, [], "seed {seed}");
+            assert!(averaged.faults.is_empty(), "seed {seed}: {:?}", averaged.faults);
         }
         let is_any_hit = !hit.is_empty();
         assert!(is_any_hit || !those.is_empty(), "seed {seed}: no whole result without a fault");

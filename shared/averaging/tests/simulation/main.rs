@@ -108,7 +108,7 @@ fn every_member_gets_the_weighted_mean() {
         let everybody: Vec<usize> = (0..members.len()).collect();
         let averaged = all_agree(&world, &everybody);
         assert_close(&averaged.values, &mean(&group, &everybody), 1e-6);
-        assert_eq!(averaged.faults, []);
+        assert!(averaged.faults.is_empty(), "{:?}", averaged.faults);
     }
 }
 
@@ -307,15 +307,18 @@ fn a_member_alone_does_not_average() {
 #[test]
 fn arguments_that_do_not_fit_are_refused() {
     let group = group(&[(1, 2), (1, 2)], TensorCodec::F32);
-    for (peer, values, want) in [
-        (2, vec![0.0; 4], AverageError::NotAMember),
-        (0, vec![0.0; 3], AverageError::Length { want: 4, got: 3 }),
-        (0, vec![0.0, f32::NAN, 0.0, 0.0], AverageError::NotFinite(1)),
-    ] {
+    type IsWanted = fn(&AverageError) -> bool;
+    let cases: [(usize, Vec<f32>, IsWanted); 3] = [
+        (2, vec![0.0; 4], |error| matches!(error, AverageError::NotAMember)),
+        (0, vec![0.0; 3], |error| matches!(error, AverageError::Length { want: 4, got: 3 })),
+        (0, vec![0.0, f32::NAN, 0.0, 0.0], |error| matches!(error, AverageError::NotFinite(1))),
+    ];
+    for (peer, values, is_wanted) in cases {
         let mut world = AveragingSimulation::new(3);
         world.average(peer, AT_ONCE, &group, &config(), values);
         world.run();
-        assert_eq!(world.outcome(peer).1.unwrap_err(), want);
+        let error = world.outcome(peer).1.unwrap_err();
+        assert!(is_wanted(&error), "{error:?}");
     }
 }
 
@@ -371,7 +374,7 @@ fn a_member_with_invalid_chunks_is_named_and_loses_its_share() {
         assert_eq!(averaged.faults.len(), 1, "{:?}", averaged.faults);
         let fault = &averaged.faults[0];
         assert_eq!(fault.peer, key(2));
-        assert!(fault.why.contains(want), "{}", fault.why);
+        assert!(fault.error.to_string().contains(want), "{}", fault.error);
     }
 }
 
@@ -444,7 +447,7 @@ fn rounds_end_under_random_faults() {
             let (at, outcome) = world.outcome(peer);
             assert!(at <= config().deadline + Duration::from_secs(3), "seed {seed}: peer {peer} took {at:?}");
             let Ok(averaged) = outcome else { continue };
-            assert_eq!(averaged.faults, [], "seed {seed}");
+            assert!(averaged.faults.is_empty(), "seed {seed}: {:?}", averaged.faults);
             assert!(averaged.values.iter().all(|value| (-1.0..=1.0).contains(value)), "seed {seed}");
             let first = first.get_or_insert_with(|| Arc::clone(&averaged));
             for part in 0..members.len() {

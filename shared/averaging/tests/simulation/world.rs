@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use barnraise_averaging::{AverageError, Averaged, AveragingConfig, Platform, RoundRegistry};
+use barnraise_averaging::{AverageError, Averaged, AveragingConfig, OpenError, Platform, RoundRegistry};
 use barnraise_simulation::{Latency, Network, NodeBandwidth, NodeId, Runtime, StreamEnd, VirtualNetwork};
 use barnraise_swarm::averaging::Group;
 use barnraise_swarm::bandwidth::{Bandwidth, Bytes};
@@ -49,10 +49,10 @@ impl Platform for SimulatedPlatform {
         self.network.sleep_until(at)
     }
 
-    async fn open(&self, peer: &PeerKey) -> Result<StreamEnd, String> {
+    async fn open(&self, peer: &PeerKey) -> Result<StreamEnd, OpenError> {
         let to = usize::from(peer.0[0]);
         if self.network.is_killed(NodeId(to)) {
-            return Err("connection refused".to_owned());
+            return Err(OpenError::Network("connection refused".into()));
         }
         let (near, far) = self.network.stream(NodeId(self.me), NodeId(to));
         self.calls.lock().unwrap().unbounded_send((to, key(self.me), far)).unwrap();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_protocol::dataset::{LabelledImages, Samples};
+use barnraise_swarm::activity::Interruption;
 use futures::FutureExt;
 
 use super::{ComputeKind, Driver, RunContext};
@@ -32,14 +33,15 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
         self.requests.push_back(request);
     }
 
-    pub(super) fn fail_requests(&mut self, reason: &str) {
+    pub(super) fn fail_requests(&mut self, reason: &Interruption) {
         let requests = std::mem::take(&mut self.requests);
         for request in requests {
-            let wanted = match request {
-                BackgroundRequest::Predict { .. } => "The prediction",
-                BackgroundRequest::Gallery => "The gallery",
-            };
-            self.fail(format!("{wanted} could not be had: {reason}"));
+            match request {
+                BackgroundRequest::Predict { .. } => {
+                    self.fail(format!("The prediction could not be had: {reason}"));
+                }
+                BackgroundRequest::Gallery => self.deny_gallery(reason),
+            }
         }
     }
 
@@ -95,14 +97,18 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
                 Samples::Images(LabelledImages { images, labels }) => {
                     (self.events)(ContributorEvent::Gallery { images, labels });
                 }
-                Samples::Tokens(_) => self.fail("This run has no pictures to look at".into()),
+                Samples::Tokens(_) => self.deny_gallery("this run has no pictures to look at"),
             }
         }
     }
 
-    pub(super) fn on_gallery_failed(&mut self, reason: &str) {
+    pub(super) fn on_gallery_failed(&mut self, reason: &Interruption) {
         self.requests.retain(|request| *request != BackgroundRequest::Gallery);
-        self.fail(format!("The gallery could not be had: {reason}"));
+        self.deny_gallery(reason);
+    }
+
+    fn deny_gallery(&mut self, reason: impl ToString) {
+        (self.events)(ContributorEvent::NoGallery { reason: reason.to_string() });
     }
 
     /// Whether the parameters are fresh. While contributing, the state machine keeps them up to date.

@@ -8,6 +8,7 @@ use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
 use barnraise_swarm::Moment;
+use barnraise_swarm::activity::Interruption;
 
 use super::background::BackgroundRequest;
 use super::{Driver, NetKind};
@@ -37,11 +38,11 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
     }
 
     /// No backbone answers: starts to read the cache. Returns whether there is a cache and a request for it.
-    pub(super) fn start_offline(&mut self, reason: &str) -> bool {
+    pub(super) fn start_offline(&mut self, reason: &Interruption) -> bool {
         if !self.platform.caches_models() || self.requests.is_empty() || self.net_kind.is_some() {
             return false;
         }
-        let (platform, reason) = (self.platform, reason.to_owned());
+        let (platform, reason) = (self.platform, reason.clone());
         let wants_gallery = self.requests.contains(&BackgroundRequest::Gallery);
         let here = self.run.as_ref().map(|run| (Rc::clone(&run.description), run.loaded.is_some()));
         let (operation, cancel) = self.operation();

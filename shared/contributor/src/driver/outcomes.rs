@@ -8,7 +8,7 @@ use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::state::EpochParameters;
 use barnraise_swarm::Moment;
-use barnraise_swarm::activity::DeviceChange;
+use barnraise_swarm::activity::{Activity, DeviceChange, Interruption};
 use barnraise_swarm::compression::ContributionOutcome;
 use barnraise_swarm::contributor::LateWork;
 use barnraise_swarm::pacing::PassTime;
@@ -85,10 +85,13 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
         if matches!(error, OperationError::Cancelled) {
             return;
         }
-        let reason = error.to_string();
+        let reason = Interruption::from(error);
         // Another backbone of the run may decide otherwise.
         if error.is_final() && !self.has_other_backbones {
-            self.give_up(&reason);
+            match error.is_about_access() {
+                true => self.end_as(&reason.clone(), Activity::NotAdmitted { reason }),
+                false => self.give_up(reason),
+            }
             return;
         }
         match kind {
@@ -101,7 +104,7 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
 
     /// A background request failed on the network. A connection that had worked before may have died unnoticed:
     /// then the requests are retried once on a new one.
-    pub(super) fn on_request_error(&mut self, reason: &str) {
+    pub(super) fn on_request_error(&mut self, reason: &Interruption) {
         let was_proven = self.link.as_ref().is_some_and(|link| link.is_proven);
         self.drop_link();
         if !was_proven && self.is_idle && !self.start_offline(reason) {
@@ -188,7 +191,7 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
         let signer = match self.commitment_signer(&description) {
             Ok(signer) => signer,
             Err(error) => {
-                self.give_up(&error.to_string());
+                self.give_up(Interruption::other(error));
                 return false;
             }
         };
@@ -220,7 +223,7 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
         match self.new_trainer() {
             Ok(()) => {}
             Err(ModelError::Device(error)) => self.on_device_lost(None, &error.to_string()),
-            Err(error) => self.give_up(&error.to_string()),
+            Err(error) => self.give_up(Interruption::other(error)),
         }
         self.fatal_error.is_none()
     }
@@ -239,7 +242,7 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
         match signed {
             Ok(prepared) => self.prepared = prepared.map(Rc::new),
             Err(error) => {
-                self.give_up(&error.to_string());
+                self.give_up(Interruption::other(error));
                 return false;
             }
         }
@@ -473,7 +476,7 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
     fn on_model_error(&mut self, kind: Option<ComputeKind>, error: &ModelError) {
         match error {
             ModelError::Device(error) => self.on_device_lost(kind, &error.to_string()),
-            error => self.give_up(&error.to_string()),
+            error => self.give_up(Interruption::other(error)),
         }
     }
 
@@ -481,7 +484,7 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
     pub(super) fn on_device_lost(&mut self, kind: Option<ComputeKind>, reason: &str) {
         let cpu = ComputeDevice::cpu();
         if self.device.choice() == cpu.choice() {
-            self.give_up(&format!("the CPU failed: {reason}"));
+            self.give_up(Interruption::Device { detail: reason.to_owned() });
             return;
         }
         self.lost_at = None;
@@ -494,7 +497,7 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
         }
         self.change_device(cpu, DeviceChange::Lost { detail: reason.to_owned() });
         if let Err(error) = self.new_trainer() {
-            self.give_up(&error.to_string());
+            self.give_up(Interruption::other(error));
         }
     }
 

@@ -35,7 +35,8 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
         let is_published = is_due(&mut self.published.activity, &activity, now, ACTIVITY_GAP, is_final);
         self.published.is_behind |= is_other(&self.published.activity, &activity);
         // The last count comes before an activity that ends it.
-        let is_last = is_published && matches!(activity, Activity::Idle | Activity::Broken { .. });
+        let is_last = is_published
+            && matches!(activity, Activity::Idle | Activity::NotAdmitted { .. } | Activity::Broken { .. });
         let contribution = self.contribution();
         let published = &mut self.published.contribution;
         if is_due(published, &contribution, now, CONTRIBUTION_GAP, is_final || is_last) {
@@ -70,8 +71,8 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
     }
 
     fn activity(&self, now: Moment) -> Activity {
-        if let Some(reason) = &self.fatal_error {
-            return Activity::Broken { reason: reason.clone() };
+        if let Some(end) = &self.fatal_error {
+            return end.clone();
         }
         let (bytes, bytes_total) = self.net_progress.get();
         let working = match self.net_kind {
@@ -102,7 +103,7 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
                 let left = retry_at.saturating_sub(now).as_millis();
                 let left = u32::try_from(left).unwrap_or(u32::MAX - COUNTDOWN_STEP_MS);
                 let retry_in_ms = left.div_ceil(COUNTDOWN_STEP_MS) * COUNTDOWN_STEP_MS;
-                return Activity::Reconnecting { retry_in_ms, reason: reason.to_owned() };
+                return Activity::Reconnecting { retry_in_ms, reason: reason.clone() };
             }
             Some((_, None)) => return Activity::Connecting,
             None => {}

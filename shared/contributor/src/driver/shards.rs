@@ -151,7 +151,7 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
             Err(error) => {
                 exchange.on_failed(now, shard, source, here);
                 if let ShardSource::Peer(peer) = source {
-                    platform.on_peer_shard(peer, shard, PeerShardOutcome::Failed(&error.to_string()));
+                    platform.on_peer_shard(peer, shard, PeerShardOutcome::Failed(error));
                 }
                 *source != ShardSource::Backbone
             }
@@ -167,8 +167,8 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
             error.is_cut() || matches!(error, OperationError::Stalled | OperationError::Open { .. });
         if id == ShardId::Gallery {
             match is_about_the_network && self.is_idle {
-                true => self.on_request_error(&error.to_string()),
-                false => self.on_gallery_failed(&error.to_string()),
+                true => self.on_request_error(&error.into()),
+                false => self.on_gallery_failed(&error.into()),
             }
             return;
         }

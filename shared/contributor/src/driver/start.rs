@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use barnraise_learning::{ComputeDevice, DataShape};
 use barnraise_protocol::contribute::{DEVICE_NAME_CHARS_MAX, Join, Report};
+use barnraise_swarm::activity::Interruption;
 use barnraise_swarm::contributor::ContributorAction;
 use futures::FutureExt;
 
@@ -154,7 +155,7 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
     fn start_report(&mut self, report: Report) -> bool {
         let (operation, cancel) = self.operation();
         let Some(writer) = self.link.as_mut().and_then(|link| link.session.take()) else {
-            self.disconnect("the session is gone".into());
+            self.disconnect(Interruption::SessionEnded);
             return true;
         };
         self.run_net(NetKind::Report, cancel, network::report(operation, writer, report));

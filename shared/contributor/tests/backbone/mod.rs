@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use barnraise_contributor::Platform;
+use barnraise_contributor::{Platform, PlatformError};
 use barnraise_learning::{DataShape, DeviceChoice, ParameterLayout};
 use barnraise_protocol::access::{AccessDescription, KeyPair, PublicKey, UnixTime};
 use barnraise_protocol::bulk::{self, Partial, Transfer};
@@ -539,9 +539,9 @@ impl Platform for TestPlatform {
         tokio::task::yield_now().await;
     }
 
-    async fn connect(&self) -> Result<Vec<u8>, String> {
+    async fn connect(&self) -> Result<Vec<u8>, PlatformError> {
         if !self.backbone.is_up.get() {
-            return Err("nobody is there".into());
+            return Err(PlatformError::Network("nobody is there".into()));
         }
         self.is_connected.set(true);
         Ok(vec![self.name.get()])
@@ -555,13 +555,13 @@ impl Platform for TestPlatform {
         self.is_connected.set(false);
     }
 
-    async fn open(&self, protocol: &'static str) -> Result<CutStream, String> {
+    async fn open(&self, protocol: &'static str) -> Result<CutStream, PlatformError> {
         if !self.is_connected.get() || !self.backbone.is_up.get() {
-            return Err("there is no connection".into());
+            return Err(PlatformError::NotConnected);
         }
         let speaks = self.backbone.speaks.get();
         if protocol.starts_with("/barnraise/run/") && protocol > speaks {
-            return Err("the other side does not speak it".into());
+            return Err(PlatformError::Network("the other side does not speak it".into()));
         }
         let (ours, theirs) = tokio::io::duplex(DUPLEX_BYTES);
         let serve = Rc::clone(&self.backbone).serve(self.peer.clone(), protocol, theirs.compat());

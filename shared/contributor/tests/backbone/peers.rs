@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use barnraise_contributor::{PeerShardOutcome, Platform};
+use barnraise_contributor::{PeerShardOutcome, Platform, PlatformError};
 use barnraise_learning::DeviceChoice;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
@@ -78,7 +78,7 @@ impl Platform for PlatformWithPeers {
         self.platform.yield_now().await;
     }
 
-    async fn connect(&self) -> Result<Vec<u8>, String> {
+    async fn connect(&self) -> Result<Vec<u8>, PlatformError> {
         self.platform.connect().await
     }
 
@@ -90,7 +90,7 @@ impl Platform for PlatformWithPeers {
         self.platform.disconnect().await;
     }
 
-    async fn open(&self, protocol: &'static str) -> Result<CutStream, String> {
+    async fn open(&self, protocol: &'static str) -> Result<CutStream, PlatformError> {
         self.platform.open(protocol).await
     }
 
@@ -123,7 +123,7 @@ impl Platform for PlatformWithPeers {
         Some(Survey { here, kept: [].into_iter().collect(), holders: holders.collect() })
     }
 
-    async fn open_to(&self, peer: &PeerKey, protocol: &'static str) -> Result<CutStream, String> {
+    async fn open_to(&self, peer: &PeerKey, protocol: &'static str) -> Result<CutStream, PlatformError> {
         assert_eq!(protocol, shard::PROTOCOL, "an open run asks for no token");
         self.asked.borrow_mut().push(peer.clone());
         let manner = self.peers[usize::from(peer.0[0])];
@@ -149,7 +149,7 @@ impl Platform for PlatformWithPeers {
     }
 
     fn on_peer_shard(&self, peer: &PeerKey, _: u32, outcome: PeerShardOutcome<'_>) {
-        if outcome == PeerShardOutcome::Wrong {
+        if let PeerShardOutcome::Wrong = outcome {
             self.wrong_senders.borrow_mut().push(peer.clone());
         }
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use barnraise_contributor::{ContributorCommand, ContributorEvent, Platform};
+use barnraise_contributor::{ContributorCommand, ContributorEvent, Platform, PlatformError};
 use barnraise_learning::DeviceChoice;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
@@ -106,7 +106,7 @@ impl Platform for ClockedPlatform {
         self.stage.set(PassStage::Begins);
     }
 
-    async fn connect(&self) -> Result<Vec<u8>, String> {
+    async fn connect(&self) -> Result<Vec<u8>, PlatformError> {
         self.platform.connect().await
     }
 
@@ -118,7 +118,7 @@ impl Platform for ClockedPlatform {
         self.platform.disconnect().await;
     }
 
-    async fn open(&self, protocol: &'static str) -> Result<CutStream, String> {
+    async fn open(&self, protocol: &'static str) -> Result<CutStream, PlatformError> {
         self.platform.open(protocol).await
     }
 

@@ -51,13 +51,13 @@ fn an_epoch_from_parameters_to_acceptance() {
 fn a_contributor_that_wakes_up_tries_again_at_once_without_backoff() {
     let mut peer = connected();
     for _ in 0..8 {
-        peer.on_disconnected(S, "no answer".into());
+        peer.on_disconnected(S, Interruption::other("no answer"));
     }
     let (retry_at, _) = peer.down().unwrap();
     assert!(retry_at > 2 * S, "{retry_at:?}");
     assert!(peer.on_woke(2 * S, false));
     assert_eq!(peer.next_action(2 * S), ContributorAction::Connect);
-    peer.on_disconnected(2 * S, "no answer".into());
+    peer.on_disconnected(2 * S, Interruption::other("no answer"));
     let (retry_at, _) = peer.down().unwrap();
     assert!(retry_at < 3 * S, "pauses begin short again: {retry_at:?}");
 }
@@ -170,7 +170,7 @@ fn a_lost_acknowledgement_is_offered_again_under_the_same_name() {
     peer.on_due(3);
     peer.next_action(S);
     assert_eq!(peer.next_action(S), ContributorAction::Offer);
-    peer.on_disconnected(S, "cut".into());
+    peer.on_disconnected(S, Interruption::other("cut"));
     let ContributorAction::Wait(Some(retry_at)) = peer.next_action(S) else { panic!() };
     assert_eq!(peer.next_action(retry_at), ContributorAction::Connect);
     peer.on_connected(retry_at, 256, 64);
@@ -184,7 +184,7 @@ fn work_survives_a_reconnection_within_the_epoch_and_is_dropped_after_it() {
     let mut peer = connected();
     compute(&mut peer, 64);
     for (epoch, action) in [(3, None), (4, Some(ContributorAction::FetchState))] {
-        peer.on_disconnected(S, "cut".into());
+        peer.on_disconnected(S, Interruption::other("cut"));
         peer.on_connected(S, 256, 64);
         peer.on_epoch(epoch);
         match action {
@@ -259,7 +259,7 @@ fn what_a_backbone_cannot_store_is_offered_again_after_seconds_and_not_three_tim
 fn stopping_gives_up_on_a_backbone_that_is_gone() {
     let mut peer = connected();
     compute(&mut peer, 64);
-    peer.on_disconnected(S, "cut".into());
+    peer.on_disconnected(S, Interruption::other("cut"));
     peer.stop(S);
     assert!(matches!(peer.next_action(S), ContributorAction::Wait(Some(_))));
     assert_eq!(peer.next_action(S + STOP_TIMEOUT), ContributorAction::Leave);
@@ -297,7 +297,7 @@ fn where_there_are_other_backbones_a_silent_one_is_left_soon() {
     heard(&mut peer, 30);
     assert!(!peer.is_silent(31 * S) && peer.is_silent(32 * S));
     assert!(matches!(peer.next_action(33 * S), ContributorAction::Wait(Some(_))));
-    assert_eq!(peer.down().and_then(|(_, why)| why), Some(GONE_SILENT));
+    assert_eq!(peer.down().and_then(|(_, why)| why), Some(&Interruption::Silent));
     // Bytes of an incomplete message are a sign of life, and silence while this peer was stalled does not count.
     let mut peer = connected();
     peer.set_others(true);
@@ -588,7 +588,7 @@ fn moved(late_work: LateWork, epoch: u64) -> Contributor {
     let mut peer = connected();
     peer.set_late_work(late_work);
     compute(&mut peer, 64);
-    peer.on_disconnected(S, "cut".into());
+    peer.on_disconnected(S, Interruption::other("cut"));
     peer.on_moved(2 * S);
     peer.on_connected(2 * S, 256, 64);
     peer.on_epoch(epoch);
@@ -636,7 +636,7 @@ fn what_was_computed_waits_a_little_for_a_backbone_that_is_one_step_behind() {
     compute(&mut peer, 64);
     peer.on_due(3);
     assert!(matches!(peer.next_action(S), ContributorAction::TakeGradient { .. }));
-    peer.on_disconnected(S, "cut".into());
+    peer.on_disconnected(S, Interruption::other("cut"));
     peer.on_moved(2 * S);
     peer.on_connected(2 * S, 256, 64);
     peer.on_epoch(2);

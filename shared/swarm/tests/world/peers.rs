@@ -5,6 +5,7 @@ use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::contribute::DeviceKind;
 use barnraise_protocol::gradient::{Accepted, ContributionRefusal, Offer};
 use barnraise_swarm::AddressGroup;
+use barnraise_swarm::activity::Interruption;
 use barnraise_swarm::contributor::{Contributor, ContributorAction};
 
 use super::{
@@ -126,7 +127,7 @@ impl ChurnSimulation {
         let (gone, clock) = (self.number(), self.clock(peer));
         let one = &mut self.peers[peer];
         (one.session, one.operation) = (gone, gone);
-        one.contributor.on_disconnected(clock, "gone".into());
+        one.contributor.on_disconnected(clock, Interruption::SessionEnded);
         self.finish(peer);
     }
 

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 
-use barnraise_messages::rtc::{ChannelNumber, RECEIVE_BYTES_MAX, RtcEvent};
+use barnraise_messages::rtc::{ChannelNumber, RECEIVE_BYTES_MAX, RtcEvent, RtcFailure};
 use gloo::timers::callback::Timeout;
 use js_sys::ArrayBuffer;
 use wasm_bindgen::JsCast;
@@ -105,7 +105,7 @@ impl Channel {
             let Some(next) = next else { break };
             let bytes = next.byte_length();
             if self.channel.send_with_array_buffer(&next).is_err() {
-                return self.end(Some("the browser did not take a message"));
+                return self.end(Some(RtcFailure::NotSent));
             }
             self.tell(&RtcEvent::Sent { channel: self.number, bytes });
         }
@@ -116,11 +116,11 @@ impl Channel {
             return;
         }
         let Ok(bytes) = event.data().dyn_into::<ArrayBuffer>() else {
-            return self.end(Some("the remote sent text, want bytes"));
+            return self.end(Some(RtcFailure::Text));
         };
         let unread = self.unread.get().saturating_add(bytes.byte_length());
         if unread > RECEIVE_BYTES_MAX {
-            return self.end(Some("the remote sent more than was granted"));
+            return self.end(Some(RtcFailure::TooMuch));
         }
         self.unread.set(unread);
         if let Some(connection) = self.connection.upgrade() {
@@ -152,9 +152,9 @@ impl Channel {
         Timeout::new(LINGER_MS, look).forget();
     }
 
-    fn end(&self, reason: Option<&str>) {
+    fn end(&self, reason: Option<RtcFailure>) {
         self.channel.close();
-        self.tell(&RtcEvent::Closed { channel: self.number, reason: reason.map(str::to_owned) });
+        self.tell(&RtcEvent::Closed { channel: self.number, reason });
         if let Some(connection) = self.connection.upgrade() {
             connection.forget(self.number);
         }

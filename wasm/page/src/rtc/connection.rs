@@ -4,7 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use barnraise_messages::rtc::{ChannelNumber, HANDSHAKE_CHANNEL, REMOTE_CHANNELS_MAX, RtcEvent, RtcRequest};
+use barnraise_messages::rtc::{
+    ChannelNumber, HANDSHAKE_CHANNEL, REMOTE_CHANNELS_MAX, RtcEvent, RtcFailure, RtcRequest,
+};
 use gloo::timers::callback::Timeout;
 use js_sys::{Array, ArrayBuffer};
 use wasm_bindgen::JsCast;
@@ -14,7 +16,7 @@ use web_sys::{
 };
 
 use super::channel::{Channel, ChannelOwner};
-use super::error::{RtcError, describe};
+use super::error::describe;
 use crate::dom::DomListener;
 
 // Declared here because web-sys does not know that it may throw, as it does when the numbers are used up.
@@ -62,7 +64,7 @@ impl RtcConnection {
         self.listen(&peer, "connectionstatechange", |connection, _| {
             let state = connection.peer.borrow().as_ref().map(RtcPeerConnection::connection_state);
             if let Some(RtcPeerConnectionState::Failed | RtcPeerConnectionState::Closed) = state {
-                connection.fail(&RtcError::Lost);
+                connection.fail(RtcFailure::Lost);
             }
         });
         self.listen(&peer, "datachannel", |connection, event| {
@@ -127,7 +129,7 @@ impl RtcConnection {
             Ok(RtcRequest::Taken { channel, bytes }) => self.with_channel(channel, |it| it.on_taken(bytes)),
             Ok(RtcRequest::Leave { channel }) => self.with_channel(channel, Channel::leave),
             Ok(RtcRequest::End) => self.end(),
-            Err(error) => self.fail(&RtcError::Unreadable { reason: error.to_string() }),
+            Err(error) => self.fail(RtcFailure::Unreadable { detail: error.to_string() }),
         }
     }
 
@@ -137,14 +139,12 @@ impl RtcConnection {
             Some(peer) => peer
                 .unchecked_ref::<ChannelOpener>()
                 .create_data_channel("")
-                .map_err(|error| RtcError::NoChannel { reason: describe(&error) }),
-            None => Err(RtcError::NotConnected),
+                .map_err(|error| RtcFailure::NoChannel { detail: describe(&error) }),
+            None => Err(RtcFailure::NotConnected),
         };
         match opened {
             Ok(channel) => self.add(number, channel),
-            Err(error) => {
-                self.tell(&RtcEvent::Closed { channel: number, reason: Some(error.to_string()) });
-            }
+            Err(reason) => self.tell(&RtcEvent::Closed { channel: number, reason: Some(reason) }),
         }
     }
 
@@ -157,8 +157,8 @@ impl RtcConnection {
     }
 
     /// Ends the connection with an error.
-    pub(super) fn fail(&self, error: &RtcError) {
-        self.tell(&RtcEvent::Failed { reason: error.to_string() });
+    pub(super) fn fail(&self, reason: RtcFailure) {
+        self.tell(&RtcEvent::Failed { reason });
         self.end();
     }
 

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use barnraise_messages::{
-    Contribution, ContributorEvent, DeviceChange, PageToPeer, PeerToPage, TransportKind,
+    Contribution, ContributorEvent, DeviceChange, Interruption, PageToPeer, PeerToPage, TransportKind,
 };
 
 use super::*;
@@ -23,7 +23,7 @@ fn working(device: DeviceKind, activity: Activity) -> PageState {
 /// Every activity, with what the sentence must contain.
 fn activities() -> Vec<(Activity, &'static str, &'static str)> {
     let (bytes, bytes_total) = (450_000, 1_000_000);
-    let reason = || "timed out".to_string();
+    let reason = || Interruption::other("timed out");
     vec![
         (Activity::Idle, "idle", "begin"),
         (Activity::Connecting, "connecting", "backbone"),
@@ -263,7 +263,7 @@ fn a_device_without_a_network_is_not_told_that_the_backbone_is_away() {
 
 #[test]
 fn the_reason_of_a_lost_connection_is_a_detail() {
-    let reason = "no /barnraise/state/1 stream: failed to open stream: io error".to_owned();
+    let reason = Interruption::other("no /barnraise/state/1 stream: failed to open stream: io error");
     let mut page = working(DeviceKind::BrowserCpu, Activity::Reconnecting { retry_in_ms: 1000, reason });
     page.connection = Some((TransportKind::WebTransport, Vec::new()));
     assert_eq!(sentence(&page).text, "No connection to the backbone. Trying again in a moment.");

@@ -35,6 +35,7 @@ impl PageState {
             | Activity::SigningIn { .. }
             | Activity::Reconnecting { .. }
             | Activity::Stopping
+            | Activity::NotAdmitted { .. }
             | Activity::Broken { .. } => false,
         }
     }
@@ -42,7 +43,7 @@ impl PageState {
 
 #[cfg(test)]
 mod tests {
-    use barnraise_messages::{Activity, ContributorEvent, PeerToPage};
+    use barnraise_messages::{Activity, ContributorEvent, Interruption, PeerToPage};
 
     use crate::fixture;
     use crate::state::{AnswerError, PageEvent, PageState};
@@ -62,7 +63,7 @@ mod tests {
             PageEvent::BackboneLost { reason: AnswerError::NoAnswer.into(), retry_in_ms: 1000 },
         );
         for (activity, goes_on) in [
-            (Activity::Reconnecting { retry_in_ms: 400, reason: "cut".into() }, false),
+            (Activity::Reconnecting { retry_in_ms: 400, reason: Interruption::Silent }, false),
             (Activity::FetchingModel { bytes: 1, bytes_total: 2 }, true),
             (Activity::Training { epoch: 4 }, true),
             (Activity::WaitingForOthers { epoch: 4 }, true),

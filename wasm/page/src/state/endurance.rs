@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use barnraise_messages::{Activity, Contribution, DeviceChange, DeviceChoice, PageToPeer};
 use barnraise_protocol::api::RefusalCount;
 use barnraise_protocol::contribute::DeviceKind;
+use barnraise_protocol::error::OlderThanRun;
 
 use super::{BackboneStatus, GRAPHICS_LOST, PageAction, PageEvent, PageState, PeerLoss, WorkerState};
 use crate::format;
@@ -95,7 +96,7 @@ impl PageState {
         self.forget_posted();
         // The worker's last message is more specific than the browser's.
         let reason = match std::mem::replace(&mut self.activity, Activity::Idle) {
-            Activity::Broken { reason } => PeerLoss::of_words(&reason),
+            Activity::Broken { reason } => PeerLoss::of_interruption(reason),
             _ => reason,
         };
         if self.contributing && reason.is_of_version() {
@@ -228,14 +229,14 @@ impl PageState {
 
     /// The run requires a newer build than this page. Offers a reload, and reloads at once if the tab could not
     /// contribute otherwise. The reloaded page resumes, a few times at most.
-    pub(super) fn on_older_here(&mut self, reason: &str, is_broken: bool) -> Vec<PageAction> {
+    pub(super) fn on_older_here(&mut self, versions: &OlderThanRun, is_broken: bool) -> Vec<PageAction> {
         self.endurance.has_new_version = true;
         if !is_broken || !self.contributing {
             return Vec::new();
         }
         self.peer = WorkerState::Absent;
         self.forget_posted();
-        self.endurance.reviving = Some(PeerLoss::OlderThanRun(reason.to_owned()));
+        self.endurance.reviving = Some(PeerLoss::OlderThanRun(versions.clone()));
         vec![PageAction::EndPeer, PageAction::Reload]
     }
 

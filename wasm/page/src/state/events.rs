@@ -26,6 +26,8 @@ pub(crate) enum PageEvent {
     Remembered(BrowserTotals),
     /// The list of models to download arrived.
     ModelsKnown(Models),
+    /// Whether a run at this address takes codes.
+    CodesKnown(bool),
     /// The visitor toggled the comparison with an earlier model.
     ToggleComparison,
     /// The visitor wants the blanks of a text filled in.
@@ -115,6 +117,8 @@ pub(crate) enum PageAction {
     Limits(LimitsRequest),
     /// After the first paint, ask for the size of the training program and start these attempts.
     ProbeTransports(Vec<(TransportKind, Address)>),
+    /// Ask whether a run at this address takes codes.
+    AskForCodes,
     /// Send a message to the other tabs.
     Broadcast(TabMessage),
     /// Dispatch [`TabEvent::Tick`] after a delay.

@@ -3,7 +3,7 @@
 use barnraise_messages::PageToPeer;
 use barnraise_protocol::api::ModelFile;
 
-use super::{PageAction, PageState, Prediction, WorkerState};
+use super::{GalleryRequest, PageAction, PageState, Prediction, WorkerState};
 
 /// Preferred age of the earlier model.
 const AN_HOUR_S: u64 = 3600;
@@ -70,6 +70,7 @@ impl PageState {
 
     /// The worker is gone: another one will be asked.
     pub(super) fn forget_asking(&mut self) {
+        self.gallery_request = GalleryRequest::default();
         if self.comparison.prediction.is_none() {
             self.comparison.forget();
         }

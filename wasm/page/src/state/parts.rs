@@ -1,7 +1,8 @@
 //! Parts of the page's state. Plain data.
 
+use barnraise_messages::Interruption;
 use barnraise_protocol::contribute::DeviceKind;
-use barnraise_protocol::error::OLDER_VERSION;
+use barnraise_protocol::error::OlderThanRun;
 use serde::{Deserialize, Serialize};
 
 /// A browser's message for a program that aborted, in lower case.
@@ -65,9 +66,9 @@ pub(crate) enum PeerLoss {
     /// The server has another build of the page, and no longer this one's training program.
     #[error("the server has a newer version of this page: reload it")]
     Outdated,
-    /// The run speaks a newer version than this page, in the worker's words.
-    #[error("{0}")]
-    OlderThanRun(String),
+    /// The run speaks a newer version than this page.
+    #[error(transparent)]
+    OlderThanRun(#[from] OlderThanRun),
     /// Memory ran out, in the words of the browser or the worker.
     #[error("{0}")]
     OutOfMemory(String),
@@ -80,15 +81,21 @@ impl PeerLoss {
     /// From the last words of a worker: browsers have no other sign of a crash. Read here, and nowhere else.
     pub(crate) fn of_words(words: &str) -> Self {
         let lower = words.to_ascii_lowercase();
-        if is_older_than_run(words) {
-            Self::OlderThanRun(words.to_owned())
-        } else if WORDS_OF_MEMORY.iter().any(|sign| lower.contains(sign)) {
+        if WORDS_OF_MEMORY.iter().any(|sign| lower.contains(sign)) {
             Self::OutOfMemory(words.to_owned())
         } else if lower.contains(TRAP) {
             // A panic has a message; a failed allocation aborts without one.
             Self::OutOfMemory(format!("{words}, probably out of memory"))
         } else {
             Self::Other(words.to_owned())
+        }
+    }
+
+    /// From the reason why a worker could not go on.
+    pub(crate) fn of_interruption(reason: Interruption) -> Self {
+        match reason {
+            Interruption::OlderThanRun(versions) => Self::OlderThanRun(versions),
+            reason => Self::of_words(&reason.to_string()),
         }
     }
 
@@ -101,11 +108,6 @@ impl PeerLoss {
     pub(crate) fn is_of_memory(&self) -> bool {
         matches!(self, Self::OutOfMemory(_))
     }
-}
-
-/// Whether the worker's words say that the run speaks a newer version than this page.
-pub(super) fn is_older_than_run(words: &str) -> bool {
-    words.contains(OLDER_VERSION)
 }
 
 /// State of the worker.
@@ -128,6 +130,8 @@ pub(crate) struct Question {
     pub(crate) picked: Option<usize>,
     pub(super) asked_at_ms: f64,
     pub(super) is_open: bool,
+    /// Why it has no answer, in the worker's words.
+    pub(crate) failure: Option<String>,
 }
 
 impl Question {
@@ -153,6 +157,15 @@ impl Prediction {
         ranking.sort_by(|a, b| b.1.total_cmp(&a.1));
         Self { epoch, ranking }
     }
+}
+
+/// The wait for the held-out pictures.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct GalleryRequest {
+    /// The worker was asked and has not answered.
+    pub(super) is_open: bool,
+    /// Why there are none, in the worker's words.
+    pub(crate) failure: Option<String>,
 }
 
 /// Held-out pictures.

@@ -272,9 +272,9 @@ impl PageState {
         self.trouble = standing.trouble;
         self.endurance.reviving = standing.reviving;
         self.endurance.n_memory_crashes = standing.n_memory_crashes;
-        if standing.notice.is_some() && standing.notice != self.notice {
-            // The notice may be about an unanswered question, which is asked again with the next model.
-            self.close_question();
+        if let Some(notice) = standing.notice.as_ref().filter(|notice| self.notice.as_ref() != Some(notice)) {
+            // It may be about this tab's question, which is asked again with the next model.
+            let _ = self.fail_question(notice.clone());
         }
         self.notice = standing.notice;
         self.connection = standing.way;

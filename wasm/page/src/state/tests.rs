@@ -229,7 +229,7 @@ fn a_panic_on_the_graphics_processor_is_named_and_the_cpu_goes_on() {
     let mut page = page();
     page.on_event(0.0, PageEvent::Toggle);
     page.on_event(0.0, ready(DeviceKind::BrowserWebGpu));
-    let broken = Activity::Broken { reason: "device lost".into() };
+    let broken = Activity::Broken { reason: Interruption::other("device lost") };
     page.on_event(1.0, PageEvent::FromPeer(PeerToPage::Told(ContributorEvent::Activity(broken))));
     page.on_event(1.0, PageEvent::FromPeer(PeerToPage::Failed { message: "device lost".into() }));
     let lost = PageEvent::PeerLost { reason: PeerLoss::of_words("RuntimeError: unreachable") };
@@ -245,7 +245,7 @@ fn what_cannot_be_mended_releases_the_button() {
     let mut page = page();
     page.on_event(0.0, PageEvent::Toggle);
     page.on_event(0.0, ready(DeviceKind::BrowserCpu));
-    let broken = Activity::Broken { reason: "another version".into() };
+    let broken = Activity::Broken { reason: Interruption::other("another version") };
     page.on_event(1.0, PageEvent::FromPeer(PeerToPage::Told(ContributorEvent::Activity(broken))));
     assert!(!page.contributing);
     assert_eq!(page.on_event(2.0, PageEvent::Toggle), [PageAction::Post(PageToPeer::Start)]);

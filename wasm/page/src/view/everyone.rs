@@ -53,7 +53,7 @@ fn devices(counts: &[DeviceCount]) -> String {
         .filter(|count| count.n_contributors > 0)
         .map(|count| format!("{} × {}", format::count(count.n_contributors.into()), name(count.device)))
         .collect();
-    if texts.is_empty() { "nobody yet".into() } else { texts.join(", ") }
+    if texts.is_empty() { "nobody now".into() } else { texts.join(", ") }
 }
 
 /// Display name of a device.
@@ -85,7 +85,7 @@ mod tests {
             count(DeviceKind::NativeCuda, 1),
         ];
         assert_eq!(devices(&counts), "2 × browser with WebGPU, 1 × native CUDA card");
-        assert_eq!(devices(&counts[1..2]), "nobody yet");
+        assert_eq!(devices(&counts[1..2]), "nobody now");
         assert_eq!(slug(DeviceKind::BrowserWebGpu), "browser-web-gpu");
     }
 }

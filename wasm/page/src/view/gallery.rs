@@ -3,8 +3,9 @@
 use web_sys::{Element, HtmlCanvasElement};
 
 use crate::dom::{DomError, Field, by_id, create, set_attribute};
+use crate::format;
 use crate::picture;
-use crate::state::{PageState, WorkerState};
+use crate::state::PageState;
 
 /// Pictures per page.
 const PER_PAGE: usize = 20;
@@ -18,6 +19,14 @@ pub(crate) struct GalleryView {
     is_blank: bool,
     page_idx: usize,
     drawn_page: Option<usize>,
+}
+
+/// What comes with a click, or why nothing came.
+fn load_note(page: &PageState) -> String {
+    match &page.gallery_request.failure {
+        Some(reason) => format!("The pictures could not be had: {}.", format::reason(reason)),
+        None => "A few megabytes, the same as for contributing.".into(),
+    }
 }
 
 impl GalleryView {
@@ -48,9 +57,10 @@ impl GalleryView {
         let is_needless = page.gallery.is_some() || !page.is_supported();
         self.load.set_hidden(is_needless);
         self.load_note.set_hidden(is_needless);
-        let is_idle = matches!(page.peer, WorkerState::Absent);
-        self.load.set_text(if is_idle { "Bring the model into this tab" } else { "On its way…" });
-        set_attribute(self.load.element(), "aria-disabled", if is_idle { "false" } else { "true" });
+        let is_awaited = page.awaits_gallery();
+        self.load.set_text(if is_awaited { "On its way…" } else { "Bring the model into this tab" });
+        set_attribute(self.load.element(), "aria-disabled", if is_awaited { "true" } else { "false" });
+        self.load_note.set_text(&load_note(page));
         let (Some(gallery), Some(shape)) = (&page.gallery, page.image_shape()) else { return };
         let n_pages = gallery.labels.len().div_ceil(PER_PAGE).max(1);
         self.more.set_hidden(n_pages < 2);

@@ -1,6 +1,6 @@
 //! What a newcomer asks first: how it goes, who helps, and what it costs.
 
-use crate::cost::RunCost;
+use crate::cost::{HourCost, RunCost};
 use crate::dom::{DomError, Field};
 use crate::format;
 use crate::state::PageState;
@@ -48,12 +48,15 @@ fn baseline(page: &PageState) -> String {
         .map_or_else(String::new, |share| format::unbroken(&format!("guessing: {}", format::percent(share))))
 }
 
-/// The data of an hour, or of a step where no hour was seen yet; and what the number is.
+/// The data of an hour, or of a step while nobody computes; and what the number is.
 fn cost(page: &PageState) -> (String, &'static str) {
     let Some(run) = &page.run else { return ("–".into(), "") };
-    match page.hour_bytes() {
-        Some(bytes) => (format::bytes(bytes), "an hour, about"),
-        None => (format::bytes(RunCost::of(run).step_bytes()), "a step; an hour is not known yet"),
+    match page.hour_cost() {
+        Some(HourCost::Measured(bytes) | HourCost::OfOthers(bytes)) => {
+            (format::bytes(bytes), "an hour, about")
+        }
+        Some(HourCost::Estimated(bytes)) => (format::rough_bytes(bytes), "an hour, roughly"),
+        None => (format::bytes(RunCost::of(run).step_bytes()), "each time the model improves"),
     }
 }
 
@@ -68,7 +71,13 @@ mod tests {
     #[test]
     fn the_cost_is_by_the_hour_once_it_is_known_what_others_gave() {
         let mut page = fixture::page();
-        assert_eq!(cost(&page), ("247 kB".into(), "a step; an hour is not known yet"));
+        assert_eq!(cost(&page), ("247 kB".into(), "each time the model improves"));
+        for (at_ms, epoch) in [(0.0, 9), (10_000.0, 10)] {
+            let mut live = fixture::live();
+            live.progress.epoch = epoch;
+            page.on_event(at_ms, PageEvent::Live(live));
+        }
+        assert_eq!(cost(&page), ("90 MB".into(), "an hour, roughly"));
         let totals = AcceptedTotals { n_contributions: 60, n_samples: 1, n_bytes: 7_000_000, seconds: 360 };
         let leaders = Contributions { totals, ..Contributions::default() };
         page.on_event(0.0, PageEvent::LeadersKnown(Box::new(leaders)));

@@ -7,7 +7,7 @@ use crate::dom::{DomError, Field, by_id, create, set_attribute};
 use crate::format;
 use crate::hold::Hold;
 use crate::sentence::{connection_line, device_line, invitation_line, sentence, tabs_line};
-use crate::state::{Admission, PageState, WorkerState};
+use crate::state::{PageState, WorkerState};
 
 /// Texts of the button.
 const START: &str = "Start contributing";
@@ -79,12 +79,13 @@ impl TabView {
     }
 
     pub(crate) fn draw(&mut self, now_ms: f64, page: &PageState) -> Option<u32> {
+        let is_paused = page.pause().is_some() || page.operator_pause.is_some();
         self.toggle_text.set_text(match page.contributing {
-            true if page.is_in_touch() && page.pause().is_none() => FINISH,
+            true if page.is_in_touch() && !is_paused => FINISH,
             true => STOP,
             false => START,
         });
-        let is_shut_out = page.admission() == Admission::Uninvited { has_key: false } && !page.contributing;
+        let is_shut_out = page.lacks_invitation() && !page.contributing;
         self.toggle.set_disabled(!page.is_supported() || is_shut_out);
         set_attribute(&self.toggle, "data-contributing", if page.contributing { "true" } else { "false" });
         self.device.set_text(&device_line(page));
@@ -100,7 +101,7 @@ impl TabView {
         let asked_for = invitation_line(page);
         self.invitation.set_hidden(asked_for.is_none());
         self.invitation_text.set_text(asked_for.unwrap_or_default());
-        self.enter_code.set_hidden(!matches!(page.admission(), Admission::Uninvited { .. }));
+        self.enter_code.set_hidden(!page.may_enter_code());
         self.notice.set_optional(page.notice.as_deref());
         self.tabs.set_optional(tabs_line(page));
         self.renewal.set_hidden(!page.endurance.has_new_version);
@@ -140,7 +141,8 @@ impl TabView {
         self.refused.set_number(&format::count(given.n_refused), given.n_refused as f64);
         self.bytes_up.set_number(&format::bytes(given.bytes_up), given.bytes_up as f64);
         self.bytes_down.set_number(&format::bytes(given.bytes_down), given.bytes_down as f64);
-        let refusal = given.last_refusal.as_ref().map(|reason| format!("Newest refusal: {reason}"));
+        let newest = |reason: &String| format!("Newest refusal: {}.", format::reason(reason));
+        let refusal = given.last_refusal.as_ref().map(newest);
         self.refusal.set_optional(refusal.as_deref());
     }
 

@@ -13,6 +13,7 @@ const BARS: usize = 3;
 
 pub(crate) struct TrialView {
     section: HtmlElement,
+    sketch_hint: Field,
     verdict: Field,
     epoch: Field,
     seen: HtmlCanvasElement,
@@ -38,6 +39,7 @@ impl TrialView {
         let bars = |list: &Element| (0..BARS).map(|_| Bar::add(list)).collect::<Result<_, _>>();
         Ok(Self {
             section: by_id("try")?,
+            sketch_hint: Field::find("sketch-hint")?,
             verdict: Field::find("prediction")?,
             epoch: Field::find("prediction-epoch")?,
             seen: by_id("seen")?,
@@ -52,7 +54,8 @@ impl TrialView {
     }
 
     pub(crate) fn draw(&mut self, page: &PageState) {
-        self.section.set_hidden(page.has_nothing_to_try() || !page.is_supported());
+        self.section.set_hidden(!page.may_try() || !page.is_supported());
+        self.sketch_hint.set_text(&sketch_hint(page));
         self.verdict.set_text(&verdict(page));
         self.draw_question(page);
         show_bars(&self.bars, page, page.prediction.as_ref());
@@ -72,7 +75,7 @@ impl TrialView {
         let is_pressed = if comparison.is_wanted { "true" } else { "false" };
         set_attribute(self.compare.element(), "aria-pressed", is_pressed);
         if let Some(model) = earlier {
-            self.compare.set_text(&format!("Compare with {}", format::ago(model.age_seconds)));
+            self.compare.set_text(&format!("Compare with the model of {}", before(model.age_seconds)));
         }
         self.earlier.set_hidden(!comparison.is_wanted);
         let now = page.prediction.as_ref().filter(|_| comparison.is_wanted);
@@ -101,6 +104,15 @@ impl TrialView {
     }
 }
 
+/// How to draw, and how far the answer may be trusted.
+fn sketch_hint(page: &PageState) -> String {
+    let name = page.run.as_ref().map_or("other pictures", |run| &run.data.manifest.name);
+    format!(
+        "Its outline, or the whole shape. The model learned from {name}, not from drawings: of yours it may be sure, and \
+         wrong."
+    )
+}
+
 fn show_bars(bars: &[Bar], page: &PageState, prediction: Option<&Prediction>) {
     let ranking = prediction.map_or(&[][..], |prediction| &prediction.ranking);
     for (idx, bar) in bars.iter().enumerate() {
@@ -111,12 +123,19 @@ fn show_bars(bars: &[Bar], page: &PageState, prediction: Option<&Prediction>) {
     }
 }
 
+/// `an hour ago`; no model that is compared with is of just now.
+fn before(age_seconds: u64) -> String {
+    match format::ago(age_seconds) {
+        now if now == "just now" => "a moment ago".into(),
+        ago => ago,
+    }
+}
+
 fn earlier_in_words(comparison: &Comparison) -> String {
     match (&comparison.failure, comparison.asked) {
         (Some(reason), _) => format!("The earlier model could not be had: {reason}."),
         (None, Some(model)) if comparison.prediction.is_some() => {
-            let (when, steps) =
-                (format::ago(model.age_seconds), format::counted(model.epoch, "step", "steps"));
+            let (when, steps) = (before(model.age_seconds), format::counted(model.epoch, "step", "steps"));
             format!("{}{}, after {steps}", when[..1].to_uppercase(), &when[1..])
         }
         (None, Some(_)) => "Fetching the earlier model…".into(),

@@ -6,7 +6,7 @@ mod message_channel;
 mod network;
 mod rtc;
 
-use barnraise_contributor::Platform;
+use barnraise_contributor::{Platform, PlatformError};
 use barnraise_learning::DeviceChoice;
 use barnraise_messages::TransportKind;
 use barnraise_protocol::Sha256Hash;
@@ -20,6 +20,7 @@ use crate::page::EventSender;
 
 pub(crate) use cache::ShardCache;
 use clock::Yielder;
+pub use network::NetworkError;
 use network::TabNetwork;
 pub(crate) use network::fetch_status;
 pub use network::{Behaviour, swarm};
@@ -41,7 +42,7 @@ impl BrowserPlatform {
         keypair: Keypair,
         transport: Option<TransportKind>,
         event_sender: EventSender,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, NetworkError> {
         Ok(Self {
             origin: Instant::now(),
             yielder: Yielder::new(),
@@ -84,8 +85,8 @@ impl Platform for BrowserPlatform {
         self.event_sender.wait_for_page().await;
     }
 
-    async fn connect(&self) -> Result<Vec<u8>, String> {
-        self.network.connect().await
+    async fn connect(&self) -> Result<Vec<u8>, PlatformError> {
+        self.network.connect().await.map_err(PlatformError::network)
     }
 
     fn set_other_backbones(&self, addresses: Vec<String>) {
@@ -96,7 +97,7 @@ impl Platform for BrowserPlatform {
         self.network.disconnect().await;
     }
 
-    async fn open(&self, protocol: &'static str) -> Result<libp2p::Stream, String> {
+    async fn open(&self, protocol: &'static str) -> Result<libp2p::Stream, PlatformError> {
         self.network.open(protocol).await
     }
 

@@ -8,6 +8,7 @@
 //! other peers of the DHT are asked ([`lookup`]). It never reconnects by itself: the contributor decides when.
 
 mod addresses;
+mod error;
 mod lookup;
 mod swarm;
 
@@ -16,18 +17,19 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use barnraise_contributor::race;
+use barnraise_contributor::{PlatformError, race};
 use barnraise_messages::{PeerToPage, TransportKind};
 use futures::channel::{mpsc, oneshot};
 use futures::{SinkExt, StreamExt, select_biased};
 use libp2p::identity::Keypair;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
-use libp2p::swarm::{ConnectionId, DialError, SwarmEvent};
+use libp2p::swarm::{ConnectionId, SwarmEvent};
 use libp2p::{Multiaddr, PeerId, StreamProtocol, Swarm};
 use wasm_bindgen_futures::spawn_local;
 
 use addresses::dialable;
 pub(crate) use addresses::fetch_status;
+pub use error::NetworkError;
 use lookup::{DialAttempt, DialTarget, KnownRun};
 use swarm::BehaviourEvent;
 pub use swarm::{Behaviour, swarm};
@@ -44,11 +46,12 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_OF_TWO_MAX: Duration = Duration::from_secs(2);
 /// Capacity of the command channel to the task.
 const COMMANDS_MAX: usize = 4;
-/// Longest reason of a failed dial.
-const REASON_CHARS_MAX: usize = 400;
+
+/// Transports that failed, each with its error.
+type TransportFailures = Vec<(TransportKind, NetworkError)>;
 
 enum SwarmCommand {
-    Dial { peer: PeerId, addresses: Vec<Multiaddr>, answer: oneshot::Sender<Result<(), String>> },
+    Dial { peer: PeerId, addresses: Vec<Multiaddr>, answer: oneshot::Sender<Result<(), NetworkError>> },
     HangUp { answer: oneshot::Sender<()> },
 }
 
@@ -77,7 +80,7 @@ impl TabNetwork {
         origin: String,
         keypair: Keypair,
         transport: Option<TransportKind>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, NetworkError> {
         let swarm = swarm(keypair)?;
         let control = swarm.behaviour().streams.new_control();
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
@@ -105,7 +108,7 @@ impl TabNetwork {
 
     /// Dials the backbone, or another one of the run where it does not answer. Returns the bytes of its peer id; the page
     /// is sent the transport, and why the others failed.
-    pub(super) async fn connect(&self) -> Result<Vec<u8>, String> {
+    pub(super) async fn connect(&self) -> Result<Vec<u8>, NetworkError> {
         let (is_other_next, has_other_backbones) =
             (self.is_other_next.get(), !self.other_backbones.borrow().is_empty());
         // Before the dial, as the caller may drop this future.
@@ -116,17 +119,17 @@ impl TabNetwork {
         let first = lookup::within(FIRST_OF_TWO_MAX, self.connect_to(is_other_next)).await;
         match first {
             Ok(backbone) => Ok(backbone),
-            Err(reason) => {
+            Err(first) => {
                 self.is_other_next.set(is_other_next);
                 self.disconnect().await;
                 let second = self.connect_to(!is_other_next).await;
-                second.map_err(|second| format!("{reason}; {second}"))
+                second.map_err(|second| NetworkError::both(first, second))
             }
         }
     }
 
     /// Dials one of the other backbones, or the page's own.
-    async fn connect_to(&self, is_other: bool) -> Result<Vec<u8>, String> {
+    async fn connect_to(&self, is_other: bool) -> Result<Vec<u8>, NetworkError> {
         self.is_other_connected.set(is_other);
         if is_other { self.connect_other().await } else { self.connect_own().await }
     }
@@ -150,23 +153,25 @@ impl TabNetwork {
         self.is_other_next.set(self.is_other_connected.get());
     }
 
-    async fn connect_other(&self) -> Result<Vec<u8>, String> {
+    async fn connect_other(&self) -> Result<Vec<u8>, NetworkError> {
         let target = {
             let mut targets = self.other_backbones.borrow_mut();
             let has_more = targets.len() > 1;
             targets.rotate_left(usize::from(has_more));
             targets.back().cloned()
         };
-        let target = target.ok_or("no other backbone is known")?;
+        let target = target.ok_or(NetworkError::NoOtherBackbone)?;
         let backbone = target.peer;
         let (transport, failures) = self.reach(target).await?;
-        page::post(&PeerToPage::Connected { way: transport, failures });
+        post_connected(transport, &failures);
         Ok(backbone.to_bytes())
     }
 
     /// Fetches the addresses of the page's own backbone and dials it.
-    async fn connect_own(&self) -> Result<Vec<u8>, String> {
-        let target = match lookup::within(STATUS_TIMEOUT, fetch_status(&self.origin)).await {
+    async fn connect_own(&self) -> Result<Vec<u8>, NetworkError> {
+        let target = match lookup::within(STATUS_TIMEOUT, async { Ok(fetch_status(&self.origin).await?) })
+            .await
+        {
             Ok(status) => {
                 let (peer, transports) = dialable(&status.addresses, self.is_secure())?;
                 let target = DialTarget { peer, transports };
@@ -174,11 +179,11 @@ impl TabNetwork {
                 self.known.replace(Some(KnownRun::new(status.run.identity.run_id, target.clone(), before)));
                 target
             }
-            Err(unreachable) => self.find().await.map_err(|reason| format!("{unreachable}; {reason}"))?,
+            Err(first) => self.find().await.map_err(|second| NetworkError::both(first, second))?,
         };
         let backbone = target.peer;
         let (transport, failures) = self.reach(target).await?;
-        page::post(&PeerToPage::Connected { way: transport, failures });
+        post_connected(transport, &failures);
         self.learn(backbone);
         Ok(backbone.to_bytes())
     }
@@ -188,11 +193,11 @@ impl TabNetwork {
     }
 
     /// Finds the backbone while its web server does not answer.
-    async fn find(&self) -> Result<DialTarget, String> {
+    async fn find(&self) -> Result<DialTarget, NetworkError> {
         let attempt =
             self.known.borrow_mut().as_mut().map(|known| (known.run_id.clone(), known.next_attempt()));
         let (run_id, wanted, contact) = match attempt {
-            None => return Err("the run is not known yet".to_owned()),
+            None => return Err(NetworkError::UnknownRun),
             Some((_, DialAttempt::Redial(backbone))) => return Ok(backbone),
             Some((run_id, DialAttempt::AskDht { contact, wanted })) => (run_id, wanted, contact),
         };
@@ -225,10 +230,7 @@ impl TabNetwork {
     }
 
     /// Dials a peer over its best transport. Returns that transport, and why the others failed.
-    async fn reach(
-        &self,
-        target: DialTarget,
-    ) -> Result<(TransportKind, Vec<(TransportKind, String)>), String> {
+    async fn reach(&self, target: DialTarget) -> Result<(TransportKind, TransportFailures), NetworkError> {
         let DialTarget { peer, mut transports } = target;
         transports.sort_by_key(|(transport, _)| (Some(*transport) != self.transport.get(), *transport));
         let order: Vec<TransportKind> = transports.iter().map(|(transport, _)| *transport).collect();
@@ -240,7 +242,7 @@ impl TabNetwork {
                 dialled
                     .await
                     .map(|()| transport)
-                    .map_err(|reason| failures.borrow_mut().push((transport, reason)))
+                    .map_err(|error| failures.borrow_mut().push((transport, error)))
             }
         });
         let won = race(attempts, || gloo::timers::future::sleep(HEAD_START)).await;
@@ -249,24 +251,20 @@ impl TabNetwork {
             Ok((index, transport)) => {
                 for slow in &order[..index] {
                     if failures.iter().all(|(failed, _)| failed != slow) {
-                        failures.push((*slow, "no answer in time".to_owned()));
+                        failures.push((*slow, NetworkError::Slow));
                     }
                 }
                 self.transport.set(Some(transport));
                 Ok((transport, failures))
             }
-            Err(_) => {
-                let failures =
-                    failures.into_iter().map(|(transport, reason)| format!("{transport}: {reason}"));
-                Err(failures.collect::<Vec<_>>().join("; "))
-            }
+            Err(_) => Err(NetworkError::Transports(failures)),
         }
     }
 
-    async fn dial(&self, peer: PeerId, addresses: Vec<Multiaddr>) -> Result<(), String> {
+    async fn dial(&self, peer: PeerId, addresses: Vec<Multiaddr>) -> Result<(), NetworkError> {
         let (answer, answered) = oneshot::channel();
         self.command(SwarmCommand::Dial { peer, addresses, answer }).await?;
-        answered.await.map_err(|_| "another transport was faster".to_owned())?
+        answered.await.map_err(|_| NetworkError::Superseded)?
     }
 
     /// Ends the connection.
@@ -279,21 +277,27 @@ impl TabNetwork {
     }
 
     /// Opens a stream to the backbone, without dialling.
-    pub(super) async fn open(&self, protocol: &'static str) -> Result<libp2p::Stream, String> {
+    pub(super) async fn open(&self, protocol: &'static str) -> Result<libp2p::Stream, PlatformError> {
         let peer = *self.connected.borrow();
-        let peer = peer.ok_or_else(|| "there is no connection".to_owned())?;
+        let peer = peer.ok_or(PlatformError::NotConnected)?;
         let opened = self.control.clone().open_stream(peer, StreamProtocol::new(protocol)).await;
-        opened.map_err(|error| error.to_string())
+        opened.map_err(PlatformError::network)
     }
 
-    async fn command(&self, command: SwarmCommand) -> Result<(), String> {
-        self.commands.clone().send(command).await.map_err(|_| "the network has stopped".to_owned())
+    async fn command(&self, command: SwarmCommand) -> Result<(), NetworkError> {
+        self.commands.clone().send(command).await.map_err(|_| NetworkError::Stopped)
     }
+}
+
+/// Tells the page which transport works, and why others do not.
+fn post_connected(way: TransportKind, failures: &[(TransportKind, NetworkError)]) {
+    let failures = failures.iter().map(|(transport, error)| (*transport, error.to_string())).collect();
+    page::post(&PeerToPage::Connected { way, failures });
 }
 
 struct Dial {
     connection: ConnectionId,
-    answer: oneshot::Sender<Result<(), String>>,
+    answer: oneshot::Sender<Result<(), NetworkError>>,
 }
 
 struct SwarmTask {
@@ -328,7 +332,7 @@ impl SwarmTask {
                 match self.swarm.dial(options) {
                     Ok(()) => self.dials.push(Dial { connection, answer }),
                     // The receiver may be gone.
-                    Err(error) => drop(answer.send(Err(reason(&error)))),
+                    Err(error) => drop(answer.send(Err(NetworkError::Dial(Box::new(error))))),
                 }
             }
             SwarmCommand::HangUp { answer } => {
@@ -376,7 +380,7 @@ impl SwarmTask {
             }
             SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
                 if let Some(dial) = self.take_dial(connection_id) {
-                    let _ = dial.answer.send(Err(reason(&error)));
+                    let _ = dial.answer.send(Err(NetworkError::Dial(Box::new(error))));
                 }
             }
             SwarmEvent::ConnectionClosed { connection_id, .. } => {
@@ -390,33 +394,12 @@ impl SwarmTask {
     }
 }
 
-/// The error in words that a person can act on.
-fn reason(error: &DialError) -> String {
-    let text = match error {
-        DialError::Transport(failures) => {
-            let failures = failures.iter().map(|(_, error)| causes(error));
-            format!("no connection: {}", failures.collect::<Vec<_>>().join("; "))
-        }
-        other => format!("no connection: {other}"),
-    };
-    text.chars().take(REASON_CHARS_MAX).collect()
-}
-
-/// The error and what it came from, which libp2p leaves out of the error's own text.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut texts: Vec<String> =
-        std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect();
-    // Some have no text of their own, and some repeat their cause's.
-    texts.retain(|text| !text.is_empty());
-    texts.dedup_by(|cause, error| error.contains(cause.as_str()));
-    texts.join(": ")
-}
-
 #[cfg(feature = "tests")]
 mod tests {
     use wasm_bindgen_test::wasm_bindgen_test;
 
     use super::*;
+    use crate::web::WebError;
 
     fn network(origin: &str) -> TabNetwork {
         TabNetwork::start(origin.to_owned(), Keypair::generate_ed25519(), None).unwrap()
@@ -447,9 +430,12 @@ mod tests {
     async fn an_unreachable_backbone_is_reported_with_its_reason() {
         let network = network("http://127.0.0.1:1");
         let refused = network.connect().await.unwrap_err();
-        assert!(refused.contains("the web server does not answer"), "{refused}");
-        assert!(refused.contains("the run is not known yet"), "{refused}");
-        assert_eq!(network.open("/test").await.err().as_deref(), Some("there is no connection"));
+        let NetworkError::Both { first, second } = &refused else { panic!("{refused}") };
+        assert!(matches!(**first, NetworkError::Web(WebError::NoAnswer { .. })), "{refused}");
+        assert!(matches!(**second, NetworkError::UnknownRun), "{refused}");
+        let said = refused.to_string();
+        assert!(said.contains("the web server does not answer") && said.contains("the run is not known yet"));
+        assert!(matches!(network.open("/test").await, Err(PlatformError::NotConnected)));
         network.disconnect().await;
     }
 
@@ -460,16 +446,9 @@ mod tests {
         let address = format!("/ip4/127.0.0.1/tcp/1/ws/p2p/{peer}");
         let (peer, transports) = dialable(&[address], false).unwrap();
         let refused = network.reach(DialTarget { peer, transports }).await.unwrap_err();
-        assert!(
-            refused.starts_with(&TransportKind::WebSocket.to_string()) && refused.contains("no connection"),
-            "{refused}"
-        );
-    }
-
-    #[wasm_bindgen_test]
-    fn an_error_is_reported_once_with_its_causes() {
-        let inner = std::io::Error::other("the cable is out");
-        let outer = std::io::Error::new(std::io::ErrorKind::NotConnected, inner);
-        assert_eq!(causes(&outer), "the cable is out");
+        let NetworkError::Transports(failures) = &refused else { panic!("{refused}") };
+        assert!(matches!(failures[..], [(TransportKind::WebSocket, NetworkError::Dial(_))]), "{refused}");
+        let said = refused.to_string();
+        assert!(said.starts_with(&TransportKind::WebSocket.to_string()) && said.contains("no connection"));
     }
 }

@@ -5,14 +5,15 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use barnraise_protocol::ConversationError;
 use barnraise_protocol::contribute::ADDRESS_BYTES_MAX;
 use barnraise_protocol::dht::Freshness;
 use barnraise_protocol::dht::backbone::{self, BackboneAnnouncement};
 use barnraise_protocol::framing::{self, FrameError};
 use barnraise_protocol::matchmaking::{
-    self, ADDRESSES_MAX, AggregatorStatus, MESSAGE_BYTES_MAX, MatchmakingMessage, PROTOCOL, Proposal,
+    self, ADDRESSES_MAX, AggregatorStatus, HelloRefusal, MESSAGE_BYTES_MAX, MatchmakingMessage, PROTOCOL,
+    Proposal,
 };
+use barnraise_protocol::{ConversationError, RefusalReason};
 use barnraise_relay::{NodeError, OpenError};
 use barnraise_swarm::Moment;
 use barnraise_swarm::rhythm::{OWN_STALL_MIN, Rhythm};
@@ -294,17 +295,16 @@ async fn receive(
     number: u64,
 ) -> Result<(), LinkError> {
     let check = |hello: &matchmaking::Hello| {
+        let here = &shared.hello;
         if !is_known {
-            return Err("this peer is not among the [aggregators] of the backbone that it asks".to_owned());
+            return Err(HelloRefusal::NotNamed);
         }
-        if hello.run_id != shared.hello.run_id {
-            return Err(format!("the run here is `{}`, not `{}`", shared.hello.run_id, hello.run_id));
+        if hello.run_id != here.run_id {
+            let (here, asked) = (RefusalReason::of(&here.run_id), RefusalReason::of(&hello.run_id));
+            return Err(HelloRefusal::OtherRun { here, asked });
         }
-        if hello.recipe != shared.hello.recipe {
-            return Err("model, seed, data, batch size, optimizer, schedule, local steps, codecs, \
-                        reducers and checkpoint_every_epochs must be the same in the configurations of all aggregators, and \
-                        are not"
-                .to_owned());
+        if hello.recipe != here.recipe {
+            return Err(HelloRefusal::OtherRecipe);
         }
         Ok(())
     };

@@ -7,13 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use barnraise_averaging::CheckError;
-use barnraise_protocol::ConversationError;
+use barnraise_averaging::{CheckError, OpenError};
 use barnraise_protocol::framing::{self, FrameError};
 use barnraise_protocol::matchmaking::{Proposal, REDUCERS_MAX, Reducer};
-use barnraise_protocol::reduce::{self, BackboneToReducer, MESSAGE_BYTES_MAX, Offer, PROTOCOL, ReducerRound};
+use barnraise_protocol::reduce::{
+    self, BackboneToReducer, MESSAGE_BYTES_MAX, Offer, OfferRefusal, PROTOCOL, ReducerRound,
+};
+use barnraise_protocol::{ConversationError, RefusalReason};
 use barnraise_relay::{Node, NodeError, Violation};
-use barnraise_swarm::averaging::{Group, Reputation};
+use barnraise_swarm::averaging::{Group, Reputation, ReputationError};
 use barnraise_swarm::{Moment, PeerKey};
 use futures::future::Abortable;
 use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
@@ -22,9 +24,8 @@ use tokio::sync::mpsc;
 
 use super::super::metrics::Metrics;
 use crate::config::{AggregatorsSection, ReducersAllowed, RunConfig};
-use crate::host::access::{Gate, Pass};
+use crate::host::access::{Exclusion, Gate, Pass};
 use crate::host::contributions::WorkMeter;
-use crate::net::platform::MemberError;
 use crate::net::transfer_slots::TransferSlots;
 use crate::net::violations;
 
@@ -51,7 +52,7 @@ enum ReducerError {
     #[error("it sent an unexpected message")]
     Unexpected,
     #[error("it may take no more part: {0}")]
-    AccessEnded(String),
+    AccessEnded(Exclusion),
     #[error("a new stream of it replaces this one")]
     Replaced,
 }
@@ -86,6 +87,20 @@ struct RegisteredReducer {
     number: u64,
     reducer: Reducer,
     rounds: mpsc::Sender<ReducerRound>,
+}
+
+fn refusal_of(exclusion: &Exclusion) -> OfferRefusal {
+    match exclusion {
+        Exclusion::Access(refusal) => OfferRefusal::Access(refusal.clone()),
+        Exclusion::Blocked(reason) => OfferRefusal::Blocked { reason: RefusalReason::of(reason) },
+    }
+}
+
+fn refusal_by_reputation(error: ReputationError) -> OfferRefusal {
+    match error {
+        ReputationError::WrongMean => OfferRefusal::WrongMean,
+        ReputationError::Suspended(wait) => OfferRefusal::Suspended { wait_s: wait.as_secs() + 1 },
+    }
 }
 
 impl Reducers {
@@ -147,7 +162,7 @@ impl Reducers {
     }
 
     async fn converse(&self, peer: PeerId, mut stream: Stream) -> Result<(), ReducerError> {
-        let admitted = self.0.gate.check(peer).map_err(|refusal| refusal.to_string());
+        let admitted = self.0.gate.check(peer).map_err(|exclusion| refusal_of(&exclusion));
         let (refusal, mut pass) = match admitted {
             Ok(pass) => (None, pass),
             Err(refusal) => (Some(refusal), Pass::always()),
@@ -178,12 +193,12 @@ impl Reducers {
         let ended = tokio::select! {
             ended = hear => ended,
             ended = ask(&mut writer, asked) => ended,
-            reason = pass.ended() => Err(ReducerError::AccessEnded(reason.to_string())),
+            exclusion = pass.ended() => Err(ReducerError::AccessEnded(exclusion)),
         };
         drop(link);
         tracing::info!(%peer, "this native peer averages no more parts");
-        if let Err(ReducerError::AccessEnded(reason)) = &ended {
-            let goodbye = BackboneToReducer::Refused(reason.clone());
+        if let Err(ReducerError::AccessEnded(exclusion)) = &ended {
+            let goodbye = BackboneToReducer::Refused(refusal_of(exclusion));
             within(framing::write(&mut writer, &goodbye, MESSAGE_BYTES_MAX)).await??;
         }
         let _ = within(writer.close()).await;
@@ -191,31 +206,32 @@ impl Reducers {
     }
 
     /// Whether a peer with access may reduce parts.
-    fn may(&self, peer: PeerId, offer: &Offer) -> Result<(), String> {
+    fn may(&self, peer: PeerId, offer: &Offer) -> Result<(), OfferRefusal> {
         let ReducersInner { run_id, config, backbones, .. } = &*self.0;
         if offer.run_id != *run_id {
-            return Err(format!("the run here is `{run_id}`, not `{}`", offer.run_id));
+            let (here, asked) = (RefusalReason::of(run_id), RefusalReason::of(&offer.run_id));
+            return Err(OfferRefusal::OtherRun { here, asked });
         }
         if offer.reducer.peer != peer.to_bytes() {
-            return Err("it offers another peer than itself".to_owned());
+            return Err(OfferRefusal::OtherPeer);
         }
         if backbones.is_empty() {
-            return Err("this run has one backbone, which averages with nobody".to_owned());
+            return Err(OfferRefusal::OneBackbone);
         }
         if backbones.contains(&peer) {
-            return Err("it is one of the backbones".to_owned());
+            return Err(OfferRefusal::Backbone);
         }
         match config.reducers {
-            ReducersAllowed::Nobody => return Err("native peers do not average in this run".to_owned()),
+            ReducersAllowed::Nobody => return Err(OfferRefusal::NoReducers),
             ReducersAllowed::Named if !config.reducer_peers.contains(&peer) => {
-                return Err(format!("{peer} is not among the reducer_peers of this backbone"));
+                return Err(OfferRefusal::NotNamed { peer: RefusalReason::of(peer) });
             }
             ReducersAllowed::Named | ReducersAllowed::Anybody => {}
         }
         let state = self.state();
-        state.trust.check(self.now(), &key(peer)).map_err(|distrust| distrust.to_string())?;
+        state.trust.check(self.now(), &key(peer)).map_err(refusal_by_reputation)?;
         if state.linked.len() >= REDUCERS_MAX && !state.linked.contains_key(&peer) {
-            return Err(format!("{REDUCERS_MAX} native peers average already"));
+            return Err(OfferRefusal::Full { n_reducers: REDUCERS_MAX as u32 });
         }
         Ok(())
     }
@@ -271,7 +287,7 @@ impl Reducers {
     ///
     /// # Errors
     /// The reducer is blocked or convicted here, even if another backbone proposed it.
-    pub(super) fn addresses(&self, peer: PeerId) -> Result<Option<Vec<Vec<u8>>>, MemberError> {
+    pub(super) fn addresses(&self, peer: PeerId) -> Result<Option<Vec<Vec<u8>>>, OpenError> {
         let state = self.state();
         let bytes = peer.to_bytes();
         let linked = state.linked.get(&peer).map(|linked| &linked.reducer);
@@ -280,7 +296,7 @@ impl Reducers {
             return Ok(None);
         };
         if self.0.gate.is_excluded(&key(peer)) {
-            return Err(MemberError::Excluded);
+            return Err(OpenError::Excluded);
         }
         Ok(Some(reducer.addresses.clone()))
     }

@@ -15,12 +15,13 @@ use barnraise_swarm::matchmaking::{
     FailureRate, GATHER, Matchmaking, MatchmakingAction, MatchmakingConfig, RETRY, SILENCE,
 };
 use barnraise_swarm::{Moment, PeerKey};
+use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tracing::Instrument as _;
 
 use super::super::aggregators::{
-    AggregatorEvent, Aggregators, AveragingError, AveragingTask, GroupSizing, group_size, propose, sides,
-    topology,
+    AdoptError, AggregatorEvent, Aggregators, AveragingError, AveragingTask, GroupSizing, group_size,
+    propose, sides, topology,
 };
 use super::super::learner::{Learner, LearnerError};
 use super::following::CarryOver;
@@ -169,7 +170,7 @@ impl Core {
             // No step is made until the disk has the model that is in memory.
             AggregatorEvent::Averaged(..) | AggregatorEvent::WantCheckpoint(_) if moving => {}
             AggregatorEvent::Step(_, _, done) | AggregatorEvent::Checkpoint(_, done) if moving => {
-                let _ = done.send(Err("a model is being stored here".into()));
+                let _ = done.send(Err(AdoptError::Busy));
             }
             AggregatorEvent::Followed(_) if moving => coordination.matchmaking.on_failed(now),
             AggregatorEvent::Standing(standing) => coordination.matchmaking.on_status(now, peer, standing),
@@ -190,14 +191,11 @@ impl Core {
             AggregatorEvent::Averaged(proposal, averaged) => self.on_averaged(&proposal, averaged).await?,
             AggregatorEvent::Step(header, mean, done) => {
                 let applied = self.take_step(&peer, header, mean).await;
-                // The task that fetched it may have ended.
-                let _ = done.send(told(&applied));
-                applied.map(drop)?;
+                tell_follower(done, applied)?;
             }
             AggregatorEvent::Checkpoint(checkpoint, done) => {
                 let applied = self.take_checkpoint(&peer, *checkpoint).await;
-                let _ = done.send(told(&applied));
-                applied.map(drop)?;
+                tell_follower(done, applied)?;
             }
             AggregatorEvent::Followed(Ok(())) => {
                 self.carry_later_epochs().await?;
@@ -411,25 +409,25 @@ impl Core {
         }
         self.metrics.on_failure_rate(coordination.update_failure_rate(proposal, &averaged));
         for fault in faults(&averaged) {
-            let (peer, why) = (name(&fault.peer), &fault.why);
-            tracing::warn!(peer, part = fault.part, why, "this aggregator's values did not count");
+            let (peer, error) = (name(&fault.peer), &fault.error);
+            tracing::warn!(peer, part = fault.part, %error, "this aggregator's values did not count");
         }
         let averaged = match averaged {
             Ok(averaged) if averaged.is_complete() => averaged,
             Ok(averaged) => {
-                let why: Vec<&str> = averaged.not_averaged().collect();
+                let errors: Vec<String> = averaged.not_averaged().map(ToString::to_string).collect();
                 self.metrics.on_averaged("incomplete");
-                tracing::warn!(epoch = proposal.model.epoch, ?why, "not all parts were averaged");
+                tracing::warn!(epoch = proposal.model.epoch, ?errors, "not all parts were averaged");
                 coordination.matchmaking.on_failed(now);
                 return Ok(());
             }
             Err(AveragingError::Grid(GridError::PartialMean(why))) => {
-                let PartialMean { round, why, .. } = *why;
+                let PartialMean { round, reason, .. } = *why;
                 self.metrics.on_averaged("incomplete");
                 tracing::warn!(
                     epoch = proposal.model.epoch,
                     round,
-                    why,
+                    %reason,
                     "other aggregators may have the mean of all groups"
                 );
                 coordination.matchmaking.on_partial_mean(now, now + deadline);
@@ -581,9 +579,18 @@ impl Core {
     }
 }
 
-/// The result for the task that fetched a model.
-fn told(applied: &Result<Result<ModelVersion, String>, LearnerError>) -> Result<ModelVersion, String> {
-    applied.as_ref().map_or_else(|error| Err(error.to_string()), Clone::clone)
+/// Tells the task that fetched a step or a model what became of it. Returns an error that ends this backbone.
+fn tell_follower(
+    done: oneshot::Sender<Result<ModelVersion, AdoptError>>,
+    applied: Result<Result<ModelVersion, AdoptError>, LearnerError>,
+) -> Result<(), LearnerError> {
+    let (told, ended) = match applied {
+        Ok(told) => (told, Ok(())),
+        Err(error) => (Err(AdoptError::Failed), Err(error)),
+    };
+    // The task may have ended.
+    let _ = done.send(told);
+    ended
 }
 
 /// Protocol faults of members, as far as an averaging got.

@@ -10,6 +10,7 @@ use barnraise_protocol::matchmaking::ModelVersion;
 use barnraise_protocol::model::StepHeader;
 use barnraise_swarm::PeerKey;
 
+use super::super::aggregators::AdoptError;
 use super::super::learner::LearnerError;
 use super::{Core, name};
 use crate::storage::checkpoint::{Checkpoint, Included};
@@ -22,16 +23,16 @@ impl Core {
         from: &PeerKey,
         header: StepHeader,
         mean: Vec<u8>,
-    ) -> Result<Result<ModelVersion, String>, LearnerError> {
+    ) -> Result<Result<ModelVersion, AdoptError>, LearnerError> {
         let coordination = &self.coordination;
         let own = coordination.matchmaking.own().model;
         if header.before != own.hash || header.epoch != own.epoch {
-            return Ok(Err(format!("a step of epoch {} is of another model", header.epoch)));
+            return Ok(Err(AdoptError::OtherModel { epoch: header.epoch }));
         }
         self.round.hold();
         let Some(mean) = self.beside(self.learner.decode_mean(mean)).await else {
             self.round.release(self.now());
-            return Ok(Err("the step does not fit the model, or is not finite".into()));
+            return Ok(Err(AdoptError::Mean));
         };
         let StepHeader { epoch, before, nonce, n_samples, loss, members, .. } = header;
         let (aggregation, learning_rate) = (self.round.config().aggregation, self.learner.learning_rate());
@@ -49,14 +50,14 @@ impl Core {
         &mut self,
         from: &PeerKey,
         checkpoint: Checkpoint,
-    ) -> Result<Result<ModelVersion, String>, LearnerError> {
+    ) -> Result<Result<ModelVersion, AdoptError>, LearnerError> {
         let coordination = &self.coordination;
         if let Some(trouble) = self.storage.disk_space.trouble() {
-            return Ok(Err(trouble.reason().to_owned()));
+            return Ok(Err(AdoptError::Disk(trouble)));
         }
         let run_id = &self.description.identity.run_id;
         if checkpoint.run_id != *run_id || checkpoint.model != *self.learner.spec() {
-            return Ok(Err(format!("it is of the run `{}`, this is `{run_id}`", checkpoint.run_id)));
+            return Ok(Err(AdoptError::OtherRun { here: run_id.clone(), got: checkpoint.run_id }));
         }
         let epoch = checkpoint.epoch;
         let moving = PendingModel { epoch, last: checkpoint.included.get(&coordination.me.0).copied() };
@@ -67,7 +68,7 @@ impl Core {
             Ok(restored) => self.learner.on_restored(restored),
             Err(error) => {
                 self.round.release(self.now());
-                return Ok(Err(error.to_string()));
+                return Ok(Err(AdoptError::Checkpoint(error)));
             }
         }
         self.coordination.give_up();

@@ -4,15 +4,48 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use barnraise_learning::ParameterLayout;
+use barnraise_protocol::codec::CodecError;
+use barnraise_protocol::gradient::ContributionRefusal;
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::collection::{CollectionConfig, CollectionRound};
 
 use super::{Learner, LearnerError};
 use crate::computing::compute;
 use crate::config::RunConfig;
-use crate::storage::SetAside;
 use crate::storage::checkpoint::Checkpoints;
 use crate::storage::journal::{CommitRecord, Journal, JournalEntry, JournalError};
+use crate::storage::{Damage, SetAside};
+
+/// Why a step of the journal cannot be repeated.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum ReplayError {
+    /// Made on another model.
+    #[error("the step is of another branch of the model")]
+    OtherBranch,
+    /// Without its mean.
+    #[error("the mean of the step is missing or damaged")]
+    Mean,
+    /// Without one of its entries.
+    #[error("journal entry {sequence} of the step is missing or damaged")]
+    Entry {
+        /// Of the entry.
+        sequence: u32,
+    },
+    /// Its commit cannot be read.
+    #[error(transparent)]
+    Commit(#[from] Damage),
+}
+
+/// Why an entry of the journal is not counted.
+#[derive(Debug, thiserror::Error)]
+enum EntryError {
+    /// Its values do not decode.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    /// The round refuses it.
+    #[error(transparent)]
+    Refused(#[from] ContributionRefusal),
+}
 
 impl Learner {
     /// The newest checkpoint with the journal replayed over it, or a fresh model; and the open round.
@@ -42,8 +75,8 @@ impl Learner {
             && let Some(commit) = journal.commit_of(learner.epoch).await?
         {
             lost = match commit {
-                Ok(commit) => learner.replay_step(&mut round, journal, &commit).await?,
-                Err(reason) => Some(reason),
+                Ok(commit) => learner.replay_step(&mut round, journal, &commit).await?.err(),
+                Err(damage) => Some(damage.into()),
             };
         }
         if let Some(reason) = lost {
@@ -71,15 +104,15 @@ impl Learner {
         Ok((learner, round))
     }
 
-    /// Repeats a committed step. Returns the reason if it cannot be repeated.
+    /// Repeats a committed step. The inner error says why it cannot be repeated.
     async fn replay_step(
         &mut self,
         round: &mut CollectionRound,
         journal: &Journal,
         commit: &CommitRecord,
-    ) -> Result<Option<String>, LearnerError> {
+    ) -> Result<Result<(), ReplayError>, LearnerError> {
         if commit.before != self.version().hash {
-            return Ok(Some("the step is of another branch of the model".to_owned()));
+            return Ok(Err(ReplayError::OtherBranch));
         }
         let stored = journal.mean(commit.epoch, commit.nonce).await?;
         let stored = match stored {
@@ -90,15 +123,15 @@ impl Learner {
             Some(mean) => mean,
             None if commit.is_of_entries() => match self.mean_of_entries(round, journal, commit).await? {
                 Ok(mean) => mean,
-                Err(reason) => return Ok(Some(reason)),
+                Err(error) => return Ok(Err(error)),
             },
-            None => return Ok(Some("the mean of the step is missing or damaged".to_owned())),
+            None => return Ok(Err(ReplayError::Mean)),
         };
         let hash = self.stepping(commit, Arc::new(mean)).await;
         self.on_stepped(commit, hash);
         let config = round.config().clone();
         *round = round_at(&config, self.epoch, journal).await?;
-        Ok(None)
+        Ok(Ok(()))
     }
 
     /// The mean of the entries of a step, or the reason why it cannot be had.
@@ -107,15 +140,15 @@ impl Learner {
         round: &mut CollectionRound,
         journal: &Journal,
         commit: &CommitRecord,
-    ) -> Result<Result<Vec<f32>, String>, LearnerError> {
+    ) -> Result<Result<Vec<f32>, ReplayError>, LearnerError> {
         round.aggregate_by(commit.aggregation);
         for &sequence in &commit.seqs {
             let restored = match journal.entry(commit.epoch, sequence).await? {
-                Some(entry) => self.restore_entry(round, entry, sequence).await,
-                None => Err("it is missing or damaged".to_owned()),
+                Some(entry) => self.restore_entry(round, entry, sequence).await.is_ok(),
+                None => false,
             };
-            if restored.is_err() {
-                return Ok(Err(format!("journal entry {sequence} of the step is missing or damaged")));
+            if !restored {
+                return Ok(Err(ReplayError::Entry { sequence }));
             }
         }
         Ok(Ok(round.mean().gradient))
@@ -125,11 +158,11 @@ impl Learner {
     ///
     /// The journal stays as it is. It lists the entries of later epochs that are in their steps, so each contribution
     /// counts once: in their steps, or when its epoch comes again. Another start finds the same.
-    fn wait_for_others(&mut self, reason: &str) {
+    fn wait_for_others(&mut self, reason: &ReplayError) {
         let epoch = self.epoch;
         tracing::error!(
             epoch,
-            reason,
+            %reason,
             "this backbone goes back to before this step, and follows the other aggregators from there"
         );
         self.is_behind = true;
@@ -142,7 +175,7 @@ impl Learner {
     /// A crash in between leads to the same: the checkpoint decides, and the entries that it needs are journaled first.
     async fn go_on_without_step(
         &mut self,
-        reason: &str,
+        reason: &ReplayError,
         journal: &Journal,
         checkpoints: &Checkpoints,
     ) -> Result<(), LearnerError> {
@@ -150,14 +183,14 @@ impl Learner {
         let newest = journal.epochs().await?.into_iter().max().unwrap_or(lost).max(lost);
         if newest == lost && !matches!(journal.commit_of(lost).await?, Some(Ok(_))) {
             // A crash tore the commit before its step was published: the epoch is still open.
-            return Ok(journal.abandon_branch(lost, reason).await?);
+            return Ok(journal.abandon_branch(lost, &reason.to_string()).await?);
         }
         // The epoch after the newest step was announced, whether or not it has entries.
         let epoch = newest + 2;
         tracing::error!(
             lost,
             epoch,
-            reason,
+            %reason,
             "a step cannot be repeated: the model goes back to before it, contributions accepted since count again"
         );
         let mut known = BTreeSet::new();
@@ -173,7 +206,7 @@ impl Learner {
         let gone_back = self.going_back(self.checkpoint().await?, epoch).await?;
         self.on_restored(gone_back);
         checkpoints.begin_branch(self.checkpoint().await?).await?;
-        Ok(journal.abandon_branch(lost, reason).await?)
+        Ok(journal.abandon_branch(lost, &reason.to_string()).await?)
     }
 
     /// Adds an entry of the journal to the round.
@@ -182,12 +215,10 @@ impl Learner {
         round: &mut CollectionRound,
         entry: JournalEntry,
         sequence: u32,
-    ) -> Result<(), String> {
+    ) -> Result<(), EntryError> {
         let (codec, payload, n_values) = (entry.offer.codec, entry.payload.clone(), self.n_parameters);
-        let values = compute(4 * n_values, move || codec.decode(&payload, n_values)).await;
-        let values = values.map_err(|error| error.to_string())?;
-        let restored = round.restore(PeerKey(entry.peer), entry.group, &entry.offer, &values, sequence);
-        restored.map_err(|refusal| refusal.to_string())
+        let values = compute(4 * n_values, move || codec.decode(&payload, n_values)).await?;
+        Ok(round.restore(PeerKey(entry.peer), entry.group, &entry.offer, &values, sequence)?)
     }
 
     /// Adds the journal's contributions of the open epoch to the round.
@@ -199,8 +230,8 @@ impl Learner {
         let mut entries = journal.entries(self.epoch).await?;
         while let Some((sequence, entry)) = entries.next().await? {
             let restored = self.restore_entry(round, entry, sequence).await;
-            if let Err(reason) = restored {
-                tracing::warn!(epoch = self.epoch, sequence, reason, "journal entry is not counted");
+            if let Err(error) = restored {
+                tracing::warn!(epoch = self.epoch, sequence, %error, "journal entry is not counted");
             }
         }
         Ok(())

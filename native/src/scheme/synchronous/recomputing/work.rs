@@ -14,7 +14,7 @@ use tokio::time::sleep_until;
 
 use super::{Job, RecomputationContext, RecomputationVerdict, Recomputing};
 use crate::host::access::store::RevocationTarget;
-use crate::scheme::synchronous::recomputation::{EvidenceStoreError, Recomputer};
+use crate::scheme::synchronous::recomputation::{EvidenceStoreError, Recomputer, ShardSourceError};
 
 /// Delay between two attempts to open a device that failed.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
@@ -121,7 +121,7 @@ async fn recompute(
     let shards = world.shards.clone();
     let shard = async move |index| {
         let bytes = shards.get(ShardId::Train(index)).await;
-        bytes.map(|bytes| bytes.to_vec()).map_err(|error| error.to_string())
+        bytes.map(|bytes| bytes.to_vec()).map_err(ShardSourceError::from)
     };
     // The device may block: on a CPU a pass holds its thread.
     let handle = tokio::runtime::Handle::current();

@@ -207,7 +207,7 @@ impl SimulatedBackbone {
         let listening = BackboneAddresses { run_id: RUN.to_owned(), operator: None, addresses: Vec::new() };
         let (outputs, state, status) = outputs(&learner, &description, &listening, None).await.unwrap();
         let metrics = Metrics::new(status, Some(storing.disk_space.clone()));
-        let ledger = SharedLedger::restore(&manifest, &storing.journal, learner.epoch()).await;
+        let ledger = SharedLedger::restore(manifest, &storing.journal, learner.epoch()).await;
         let (events, heard) = mpsc::channel(EVENTS_MAX);
         let services = Services {
             description: Arc::clone(&description),

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use barnraise_contributor::PlatformError;
 use barnraise_simulation::{Latency, Network, NodeId, StreamEnd, VirtualNetwork};
 use barnraise_swarm::Moment;
 use tokio::task::spawn_local;
@@ -78,22 +79,22 @@ impl StallableLink {
         self.network.reset(BACKBONE, self.node);
     }
 
-    pub(super) async fn dial(&self) -> Result<(), String> {
+    pub(super) async fn dial(&self) -> Result<(), PlatformError> {
         self.network.sleep_until(self.stalled_until.get()).await;
         let latency = self.network.latency(self.node, BACKBONE);
         self.network.sleep(latency).await;
         if self.away_until.get() > self.network.now() {
-            return Err("no route".into());
+            return Err(PlatformError::Network("no route".into()));
         }
         self.is_up.set(true);
         Ok(())
     }
 
     /// A stream on the connection: its two ends.
-    pub(super) async fn open(&self) -> Result<(StreamEnd, StreamEnd), String> {
+    pub(super) async fn open(&self) -> Result<(StreamEnd, StreamEnd), PlatformError> {
         self.network.sleep_until(self.stalled_until.get()).await;
         if !self.is_up.get() {
-            return Err("there is no connection".into());
+            return Err(PlatformError::NotConnected);
         }
         Ok(self.network.stream(self.node, BACKBONE))
     }

@@ -9,7 +9,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use barnraise_contributor::{
-    COMMANDS_MAX, Config, ContributorCommand, ContributorEvent, Credentials, Platform, contribute,
+    COMMANDS_MAX, Config, ContributorCommand, ContributorEvent, Credentials, Platform, PlatformError,
+    contribute,
 };
 use barnraise_learning::{ComputeDevice, DeviceChoice};
 use barnraise_protocol::Sha256Hash;
@@ -122,7 +123,7 @@ impl Platform for AsShipped {
         peer.stage.set(PassStage::Begun(now));
     }
 
-    async fn connect(&self) -> Result<Vec<u8>, String> {
+    async fn connect(&self) -> Result<Vec<u8>, PlatformError> {
         self.0.link.dial().await?;
         Ok(self.0.backbone.id.to_bytes())
     }
@@ -133,7 +134,7 @@ impl Platform for AsShipped {
         self.0.link.hang_up();
     }
 
-    async fn open(&self, protocol: &'static str) -> Result<StreamEnd, String> {
+    async fn open(&self, protocol: &'static str) -> Result<StreamEnd, PlatformError> {
         let (near, far) = self.0.link.open().await?;
         self.0.backbone.serve((self.0.id, self.0.group), protocol, far);
         Ok(near)
@@ -290,6 +291,7 @@ impl SimulatedContributor {
         match &*self.told.borrow() {
             Activity::Idle
             | Activity::Stopping
+            | Activity::NotAdmitted { .. }
             | Activity::Broken { .. }
             | Activity::Connecting
             | Activity::Reconnecting { .. } => true,

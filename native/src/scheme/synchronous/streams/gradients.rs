@@ -186,8 +186,9 @@ fn look_at(
     let Some(recomputing) = &services.recomputing else {
         return Ok((None, services.ledger.claim(peer, group, offer, None)?));
     };
-    let accounted =
-        recomputing.check(peer, offer, (account, list)).map_err(ContributionRefusal::Commitment)?;
+    let accounted = recomputing
+        .check(peer, offer, (account, list))
+        .map_err(|error| ContributionRefusal::Commitment(error.to_string()))?;
     let work = (accounted.parameters(), &*accounted.samples);
     let reservation = services.ledger.claim(peer, group, offer, Some(work))?;
     if recomputing.is_full_for(peer, group, offer) {

@@ -1,7 +1,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use barnraise_messages::{ContributorEvent, PeerToPage};
-use barnraise_protocol::{ConversationError, run};
+use barnraise_messages::{ContributorEvent, Interruption, PeerToPage};
+use barnraise_protocol::error::OlderThanRun;
+use barnraise_protocol::run;
 
 use super::*;
 use crate::fixture;
@@ -55,7 +56,9 @@ fn told_size(page: &mut PageState, device: DeviceKind) -> Option<u32> {
 
 #[test]
 fn a_tab_that_ran_out_of_memory_goes_on_with_less_at_a_time_and_says_so() {
-    let panicked = Activity::Broken { reason: "memory allocation of 640000 bytes failed".into() };
+    let panicked = Activity::Broken {
+        reason: Interruption::Panicked { detail: "memory allocation of 640000 bytes failed".into() },
+    };
     let told = PageEvent::FromPeer(PeerToPage::Told(ContributorEvent::Activity(panicked)));
     // By the browser's message, by the program's last message, and without one.
     for (before, reason) in [
@@ -258,8 +261,8 @@ fn a_tab_whose_program_the_server_no_longer_has_goes_on_in_the_new_page() {
 /// A backbone that was updated while the tab computed tells its worker; the page is up to date after one reload.
 #[test]
 fn a_tab_that_is_older_than_its_run_says_so_and_goes_on_in_the_new_page() {
-    let run_went_on = ConversationError::Older { ours: run::PROTOCOL, theirs: "/barnraise/run/7".into() };
-    let reason = run_went_on.to_string();
+    let versions = OlderThanRun { ours: run::PROTOCOL.to_owned(), theirs: "/barnraise/run/7".into() };
+    let reason = Interruption::OlderThanRun(versions);
     let told = |activity| PageEvent::FromPeer(PeerToPage::Told(ContributorEvent::Activity(activity)));
     let mut page = at_work(DeviceKind::BrowserCpu);
     let broken = told(Activity::Broken { reason: reason.clone() });

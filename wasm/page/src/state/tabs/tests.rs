@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use barnraise_messages::{Contribution, DisplayName};
+use barnraise_messages::{Contribution, DisplayName, Interruption};
 use barnraise_protocol::contribute::DeviceKind;
 use barnraise_swarm::activity::ContributorEvent;
 
@@ -311,7 +311,7 @@ fn an_invitation_that_is_opened_in_a_second_tab_lets_the_first_one_in() {
     let mut browser = SimulatedBrowser::open(1);
     browser.happens(0, 1.0, PageEvent::Toggle);
     browser.gets_ready(0);
-    let broken = Activity::Broken { reason: "this run is by invitation".into() };
+    let broken = Activity::Broken { reason: Interruption::NoInvitation };
     browser.worker_says(0, PeerToPage::Told(ContributorEvent::Activity(broken)));
     let mut second = fixture::page().among_tabs().invited_by(Some("code".into()));
     let follows = second.on_event(2.0, PageEvent::Tabs(TabEvent::Follow));

@@ -6,9 +6,9 @@ use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 use wasm_bindgen::JsCast;
 use wasm_bindgen_futures::JsFuture;
-use web_sys::Response;
 
-use crate::page;
+use super::NetworkError;
+use crate::web::{self, WebError};
 
 /// Most addresses that are dialled.
 const ADDRESSES_MAX: usize = 16;
@@ -19,22 +19,13 @@ const STATUS_LENGTH_MAX: u32 = 4 * 1024 * 1024;
 pub(super) type TransportAddresses = Vec<(TransportKind, Vec<Multiaddr>)>;
 
 /// Fetches the run's status from the web server.
-pub(crate) async fn fetch_status(origin: &str) -> Result<RunStatus, String> {
-    let scope = page::scope().ok_or_else(|| "this is no worker".to_owned())?;
-    let unreachable =
-        |error: wasm_bindgen::JsValue| format!("the web server does not answer: {}", page::describe(&error));
-    let response = JsFuture::from(scope.fetch_with_str(&format!("{origin}/api/run"))).await;
-    let response: Response = response.map_err(unreachable)?.dyn_into().map_err(unreachable)?;
-    if !response.ok() {
-        return Err(format!("the web server answered with status {}", response.status()));
-    }
-    let text = JsFuture::from(response.text().map_err(unreachable)?).await.map_err(unreachable)?;
-    let text: js_sys::JsString = text.dyn_into().map_err(unreachable)?;
+pub(crate) async fn fetch_status(origin: &str) -> Result<RunStatus, WebError> {
+    let response = web::get(&format!("{origin}/api/run")).await?;
+    let text: js_sys::JsString = JsFuture::from(response.text()?).await?.dyn_into()?;
     if text.length() > STATUS_LENGTH_MAX {
-        return Err(format!("the web server's answer is longer than {STATUS_LENGTH_MAX} characters"));
+        return Err(WebError::TooLong { max: STATUS_LENGTH_MAX as usize });
     }
-    serde_json::from_str(&String::from(text))
-        .map_err(|error| format!("the web server's answer is not understood: {error}"))
+    Ok(serde_json::from_str(&String::from(text))?)
 }
 
 /// The addresses that a browser can dial, by transport, of the peer that the first of them names. A page loaded
@@ -42,7 +33,7 @@ pub(crate) async fn fetch_status(origin: &str) -> Result<RunStatus, String> {
 pub(super) fn dialable(
     addresses: &[String],
     is_secure: bool,
-) -> Result<(PeerId, TransportAddresses), String> {
+) -> Result<(PeerId, TransportAddresses), NetworkError> {
     let mut backbone = None;
     let mut transports = TransportAddresses::new();
     let listed = addresses.iter().filter_map(|address| {
@@ -58,8 +49,8 @@ pub(super) fn dialable(
             None => transports.push((transport, vec![address])),
         }
     }
-    let none = || format!("none of the backbone's {} addresses is for browsers", addresses.len());
-    backbone.map(|peer| (peer, transports)).ok_or_else(none)
+    let none = NetworkError::NoAddress { n_addresses: addresses.len() };
+    backbone.map(|peer| (peer, transports)).ok_or(none)
 }
 
 fn transport_of(address: &Multiaddr, is_secure: bool) -> Option<(TransportKind, PeerId)> {
@@ -129,7 +120,7 @@ mod tests {
         let addresses = listed(&[PeerId::random()], &["/ip4/192.0.2.1/tcp/4001/ws"]);
         assert_eq!(dialable(&addresses, false).unwrap().1[0].0, TransportKind::WebSocket);
         let refused = dialable(&addresses, true).err().unwrap();
-        assert!(refused.contains("none of the backbone's 1 addresses is for browsers"), "{refused}");
+        assert!(matches!(refused, NetworkError::NoAddress { n_addresses: 1 }), "{refused}");
     }
 
     #[wasm_bindgen_test]

@@ -12,6 +12,7 @@ use barnraise_swarm::dht::StorageLimits;
 use futures::future::{Either, select};
 use libp2p::{Multiaddr, PeerId, StreamProtocol};
 
+use super::NetworkError;
 use super::addresses::{TransportAddresses, dialable};
 
 /// Most DHT peers that are remembered.
@@ -72,12 +73,12 @@ pub(super) async fn contacts(
     asked: PeerId,
     run_id: &str,
     is_secure: bool,
-) -> Result<Vec<DialTarget>, String> {
+) -> Result<Vec<DialTarget>, NetworkError> {
     let keys = vec![backbone::key(run_id)];
     let asking = async {
         let mut stream = open(control, asked).await?;
         let answer = dht::ask(&mut stream, &PeerToNode::Find(keys.clone())).await;
-        answer.and_then(|answer| answer.found(&keys)).map_err(|error| error.to_string())
+        Ok(answer.and_then(|answer| answer.found(&keys))?)
     };
     let found: FindResponse = within(ASK_TIMEOUT, asking).await?;
     let targets = found.closest(0).filter_map(|contact| {
@@ -94,18 +95,17 @@ pub(super) async fn newest(
     run_id: &str,
     wanted: PeerId,
     is_secure: bool,
-) -> Result<DialTarget, String> {
+) -> Result<DialTarget, NetworkError> {
     let now = UnixMillis(js_sys::Date::now() as u64);
     let lifetime_max = StorageLimits::default().lifetime_max;
     let asking = async {
         let mut stream = open(control, asked).await?;
         let keys = vec![backbone::key(run_id)];
-        let records = dht::get(&mut stream, keys, Freshness::Newest, now, lifetime_max).await;
-        records.map_err(|error| error.to_string())
+        Ok(dht::get(&mut stream, keys, Freshness::Newest, now, lifetime_max).await?)
     };
     let records: Vec<Record> = within(ASK_TIMEOUT, asking).await?.into_iter().flatten().collect();
     let target = signed_by(&records, wanted, is_secure);
-    target.ok_or_else(|| format!("{asked} does not know where the backbone is"))
+    target.ok_or(NetworkError::NotInDht { asked })
 }
 
 /// The record that `backbone` signed among `records`, whose signatures were checked.
@@ -124,19 +124,19 @@ fn target(peer: PeerId, addresses: &[Vec<u8>], is_secure: bool) -> Option<DialTa
     Some(DialTarget { peer, transports })
 }
 
-async fn open(mut control: libp2p_stream::Control, peer: PeerId) -> Result<libp2p::Stream, String> {
-    control.open_stream(peer, StreamProtocol::new(PROTOCOL)).await.map_err(|error| error.to_string())
+async fn open(mut control: libp2p_stream::Control, peer: PeerId) -> Result<libp2p::Stream, NetworkError> {
+    Ok(control.open_stream(peer, StreamProtocol::new(PROTOCOL)).await?)
 }
 
 /// Runs `work` with a time limit.
 pub(super) async fn within<T>(
     limit: Duration,
-    work: impl Future<Output = Result<T, String>>,
-) -> Result<T, String> {
+    work: impl Future<Output = Result<T, NetworkError>>,
+) -> Result<T, NetworkError> {
     let timer = std::pin::pin!(gloo::timers::future::sleep(limit));
     match select(std::pin::pin!(work), timer).await {
         Either::Left((done, _)) => done,
-        Either::Right(_) => Err(format!("no answer within {limit:?}")),
+        Either::Right(_) => Err(NetworkError::Timeout(limit)),
     }
 }
 
@@ -204,9 +204,9 @@ mod tests {
 
     #[wasm_bindgen_test]
     async fn waiting_ends() {
-        let never = std::future::pending::<Result<(), String>>();
+        let never = std::future::pending::<Result<(), NetworkError>>();
         let ended = within(Duration::from_millis(20), never).await.unwrap_err();
-        assert!(ended.starts_with("no answer within"), "{ended}");
-        assert_eq!(within(Duration::from_secs(60), async { Ok(1) }).await, Ok(1));
+        assert!(matches!(ended, NetworkError::Timeout(_)), "{ended}");
+        assert_eq!(within(Duration::from_secs(60), async { Ok(1) }).await.unwrap(), 1);
     }
 }

@@ -8,6 +8,7 @@ use libp2p::swarm::NetworkBehaviour;
 use libp2p::{Swarm, SwarmBuilder, Transport as _, identify, noise, ping, yamux};
 use libp2p_webtransport_websys as webtransport;
 
+use super::NetworkError;
 use crate::platform::rtc;
 
 /// Protocol version that identify announces.
@@ -28,8 +29,8 @@ pub struct Behaviour {
 ///
 /// # Errors
 /// A key pair that Noise does not take.
-pub fn swarm(keypair: Keypair) -> Result<Swarm<Behaviour>, String> {
-    let noise = noise::Config::new(&keypair).map_err(|error| error.to_string())?;
+pub fn swarm(keypair: Keypair) -> Result<Swarm<Behaviour>, NetworkError> {
+    let noise = noise::Config::new(&keypair)?;
     let builder = SwarmBuilder::with_existing_identity(keypair)
         .with_wasm_bindgen()
         .with_other_transport(|keypair| webtransport::Transport::new(webtransport::Config::new(keypair)));

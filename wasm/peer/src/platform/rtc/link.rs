@@ -8,7 +8,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use barnraise_messages::rtc::{
-    ChannelNumber, HANDSHAKE_CHANNEL, MESSAGE_BYTES_MAX, RtcEvent, RtcRequest, SEND_BYTES_MAX, TAKEN_BYTES,
+    ChannelNumber, HANDSHAKE_CHANNEL, MESSAGE_BYTES_MAX, RtcEvent, RtcFailure, RtcRequest, SEND_BYTES_MAX,
+    TAKEN_BYTES,
 };
 use js_sys::{Array, ArrayBuffer, Uint8Array};
 use wasm_bindgen::JsCast;
@@ -34,7 +35,7 @@ struct LinkState {
     accepted: VecDeque<ChannelNumber>,
     fingerprint: Option<Vec<u8>>,
     next_opened: ChannelNumber,
-    failure: Option<String>,
+    failure: Option<RtcFailure>,
     /// Tasks that wait for the connection itself: its dial, its muxer.
     waiting: Vec<Waker>,
 }
@@ -48,7 +49,7 @@ struct Channel {
     unreported: u32,
     credit: u32,
     is_open: bool,
-    end: Option<Result<(), String>>,
+    end: Option<Result<(), RtcFailure>>,
     reader: Option<Waker>,
     writer: Option<Waker>,
 }
@@ -58,7 +59,7 @@ pub(super) enum ChannelEnd {
     /// It was closed.
     Closed,
     /// It failed; the reason.
-    Failed(String),
+    Failed(RtcFailure),
 }
 
 impl RtcLink {
@@ -100,7 +101,7 @@ impl RtcLink {
     pub(super) fn poll_opened(&self, number: ChannelNumber, cx: &Context<'_>) -> Poll<Result<(), RtcError>> {
         let mut state = self.state.borrow_mut();
         state.check()?;
-        let closed = || RtcError::Channel("it was closed".to_owned());
+        let closed = || RtcError::Channel(RtcFailure::Closed);
         let channel = state.channels.get(&number).ok_or_else(closed)?;
         match &channel.end {
             Some(Err(reason)) => Poll::Ready(Err(RtcError::Channel(reason.clone()))),
@@ -201,7 +202,7 @@ impl RtcLink {
 
     /// Ends the connection and wakes all waiting tasks.
     pub(super) fn end(&self) {
-        let (is_first, woken) = self.state.borrow_mut().fail("it was closed".to_owned());
+        let (is_first, woken) = self.state.borrow_mut().fail(RtcFailure::Closed);
         if is_first {
             self.ask(&RtcRequest::End);
             self.port.close();
@@ -227,7 +228,7 @@ impl Drop for RtcLink {
 impl LinkState {
     fn check(&self) -> Result<(), RtcError> {
         match &self.failure {
-            Some(reason) => Err(RtcError::Connection(reason.clone())),
+            Some(reason) => Err(reason.clone().into()),
             None => Ok(()),
         }
     }
@@ -288,7 +289,7 @@ impl LinkState {
     }
 
     /// Ends all channels. Returns whether this was the first failure, and the tasks to wake.
-    fn fail(&mut self, reason: String) -> (bool, Vec<Waker>) {
+    fn fail(&mut self, reason: RtcFailure) -> (bool, Vec<Waker>) {
         if self.failure.is_some() {
             return (false, Vec::new());
         }
@@ -320,7 +321,7 @@ impl Channel {
         n_bytes
     }
 
-    fn finish(&mut self, end: Result<(), String>) -> Vec<Waker> {
+    fn finish(&mut self, end: Result<(), RtcFailure>) -> Vec<Waker> {
         self.end.get_or_insert(end);
         self.reader.take().into_iter().chain(self.writer.take()).collect()
     }

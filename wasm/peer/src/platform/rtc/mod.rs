@@ -9,20 +9,21 @@ mod link;
 mod muxer;
 mod transport;
 
+use barnraise_messages::rtc::RtcFailure;
 pub(super) use transport::RtcTransport;
 
 /// Why there is no connection.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum RtcError {
     /// The page could not open it, or lost it.
-    #[error("{0}")]
-    Connection(String),
+    #[error(transparent)]
+    Connection(#[from] RtcFailure),
     /// The page does not answer, or this is no worker.
     #[error("the page cannot be asked for a WebRTC connection: {0}")]
     Page(String),
     /// A channel could not be opened.
     #[error("no further stream: {0}")]
-    Channel(String),
+    Channel(#[source] RtcFailure),
     /// The remote could not prove who it is.
     #[error("Noise handshake: {0}")]
     Noise(String),

@@ -14,7 +14,7 @@ use crate::config::LinkSpeed;
 use crate::host::access::Gate;
 use crate::host::events::EventSender;
 use crate::net::speed::SpeedMeter;
-use crate::scheme::synchronous::aggregators::{AggregatorEvent, Reducers, ServedStorage};
+use crate::scheme::synchronous::aggregators::{AdoptError, AggregatorEvent, Reducers, ServedStorage};
 use crate::storage::checkpoint::Checkpoint;
 use crate::storage::simulated::SimulatedDisk;
 
@@ -78,7 +78,7 @@ async fn model_of_others(run_id: &str, n_steps: u64) -> Checkpoint {
 }
 
 /// Whether the model was taken, or why not yet.
-async fn take(alive: &Alive, model: &Checkpoint) -> Result<(), String> {
+async fn take(alive: &Alive, model: &Checkpoint) -> Result<(), AdoptError> {
     let (done, applied) = oneshot::channel();
     let heard = AggregatorEvent::Checkpoint(Box::new(model.clone()), done);
     let peer = PeerKey(vec![7]);
