@@ -177,7 +177,8 @@ impl CrashHarness {
         let core = core.with_others(others).telling_every(PROGRESS_EVERY);
         let (stop, stopped) = oneshot::channel();
         let core = tokio::spawn(core.run(heard, async move { drop(stopped.await) }));
-        let mut alive = Alive { events, stop, core, recording, sessions: Vec::new(), state, status, room, weights };
+        let mut alive =
+            Alive { events, stop, core, recording, sessions: Vec::new(), state, status, room, weights };
         for peer in &self.contributors {
             alive.join(peer, &self.config.run.id).await;
         }
@@ -318,6 +319,7 @@ impl Alive {
             samples: None,
         };
         let (answer, answered) = oneshot::channel();
+        let values = values.into();
         self.events
             .send(CoreEvent::Gradient { ticket: accepted.ticket, entry, values, answer })
             .await

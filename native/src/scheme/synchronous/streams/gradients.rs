@@ -16,7 +16,7 @@ use barnraise_protocol::{Refusal, Sha256Hash};
 use barnraise_relay::{Paced, Path};
 use barnraise_swarm::AddressGroup;
 use barnraise_swarm::PeerKey;
-use barnraise_swarm::collection::Ticket;
+use barnraise_swarm::collection::{MeasuredGradient, Ticket};
 use barnraise_swarm::recomputation::{Reason, values_hash};
 use bytes::Bytes;
 use libp2p::PeerId;
@@ -120,7 +120,7 @@ async fn take_gradient<S: Duplex>(
     }
     let chosen = services.recomputing.as_ref().zip(accounted);
     let chosen =
-        chosen.and_then(|(these, of)| Some((these, of, these.choose(peer, group, &offer, &values)?)));
+        chosen.and_then(|(these, of)| Some((these, of, these.choose(peer, group, &offer, values.norm())?)));
     let ticket = match chosen {
         None => ticket,
         Some((recomputing, accounted, reason)) if !reason.is_before_counting() => {
@@ -200,7 +200,7 @@ fn look_at(
 /// A gradient that came.
 struct PulledGradient {
     payload: Bytes,
-    values: Vec<f32>,
+    values: MeasuredGradient,
     /// Of the values.
     hash: Sha256Hash,
 }
@@ -224,7 +224,7 @@ async fn pull<S: Duplex>(
     let decode = move || {
         let values = codec.decode(&encoded, n_values)?;
         let hash = values_hash(&values);
-        Ok::<_, CodecError>((values, hash))
+        Ok::<_, CodecError>((values.into(), hash))
     };
     let decoded = compute(4 * n_values, decode).await;
     services.work.worked(began.elapsed());

@@ -59,7 +59,7 @@ impl Deliveries {
             Err(DeclinedOffer::AlreadyCounted(_)) => return Some(Ok(())),
         };
         let values = Arc::clone(&self.values);
-        let values = tokio::task::spawn_blocking(move || values.to_vec()).await.unwrap();
+        let values = tokio::task::spawn_blocking(move || values.to_vec().into()).await.unwrap();
         let entry = JournalEntry {
             peer: self.peer.0.clone(),
             group: AddressGroup(1),
@@ -138,9 +138,8 @@ async fn answers_while_a_large_model_steps() {
     let delivering = tokio::spawn(deliveries.deliver(alive.state.clone()));
     let mut sessions = std::mem::take(&mut alive.sessions);
     let reading = sessions.pop().unwrap();
-    let reading = [reading, sessions.pop().unwrap()].map(|mut session| {
-        tokio::spawn(async move { while session.recv().await.is_some() {} })
-    });
+    let reading = [reading, sessions.pop().unwrap()]
+        .map(|mut session| tokio::spawn(async move { while session.recv().await.is_some() {} }));
     let (echo, mut echoed) = mpsc::channel::<Echo>(EVENTS_MAX);
     let echoing = tokio::spawn(async move {
         while let Some(answer) = echoed.recv().await {
