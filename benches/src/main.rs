@@ -3,6 +3,7 @@
 //! Machines differ, so what is compared is measured in turn within one run and printed as ratios.
 //! Nothing here is a test, but for `kills`: no figure makes a command fail.
 
+mod answers;
 mod averaging;
 mod codecs;
 mod compression;
@@ -85,6 +86,8 @@ enum BenchCommand {
     Soak(load::SoakArgs),
     /// A backbone that is killed a thousand times: is anything lost that it acknowledged, or counted twice?
     Kills(kills::KillArgs),
+    /// How soon a backbone's core answers while a large model steps
+    Core(answers::CoreArgs),
     /// What a backbone gives away of the data where peers pass shards on, and where they do not
     Shards(shards::ShardArgs),
     /// What one machine with many keys costs an open run as it is shipped, by attack
@@ -144,6 +147,7 @@ fn main() -> Result<()> {
         BenchCommand::Load(args) => runtime.block_on(load::load(&args)),
         BenchCommand::Soak(args) => runtime.block_on(load::soak(&args)),
         BenchCommand::Kills(args) => runtime.block_on(kills::kill(&args)),
+        BenchCommand::Core(args) => answers::measure(&args),
         BenchCommand::Shards(args) => runtime.block_on(shards::compare(&args)),
         BenchCommand::Strangers(args) => runtime.block_on(strangers::compare(&args)),
         BenchCommand::Dedloc(args) => papers::dedloc::run(&args, &runtime),

@@ -375,7 +375,7 @@ async fn a_checkpoint_comes_as_it_is_stored_and_its_card_has_the_hash() {
         included: [].into(),
         history: Vec::new(),
     };
-    world.checkpoints.save(&checkpoint).await.unwrap();
+    world.checkpoints.save(checkpoint).await.unwrap();
     let response = world.ask("GET", "/runs/r/checkpoints/3", "").await;
     let stored = fs::read(world.folder.path().join("checkpoints/000000000003.ckpt")).unwrap();
     assert_eq!(response.headers()["content-length"], stored.len().to_string());

@@ -19,8 +19,7 @@ use barnraise_protocol::{Sha256Hash, TensorCodec};
 use barnraise_swarm::collection::CollectionConfig;
 use barnraise_swarm::history::History;
 
-pub(super) use self::weights::PublishedState;
-use self::weights::SharedWeights;
+pub(super) use self::weights::{PublishedState, SharedWeights};
 use crate::computing::compute;
 use crate::config::RunConfig;
 use crate::storage::StorageError;

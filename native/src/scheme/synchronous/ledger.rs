@@ -15,6 +15,7 @@ use barnraise_swarm::recomputation::{
     ContributionName, EPOCHS_MAX, Ledger, RepeatError, SampleClaim, values_hash,
 };
 
+use crate::computing::compute;
 use crate::storage::journal::{CommittedSamples, Journal, JournalError};
 
 /// The ledger of all streams. Cheap to clone.
@@ -47,11 +48,13 @@ impl SharedLedger {
             let mut entries = journal.entries(epoch).await?;
             while let Some((_, entry)) = entries.next().await? {
                 let n_values = usize::try_from(entry.offer.n_values).unwrap_or(usize::MAX);
-                let Ok(values) = entry.offer.codec.decode(&entry.payload, n_values) else { continue };
+                let (codec, payload) = (entry.offer.codec, entry.payload.clone());
+                let hash = move || codec.decode(&payload, n_values).map(|values| values_hash(&values));
+                let Ok(hash) = compute(n_values.saturating_mul(4), hash).await else { continue };
                 let contribution_id = entry.offer.contribution_id;
                 let name = ContributionName { peer: PeerKey(entry.peer), contribution_id };
                 // Work that counted twice before there was a ledger stays as it is.
-                let _ = ledger.claim_gradient(&name, epoch, values_hash(&values));
+                let _ = ledger.claim_gradient(&name, epoch, hash);
                 let Some(CommittedSamples { commitment, list }) = entry.samples else { continue };
                 // The manifest is that of the run's folder: the list was checked before it was written.
                 if let Ok(samples) = commitment.samples(&list, manifest) {
@@ -85,12 +88,11 @@ impl SharedLedger {
 }
 
 impl Reservation {
-    /// Claims the received values, too.
+    /// Claims the received values, too, by their hash.
     ///
     /// # Errors
     /// They were contributed before, or belong to another contribution in progress.
-    pub(super) fn claim_gradient(&mut self, values: &[f32]) -> Result<(), ContributionRefusal> {
-        let hash = values_hash(values);
+    pub(super) fn claim_gradient(&mut self, hash: Sha256Hash) -> Result<(), ContributionRefusal> {
         self.ledger.lock().claim_gradient(&self.name, self.epoch, hash).map_err(refusal)?;
         self.gradient = Some(hash);
         Ok(())
@@ -193,7 +195,7 @@ mod tests {
                 let (offer, _) = contribution(2, 9, 20, samples, values);
                 let mut reservation =
                     ledger.claim(&peer, AddressGroup(2), &offer, Some((PARAMETERS, samples)))?;
-                reservation.claim_gradient(&values)
+                reservation.claim_gradient(values_hash(&values))
             };
             let repeated = |claimed| matches!(claimed, Err(ContributionRefusal::Repeated(_)));
             assert!(repeated(claim(&turned, [3.0, 4.0])), "the samples, at epoch {epoch}");

@@ -21,7 +21,6 @@ use barnraise_swarm::AddressGroup;
 use barnraise_swarm::recomputation::{
     FairQueue, PersistentRecomputation, Reason, Selection, TypicalContributions,
 };
-use barnraise_swarm::robust::norm;
 use barnraise_swarm::{Moment, PeerKey};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -233,11 +232,11 @@ impl Recomputing {
         peer: &PeerKey,
         group: AddressGroup,
         offer: &Offer,
-        values: &[f32],
+        norm: f64,
     ) -> Option<Reason> {
         let mut selection = self.selection();
         let chosen = selection.choose(self.started.elapsed(), peer, group, offer);
-        let is_usual = || self.usual().is_typical(peer, offer.n_samples, norm(values));
+        let is_usual = || self.usual().is_typical(peer, offer.n_samples, norm);
         // One that was verified is not recomputed again.
         chosen.or_else(|| (!selection.was_verified(peer, offer) && !is_usual()).then_some(Reason::Unusual))
     }

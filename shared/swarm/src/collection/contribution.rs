@@ -26,6 +26,29 @@ impl ClaimAllowance {
     }
 }
 
+/// The values of a contribution, and what a look at each of them says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MeasuredGradient {
+    values: Vec<f32>,
+    first_not_finite: Option<usize>,
+    norm: f64,
+}
+
+impl MeasuredGradient {
+    /// Euclidean norm.
+    pub fn norm(&self) -> f64 {
+        self.norm
+    }
+}
+
+impl From<Vec<f32>> for MeasuredGradient {
+    fn from(values: Vec<f32>) -> Self {
+        let first_not_finite = values.iter().position(|value| !value.is_finite());
+        let norm = robust::norm(&values);
+        Self { values, first_not_finite, norm }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct InFlightContribution {
     pub(super) peer: PeerKey,
@@ -91,7 +114,10 @@ impl CollectionRound {
     }
 
     /// All values of a contribution have arrived. Leads to `Persist`, or at once to `Refuse`.
-    pub fn on_gradient(&mut self, now: Moment, ticket: Ticket, values: Vec<f32>) {
+    ///
+    /// A driver that must not compute measures them before.
+    pub fn on_gradient(&mut self, now: Moment, ticket: Ticket, gradient: impl Into<MeasuredGradient>) {
+        let gradient: MeasuredGradient = gradient.into();
         let epoch = self.epoch;
         let n_parameters = self.config.n_parameters;
         let norm_max = self.config.gradient_norm_max;
@@ -100,7 +126,7 @@ impl CollectionRound {
             self.actions.push_back(CollectionAction::Refuse(ticket, ContributionRefusal::Busy));
             return;
         };
-        if let Some(refusal) = refusal_of(&values, n_parameters, norm_max) {
+        if let Some(refusal) = refusal_of(&gradient, n_parameters, norm_max) {
             self.in_flight.remove(&ticket);
             self.actions.push_back(CollectionAction::Refuse(ticket, refusal));
             self.advance(now);
@@ -108,7 +134,7 @@ impl CollectionRound {
         }
         let sequence = self.next_sequence;
         self.next_sequence += 1;
-        flight.stage = ContributionStage::Storing(values, sequence);
+        flight.stage = ContributionStage::Storing(gradient.values, sequence);
         let group = flight.group;
         self.actions.push_back(CollectionAction::Persist { ticket, epoch, sequence, group });
         self.advance(now);
@@ -266,14 +292,18 @@ impl CollectionRound {
 }
 
 /// Checks the values of a contribution.
-fn refusal_of(values: &[f32], n_parameters: usize, norm_max: f32) -> Option<ContributionRefusal> {
+fn refusal_of(
+    gradient: &MeasuredGradient,
+    n_parameters: usize,
+    norm_max: f32,
+) -> Option<ContributionRefusal> {
+    let MeasuredGradient { values, first_not_finite, norm: got } = gradient;
     if values.len() != n_parameters {
         return Some(ContributionRefusal::Length { want: n_parameters as u64, got: values.len() as u64 });
     }
-    if let Some(index) = values.iter().position(|value| !value.is_finite()) {
-        return Some(ContributionRefusal::NotFinite { index: index as u64 });
+    if let Some(index) = first_not_finite {
+        return Some(ContributionRefusal::NotFinite { index: *index as u64 });
     }
-    let got = robust::norm(values);
-    (got > f64::from(norm_max))
+    (*got > f64::from(norm_max))
         .then(|| ContributionRefusal::Norm { max: norm_max, got: got.min(f64::from(f32::MAX)) as f32 })
 }

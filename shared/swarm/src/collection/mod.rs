@@ -32,6 +32,7 @@ use barnraise_protocol::gradient::{Accepted, ContributionRefusal};
 use crate::AddressGroup;
 use crate::robust::{Aggregate, Aggregation, Contributions, PeerOutcome};
 use crate::{Moment, PeerKey};
+pub use contribution::MeasuredGradient;
 use contribution::{ClaimAllowance, InFlightContribution};
 pub use operation::{CollectionLimits, ContributorState};
 use quorum::Patience;

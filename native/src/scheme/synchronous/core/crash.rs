@@ -4,8 +4,10 @@
 //! The parameters of the test model show which contributions are in it: each moves one value, by its weight.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod answers;
 mod following;
 mod kills;
+mod latency;
 mod memory;
 mod power;
 mod trouble;
@@ -30,7 +32,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::super::aggregators::Aggregators;
-use super::super::learner::{self, Learner, LearnerError, PublishedState};
+use super::super::learner::{self, Learner, LearnerError, PublishedState, SharedWeights};
 use super::super::metrics::Metrics;
 use super::super::{BackboneAddresses, outputs};
 use super::event::{CoreEvent, DeclinedOffer};
@@ -76,13 +78,19 @@ struct Alive {
     state: watch::Receiver<PublishedState>,
     status: watch::Receiver<RunStatus>,
     room: DiskSpace,
+    weights: SharedWeights,
 }
 
 impl CrashHarness {
     fn new(run_id: &str) -> Self {
+        Self::of_width(run_id, 16)
+    }
+
+    /// With so many hidden units.
+    fn of_width(run_id: &str, n_hidden: u32) -> Self {
         let mut config = RunConfig::dev(Path::new("unused"));
         config.run.id = run_id.to_owned();
-        config.model.kind = ModelKind::Mlp { hidden: vec![16] };
+        config.model.kind = ModelKind::Mlp { hidden: vec![n_hidden] };
         config.synchronous_mut().gradient_codec = GradientCodec::F32;
         config.synchronous_mut().state_codec = TensorCodec::F32;
         config.synchronous_mut().target_batch_size = PER_STEP as u32 * SAMPLES;
@@ -158,7 +166,7 @@ impl CrashHarness {
         let here =
             BackboneAddresses { run_id: self.config.run.id.clone(), operator: None, addresses: Vec::new() };
         let (outputs, state, status) = outputs(&learner, &self.description, &here, None).await.unwrap();
-        let metrics = Metrics::new(status.clone(), None);
+        let (metrics, weights) = (Metrics::new(status.clone(), None), learner.weights());
         let crediting = Crediting::new(issuer, known, recorder, work.clone(), system_clock());
         let (events, heard) = mpsc::channel(EVENTS_MAX);
         let checkpoints = storing.checkpoints.clone();
@@ -169,7 +177,8 @@ impl CrashHarness {
         let core = core.with_others(others).telling_every(PROGRESS_EVERY);
         let (stop, stopped) = oneshot::channel();
         let core = tokio::spawn(core.run(heard, async move { drop(stopped.await) }));
-        let mut alive = Alive { events, stop, core, recording, sessions: Vec::new(), state, status, room };
+        let mut alive =
+            Alive { events, stop, core, recording, sessions: Vec::new(), state, status, room, weights };
         for peer in &self.contributors {
             alive.join(peer, &self.config.run.id).await;
         }
@@ -310,6 +319,7 @@ impl Alive {
             samples: None,
         };
         let (answer, answered) = oneshot::channel();
+        let values = values.into();
         self.events
             .send(CoreEvent::Gradient { ticket: accepted.ticket, entry, values, answer })
             .await

@@ -7,7 +7,7 @@ use barnraise_protocol::gradient::{ContributionRefusal, Offer};
 use barnraise_protocol::receipt::Receipt;
 use barnraise_swarm::AddressGroup;
 use barnraise_swarm::PeerKey;
-use barnraise_swarm::collection::Ticket;
+use barnraise_swarm::collection::{MeasuredGradient, Ticket};
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::aggregators::AggregatorEvent;
@@ -63,8 +63,8 @@ pub enum CoreEvent {
         ticket: Ticket,
         /// As it came, for the journal.
         entry: JournalEntry,
-        /// Decoded.
-        values: Vec<f32>,
+        /// Decoded, and measured on another thread than the core's.
+        values: MeasuredGradient,
         /// Whether it counts.
         answer: oneshot::Sender<Result<Receipt, ContributionRefusal>>,
     },

@@ -29,7 +29,9 @@ impl Core {
         if header.before != own.hash || header.epoch != own.epoch {
             return Ok(Err(AdoptError::OtherModel { epoch: header.epoch }));
         }
+        self.round.hold();
         let Some(mean) = self.beside(self.learner.decode_mean(mean)).await else {
+            self.round.release(self.now());
             return Ok(Err(AdoptError::Mean));
         };
         let StepHeader { epoch, before, nonce, n_samples, loss, members, .. } = header;

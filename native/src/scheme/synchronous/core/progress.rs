@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use barnraise_protocol::api::{DeviceCount, HistoryPoint, LiveProgress};
 use barnraise_protocol::contribute::{BackboneToContributor, DeviceKind, RunProgress};
 use barnraise_protocol::dht;
+use barnraise_protocol::matchmaking::ModelVersion;
 use barnraise_swarm::history::last_evaluation;
 
 use super::{ContributorStatistics, Core};
@@ -13,9 +14,9 @@ impl Core {
     /// The DHT record: this backbone's own contributors, and its model.
     pub(super) fn stands(&self) -> dht::progress::LocalProgress {
         let ContributorStatistics { n_samples, n_contributors, samples_per_second } = self.here();
-        let model = self.model();
-        let (n_samples_total, model) = (model.n_samples_total, Some(model.hash));
-        let epoch = self.learner.epoch();
+        // Not the learner's: it may have another backbone's model before that is stored.
+        let ModelVersion { n_samples_total, epoch, hash } = self.model();
+        let model = Some(hash);
         // A record with a number that is not finite would be refused.
         let samples_per_second =
             if samples_per_second.is_finite() { samples_per_second.max(0.0) } else { 0.0 };

@@ -2,17 +2,23 @@
 
 use std::path::Path;
 
+use barnraise_learning::OptimizerState;
 use barnraise_protocol::access::UnixTime;
+use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::gradient::{ContributionRefusal, Offer};
 use barnraise_protocol::run::{GradientCodec, ModelKind};
 use barnraise_swarm::AddressGroup;
 use barnraise_swarm::Moment;
+use barnraise_swarm::PeerKey;
+use barnraise_swarm::collection::CollectionRound;
 use barnraise_swarm::robust::Aggregation;
 use object_store::path::Path as ObjectPath;
 
 use super::*;
 use crate::storage::Storage;
+use crate::storage::checkpoint::Checkpoints;
+use crate::storage::journal::{Journal, JournalEntry};
 
 /// As it lies within a checkpoint.
 #[test]

@@ -3,7 +3,6 @@
 
 use std::time::Instant;
 
-use barnraise_protocol::Refusal;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::bulk::{self, BulkError, Partial, Transfer};
 use barnraise_protocol::codec::CodecError;
@@ -13,11 +12,13 @@ use barnraise_protocol::gradient::{
     self, BackboneToContributor as Answer, CHECKING_INTERVAL, ContributionRefusal, Offer,
 };
 use barnraise_protocol::receipt::Receipt;
+use barnraise_protocol::{Refusal, Sha256Hash};
 use barnraise_relay::{Paced, Path};
 use barnraise_swarm::AddressGroup;
 use barnraise_swarm::PeerKey;
-use barnraise_swarm::collection::Ticket;
-use barnraise_swarm::recomputation::Reason;
+use barnraise_swarm::collection::{MeasuredGradient, Ticket};
+use barnraise_swarm::recomputation::{Reason, values_hash};
+use bytes::Bytes;
 use libp2p::PeerId;
 use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
@@ -27,6 +28,7 @@ use super::super::core::{AcceptedOffer, CoreEvent, DeclinedOffer};
 use super::super::ledger::Reservation;
 use super::super::recomputing::{CommittedContribution, RecomputationVerdict};
 use super::{Caller, Duplex, Services, StreamError, send};
+use crate::computing::compute;
 use crate::net::violations;
 use crate::storage::journal::JournalEntry;
 
@@ -106,23 +108,23 @@ async fn take_gradient<S: Duplex>(
         // The core aborts the transfer, and the stream ends. A dropped sender lets it continue.
         Ok(()) = abandoned => return Err(StreamError::Abandoned),
     };
-    let (payload, values) = match pulled {
+    let PulledGradient { payload, values, hash } = match pulled {
         Ok(pulled) => pulled,
         Err(error) => {
             send(&services.core, CoreEvent::TransferFailed(ticket)).await?;
             return error.map(|refusal| Err(DeclinedOffer::Refused(refusal)));
         }
     };
-    if let Err(refusal) = reservation.claim_gradient(&values) {
+    if let Err(refusal) = reservation.claim_gradient(hash) {
         return refuse(services, ticket, refusal).await;
     }
     let chosen = services.recomputing.as_ref().zip(accounted);
     let chosen =
-        chosen.and_then(|(these, of)| Some((these, of, these.choose(peer, group, &offer, &values)?)));
+        chosen.and_then(|(these, of)| Some((these, of, these.choose(peer, group, &offer, values.norm())?)));
     let ticket = match chosen {
         None => ticket,
         Some((recomputing, accounted, reason)) if !reason.is_before_counting() => {
-            if !recomputing.recompute_afterwards(group, &offer, accounted, (list, payload.clone())) {
+            if !recomputing.recompute_afterwards(group, &offer, accounted, (list, payload.to_vec())) {
                 return refuse(services, ticket, ContributionRefusal::Busy).await;
             }
             ticket
@@ -130,7 +132,7 @@ async fn take_gradient<S: Duplex>(
         Some((recomputing, accounted, reason)) => {
             // The round does not wait for it meanwhile.
             send(&services.core, CoreEvent::TransferFailed(ticket)).await?;
-            let found = recomputing.recompute(group, &offer, accounted, (list, payload.clone()));
+            let found = recomputing.recompute(group, &offer, accounted, (list, payload.to_vec()));
             if let Err(refusal) = wait_for(services, peer, (found, reason), stream).await? {
                 return Ok(Err(DeclinedOffer::Refused(refusal)));
             }
@@ -143,7 +145,7 @@ async fn take_gradient<S: Duplex>(
     let (answer, counted) = oneshot::channel();
     // The core sets time and address group when it stores the entry.
     let (of, milliseconds, accepted_at) = (AddressGroup::UNKNOWN, 0, UnixTime(0));
-    let (peer, payload) = (peer.0.clone(), payload.into());
+    let peer = peer.0.clone();
     let entry = JournalEntry { peer, group: of, offer, milliseconds, accepted_at, payload, samples };
     send(&services.core, CoreEvent::Gradient { ticket, entry, values, answer }).await?;
     let counted = counted.await.map_err(|_| StreamError::ShuttingDown)?;
@@ -195,12 +197,20 @@ fn look_at(
     Ok((Some(accounted), reservation))
 }
 
-/// Pulls a gradient: its bytes and its values. The error is a refusal, or that of a broken stream.
+/// A gradient that came.
+struct PulledGradient {
+    payload: Bytes,
+    values: MeasuredGradient,
+    /// Of the values.
+    hash: Sha256Hash,
+}
+
+/// Pulls a gradient. The error is a refusal, or that of a broken stream.
 async fn pull<S: Duplex>(
     services: &Services,
     offer: &Offer,
     stream: &mut Paced<S>,
-) -> Result<(Vec<u8>, Vec<f32>), Result<ContributionRefusal, StreamError>> {
+) -> Result<PulledGradient, Result<ContributionRefusal, StreamError>> {
     let payload = receive(offer.transfer, &Answer::Wanted, stream).await.map_err(|error| match error {
         // A refusal can be sent where the stream still works.
         BulkError::Checksum { .. } | BulkError::Hash { .. } => {
@@ -209,10 +219,17 @@ async fn pull<S: Duplex>(
         broken => Err(StreamError::Conversation(broken.into())),
     })?;
     let began = Instant::now();
-    let decoded = offer.codec.decode(&payload, offer.n_values as usize);
+    let (payload, codec, n_values) = (Bytes::from(payload), offer.codec, offer.n_values as usize);
+    let encoded = payload.clone();
+    let decode = move || {
+        let values = codec.decode(&encoded, n_values)?;
+        let hash = values_hash(&values);
+        Ok::<_, CodecError>((values.into(), hash))
+    };
+    let decoded = compute(4 * n_values, decode).await;
     services.work.worked(began.elapsed());
     match decoded {
-        Ok(values) => Ok((payload, values)),
+        Ok((values, hash)) => Ok(PulledGradient { payload, values, hash }),
         Err(CodecError::NotFinite { index }) => {
             Err(Ok(ContributionRefusal::NotFinite { index: index as u64 }))
         }
