@@ -87,7 +87,7 @@ mod tests {
     use barnraise_messages::{ContributorEvent, PageToPeer, PeerToPage};
     use barnraise_protocol::contribute::DeviceKind;
 
-    use super::super::PageEvent;
+    use super::super::{PageEvent, WorkerState};
     use super::*;
     use crate::browser_totals::BrowserTotals;
     use crate::fixture;
@@ -117,6 +117,7 @@ mod tests {
     }
 
     fn refused(page: &mut PageState, reason: &str) {
+        page.peer = WorkerState::Ready { device: DeviceKind::BrowserCpu, device_name: String::new() };
         let refused = Activity::NotAdmitted { reason: Interruption::other(reason) };
         page.on_event(1.0, PageEvent::FromPeer(PeerToPage::Told(ContributorEvent::Activity(refused))));
     }
