@@ -453,7 +453,12 @@ fn who_has_no_invitation_is_told_so_and_gets_no_gallery() {
         script.send(ContributorCommand::LoadGallery);
         script.until_event(|event| matches!(event, ContributorEvent::NoGallery { .. })).await;
         script.send(ContributorCommand::Start);
-        let is_shut_out = |event: &ContributorEvent| matches!(event, ContributorEvent::Activity(Activity::NotAdmitted { reason: Interruption::NoInvitation }));
+        let is_shut_out = |event: &ContributorEvent| {
+            matches!(
+                event,
+                ContributorEvent::Activity(Activity::NotAdmitted { reason: Interruption::NoInvitation })
+            )
+        };
         script.until_event(is_shut_out).await;
     });
     assert_eq!(platform.n_read(barnraise_protocol::contribute::PROTOCOL), 0);

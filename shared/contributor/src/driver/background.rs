@@ -97,7 +97,7 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
                 Samples::Images(LabelledImages { images, labels }) => {
                     (self.events)(ContributorEvent::Gallery { images, labels });
                 }
-                Samples::Tokens(_) => self.deny_gallery("this run has no pictures to look at"),
+                Samples::Tokens(_) => self.deny_gallery(&"this run has no pictures to look at"),
             }
         }
     }
@@ -107,7 +107,7 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
         self.deny_gallery(reason);
     }
 
-    fn deny_gallery(&mut self, reason: impl ToString) {
+    fn deny_gallery(&mut self, reason: &impl ToString) {
         (self.events)(ContributorEvent::NoGallery { reason: reason.to_string() });
     }
 

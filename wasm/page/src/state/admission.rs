@@ -1,6 +1,6 @@
 //! Whether this tab may take part in the run, as far as it can know before it asks.
 
-use barnraise_messages::{Activity, Interruption};
+use barnraise_messages::Activity;
 use barnraise_protocol::access::AccessMode;
 
 use super::{PageAction, PageState};
@@ -83,10 +83,11 @@ impl PageState {
 
 #[cfg(test)]
 mod tests {
+    use barnraise_messages::Interruption;
     use barnraise_messages::{ContributorEvent, PageToPeer, PeerToPage};
     use barnraise_protocol::contribute::DeviceKind;
 
-    use super::super::PageEvent;
+    use super::super::{PageEvent, WorkerState};
     use super::*;
     use crate::browser_totals::BrowserTotals;
     use crate::fixture;
@@ -116,6 +117,7 @@ mod tests {
     }
 
     fn refused(page: &mut PageState, reason: &str) {
+        page.peer = WorkerState::Ready { device: DeviceKind::BrowserCpu, device_name: String::new() };
         let refused = Activity::NotAdmitted { reason: Interruption::other(reason) };
         page.on_event(1.0, PageEvent::FromPeer(PeerToPage::Told(ContributorEvent::Activity(refused))));
     }
