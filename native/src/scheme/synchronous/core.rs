@@ -234,7 +234,7 @@ impl Core {
             Some(CoreEvent::Gradient { ticket, entry, values, answer }) => {
                 self.receiving.remove(&ticket);
                 self.waiting
-                    .insert(ticket, PendingContribution { entry: Some(entry), receipt: None, answer });
+                    .insert(ticket, PendingContribution { entry: Some(*entry), receipt: None, answer });
                 self.round.on_gradient(self.now(), ticket, values);
             }
             Some(CoreEvent::Aggregator { peer, event }) => self.on_aggregator_event(peer, event).await?,
