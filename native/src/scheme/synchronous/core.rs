@@ -41,6 +41,7 @@ use self::operator::OperatorControl;
 use super::aggregators::Aggregators;
 use super::learner::{Learner, LearnerError, PublishedState};
 use super::metrics::Metrics;
+use crate::computing::compute;
 use crate::host::contributions::Crediting;
 use crate::storage::checkpoint::{CheckpointError, Checkpoints};
 use crate::storage::disk_space::DiskSpace;
@@ -233,7 +234,7 @@ impl Core {
             Some(CoreEvent::Gradient { ticket, entry, values, answer }) => {
                 self.receiving.remove(&ticket);
                 self.waiting
-                    .insert(ticket, PendingContribution { entry: Some(entry), receipt: None, answer });
+                    .insert(ticket, PendingContribution { entry: Some(*entry), receipt: None, answer });
                 self.round.on_gradient(self.now(), ticket, values);
             }
             Some(CoreEvent::Aggregator { peer, event }) => self.on_aggregator_event(peer, event).await?,
@@ -289,7 +290,13 @@ impl Core {
     }
 
     async fn run_collection_actions(&mut self) {
-        while let Some(action) = self.round.poll_action() {
+        loop {
+            if let Some(collected) = self.round.poll_collected() {
+                let n_bytes = 4 * self.round.config().n_parameters;
+                let mean = self.beside(compute(n_bytes, move || collected.mean())).await;
+                self.on_collected(mean);
+            }
+            let Some(action) = self.round.poll_action() else { return };
             match action {
                 CollectionAction::Persist { ticket, epoch, sequence, group } => {
                     self.persist(ticket, epoch, sequence, group).await;

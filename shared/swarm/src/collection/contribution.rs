@@ -1,5 +1,7 @@
 //! Stages of one contribution in a round: offered, received, persisted, counted.
 
+use std::sync::Arc;
+
 use barnraise_protocol::gradient::{Accepted, ContributionRefusal, Offer};
 
 use super::{CollectionAction, CollectionPhase, CollectionRound, Ticket};
@@ -197,7 +199,7 @@ impl CollectionRound {
     fn count(&mut self, peer: PeerKey, group: AddressGroup, offer: &Offer, values: &[f32], sequence: u32) {
         let age = self.epoch.saturating_sub(offer.epoch);
         let n_samples = u64::from(offer.n_samples).div_ceil(age.saturating_add(1)) as u32;
-        self.contributions.add(&peer, group, n_samples, offer.loss, values);
+        Arc::make_mut(&mut self.contributions).add(&peer, group, n_samples, offer.loss, values);
         match age {
             0 => self.counts.count(&peer, group, n_samples, self.config.micro_batch_size),
             _ => self.counts.count_carried(&peer, group, n_samples),

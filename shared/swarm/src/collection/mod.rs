@@ -11,6 +11,7 @@
 //! In a run that anybody may join, keys cost nothing and addresses do. There, resources are shared by
 //! [`AddressGroup`] and not by key: seats, transfer slots, waiting time and weight in a step.
 
+mod collected;
 mod contribution;
 #[cfg(test)]
 mod fuzz;
@@ -22,6 +23,7 @@ mod stragglers;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_protocol::Refusal;
@@ -30,8 +32,9 @@ use barnraise_protocol::contribute::{DeviceKind, Report};
 use barnraise_protocol::gradient::{Accepted, ContributionRefusal};
 
 use crate::AddressGroup;
-use crate::robust::{Aggregate, Aggregation, Contributions, PeerOutcome};
+use crate::robust::{Aggregation, Contributions};
 use crate::{Moment, PeerKey};
+pub use collected::{Collected, CollectedMean};
 pub use contribution::MeasuredGradient;
 use contribution::{ClaimAllowance, InFlightContribution};
 pub use operation::{CollectionLimits, ContributorState};
@@ -109,26 +112,6 @@ pub enum CollectionAction {
 /// A contribution that is being received or stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
-
-/// Result of a round: the gradient of one optimizer step.
-#[derive(Debug, Clone, PartialEq)]
-pub struct CollectedMean {
-    /// The epoch whose parameters were used.
-    pub epoch: u64,
-    /// Aggregate of all contributions, `[n_parameters]`: their mean over samples, or the result of the run's
-    /// [`Aggregation`] makes of them.
-    pub gradient: Vec<f32>,
-    /// Samples behind it.
-    pub n_samples: u64,
-    /// Sequence numbers of its contributions, in the order in which they were summed.
-    pub sequences: Vec<u32>,
-    /// Mean loss of the samples; where peers are not trusted, the median peer's.
-    pub loss: f32,
-    /// Aggregation rule of the gradient; a replay of the step needs the same one.
-    pub aggregation: Aggregation,
-    /// Distance of each peer's gradient, where the aggregation rule measures it.
-    pub outcomes: Vec<PeerOutcome>,
-}
 
 /// Why a peer could not join or report.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -210,7 +193,9 @@ pub struct CollectionRound {
     /// acknowledgement and the announcement of the step were both lost.
     counted: BTreeSet<(PeerKey, u64)>,
     counted_before: BTreeSet<(PeerKey, u64)>,
-    contributions: Contributions,
+    contributions: Arc<Contributions>,
+    /// The mean of the contributions is due, as the last action.
+    is_mean_due: bool,
     other_aggregators: OtherAggregators,
     /// By peer.
     counted_samples: BTreeMap<PeerKey, u64>,
@@ -232,7 +217,7 @@ pub struct CollectionRound {
 impl CollectionRound {
     /// A round at `epoch`, empty.
     pub fn new(config: CollectionConfig, epoch: u64) -> Self {
-        let contributions = Contributions::new(config.aggregation, config.n_parameters);
+        let contributions = Arc::new(Contributions::new(config.aggregation, config.n_parameters));
         Self {
             config,
             epoch,
@@ -245,6 +230,7 @@ impl CollectionRound {
             counted: BTreeSet::new(),
             counted_before: BTreeSet::new(),
             contributions,
+            is_mean_due: false,
             other_aggregators: OtherAggregators::default(),
             counted_samples: BTreeMap::new(),
             counts: shares::EpochCounts::default(),
@@ -365,32 +351,12 @@ impl CollectionRound {
         Ok(())
     }
 
-    /// Aggregate of the contributions that were counted so far; zeros before the first.
-    ///
-    /// The driver needs it only to repeat a step after a restart; otherwise [`CollectionAction::Step`] has it.
-    pub fn mean(&self) -> CollectedMean {
-        let n_samples = self.contributions.n_samples();
-        let Aggregate { gradient, loss, outcomes } = match n_samples {
-            0 => Aggregate { gradient: vec![0.0; self.config.n_parameters], loss: 0.0, outcomes: Vec::new() },
-            _ => self.contributions.aggregate(),
-        };
-        CollectedMean {
-            epoch: self.epoch,
-            gradient,
-            n_samples,
-            sequences: self.sequences.clone(),
-            loss,
-            aggregation: self.config.aggregation,
-            outcomes,
-        }
-    }
-
     /// Changes the aggregation rule: a step that is repeated after a restart needs the rule under which it was made.
     /// Does nothing once the epoch has a contribution.
     pub fn aggregate_by(&mut self, aggregation: Aggregation) {
         if self.contributions.n_samples() == 0 && aggregation != self.config.aggregation {
             self.config.aggregation = aggregation;
-            self.contributions = Contributions::new(aggregation, self.config.n_parameters);
+            self.contributions = Arc::new(Contributions::new(aggregation, self.config.n_parameters));
         }
     }
 
@@ -415,6 +381,7 @@ impl CollectionRound {
     /// The collected gradients make no step yet: contributors continue with the same epoch.
     pub fn reopen(&mut self, now: Moment) {
         self.settle_claims(now);
+        self.is_mean_due = false;
         self.phase = CollectionPhase::Accumulating;
         self.announce();
         self.advance(now);
@@ -426,7 +393,8 @@ impl CollectionRound {
         self.stragglers.begin(now);
         self.epoch = epoch;
         self.phase = CollectionPhase::Accumulating;
-        self.contributions.clear();
+        self.is_mean_due = false;
+        Arc::make_mut(&mut self.contributions).clear();
         self.counts.clear();
         // Until they report their samples for this epoch.
         self.other_aggregators = OtherAggregators::default();
@@ -485,20 +453,19 @@ impl CollectionRound {
 
     /// Whether [`Self::poll_action`] has an action.
     pub fn has_actions(&self) -> bool {
-        !self.actions.is_empty()
+        !self.actions.is_empty() || self.is_mean_due
     }
 
     /// Next action of the driver; `None` once there is none.
     pub fn poll_action(&mut self) -> Option<CollectionAction> {
-        self.actions.pop_front()
+        self.actions
+            .pop_front()
+            .or_else(|| self.poll_collected().map(|due| CollectionAction::Step(due.mean())))
     }
 
     /// The same, unless the next action stores something or makes a step: for a driver that does either already.
     pub fn poll_message(&mut self) -> Option<CollectionAction> {
-        let is_message = |action: &mut CollectionAction| {
-            !matches!(action, CollectionAction::Persist { .. } | CollectionAction::Step(_))
-        };
-        self.actions.pop_front_if(is_message)
+        self.actions.pop_front_if(|action| !matches!(action, CollectionAction::Persist { .. }))
     }
 
     fn n_outstanding(&self) -> u64 {
@@ -530,7 +497,7 @@ impl CollectionRound {
         // No claim is left: all samples are counted.
         if self.is_enough(now) || self.other_aggregators.is_closing {
             self.phase = CollectionPhase::Stepping;
-            self.actions.push_back(CollectionAction::Step(self.mean()));
+            self.is_mean_due = true;
         } else {
             // A contributor left or stalled with samples that were expected: the others make up for them.
             self.phase = CollectionPhase::Accumulating;

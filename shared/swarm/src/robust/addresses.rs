@@ -9,14 +9,14 @@ use super::Aggregate;
 use crate::AddressGroup;
 
 /// The contributions of an epoch by address.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct AddressSums {
     n_max: usize,
     sums: Vec<AddressSum>,
     sum_of: BTreeMap<AddressGroup, usize>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct AddressSum {
     /// Sum over samples, `[n_parameters]`.
     values: Vec<f32>,

@@ -16,7 +16,7 @@ use crate::AddressGroup;
 use crate::PeerKey;
 
 /// Contributions to an epoch so far.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Contributions {
     n_parameters: usize,
     n_samples: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Contributions {
     accumulator: Accumulator,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Accumulator {
     /// Sum over samples, `[n_parameters]`.
     Sum(Vec<f32>),
@@ -32,7 +32,7 @@ enum Accumulator {
     ByAddress(AddressSums),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct GradientSlots {
     n_max: usize,
     slots: Vec<GradientSlot>,
@@ -48,7 +48,7 @@ enum SlotOwner {
     Peer(PeerKey),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct GradientSlot {
     /// `[n_parameters]`
     mean: Vec<f32>,

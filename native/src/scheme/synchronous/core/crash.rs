@@ -1,5 +1,5 @@
 //! Crash tests: the core of a backbone with its storage, on a disk that loses power, fails or fills up, and in a process
-//! that is killed.
+//! that is killed. How it answers while it computes is tested here, too, since that needs the same parts.
 //!
 //! The parameters of the test model show which contributions are in it: each moves one value, by its weight.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -319,7 +319,7 @@ impl Alive {
             samples: None,
         };
         let (answer, answered) = oneshot::channel();
-        let values = values.into();
+        let (entry, values) = (Box::new(entry), values.into());
         self.events
             .send(CoreEvent::Gradient { ticket: accepted.ticket, entry, values, answer })
             .await

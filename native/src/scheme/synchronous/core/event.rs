@@ -62,7 +62,7 @@ pub enum CoreEvent {
         /// The offer that was accepted.
         ticket: Ticket,
         /// As it came, for the journal.
-        entry: JournalEntry,
+        entry: Box<JournalEntry>,
         /// Decoded, and measured on another thread than the core's.
         values: MeasuredGradient,
         /// Whether it counts.

@@ -151,7 +151,8 @@ impl Learner {
                 return Ok(Err(ReplayError::Entry { sequence }));
             }
         }
-        Ok(Ok(round.mean().gradient))
+        let collected = round.collected();
+        Ok(Ok(compute(4 * self.n_parameters, move || collected.mean()).await.gradient))
     }
 
     /// Goes back to before a step that cannot be repeated, to take it from the other aggregators.

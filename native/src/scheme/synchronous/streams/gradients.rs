@@ -147,6 +147,7 @@ async fn take_gradient<S: Duplex>(
     let (of, milliseconds, accepted_at) = (AddressGroup::UNKNOWN, 0, UnixTime(0));
     let peer = peer.0.clone();
     let entry = JournalEntry { peer, group: of, offer, milliseconds, accepted_at, payload, samples };
+    let entry = Box::new(entry);
     send(&services.core, CoreEvent::Gradient { ticket, entry, values, answer }).await?;
     let counted = counted.await.map_err(|_| StreamError::ShuttingDown)?;
     if counted.is_ok() {

@@ -70,7 +70,7 @@ impl Deliveries {
             samples: None,
         };
         let (answer, answered) = oneshot::channel();
-        let ticket = accepted.ticket;
+        let (ticket, entry) = (accepted.ticket, Box::new(entry));
         self.events.send(CoreEvent::Gradient { ticket, entry, values, answer }).await.ok()?;
         Some(answered.await.ok()?.map(drop))
     }
