@@ -83,6 +83,10 @@ async fn the_list_leads_to_a_run_and_back_and_a_code_leads_into_one_that_is_not_
     tab.goto(&format!("{page}/run/other/?autostart=1&device=cpu")).await?;
     tab.until("value('accepted') >= 1", LONG).await?;
 
+    // Who has no invitation is led to the field for a code, as a run here takes some.
+    tab.goto(&format!("{page}/run/class/")).await?;
+    tab.until("!element('enter-code').hidden && text('invitation-text').includes('by invitation')", SOON)
+        .await?;
     let code = test_run.run(&["invite", "--room", "--config", &class]).await?;
     tab.goto(&format!("{page}/runs/")).await?;
     tab.until("!element('room').hidden", SOON).await?;

@@ -243,6 +243,7 @@ async fn who_cannot_take_part_is_told_so_in_good_shape() -> Result<()> {
     tab.until(&format!("{LOOKED} && text('activity') === 'This tab watches the run.'"), SOON).await?;
     ensure!(tab.read(TOLD_ONCE).await? == 1, "{}", tab.text("main").await?);
     ensure!(tab.read("element('toggle').disabled && element('try').hidden").await? == true);
+    ensure!(tab.read("element('enter-code').hidden").await? == true, "no run here takes codes");
     tab.until("value('epoch') >= 0 && element('accuracy-chart').checkVisibility()", SOON).await?;
     looks.at(&tab, "watching").await?;
     tab.goto(&format!("{}/?autostart=1&device=cpu", backbone.page())).await?;
