@@ -4,40 +4,15 @@ use std::ops::Range;
 use std::time::Duration;
 
 use barnraise_protocol::average::{self, Finished, Join, MESSAGE_BYTES_MAX, ReducerToMember};
-use barnraise_protocol::framing::{self, FrameError};
+use barnraise_protocol::framing;
 use barnraise_swarm::averaging::{MemberInput, chunk, n_chunks};
 use futures::channel::mpsc;
 use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use futures::{FutureExt, SinkExt, StreamExt};
 
 use crate::context::RoundContext;
-use crate::platform::{self, OpenError, Platform};
-
-/// Why a reducer gave no average.
-#[derive(Debug, thiserror::Error)]
-pub enum DeliverError {
-    /// A group of one member has none.
-    #[error("this part has no standby reducer")]
-    NoReducer,
-    /// There is no stream to it.
-    #[error("the reducer cannot be reached: {0}")]
-    Unreachable(#[source] OpenError),
-    /// It sent nothing for too long.
-    #[error("the reducer was silent for {} s", .0.as_secs_f32())]
-    Silent(Duration),
-    /// It does not take this member's values.
-    #[error(transparent)]
-    Join(#[from] average::JoinError),
-    /// A message failed.
-    #[error(transparent)]
-    Frame(#[from] FrameError),
-    /// The average cannot be read.
-    #[error("the average: {0}")]
-    Chunk(#[from] average::ChunkError),
-    /// A message that does not belong there.
-    #[error("the reducer sent another message than that it has finished")]
-    Unexpected,
-}
+use crate::error::DeliverError;
+use crate::platform::{self, Platform};
 
 /// Sends this member's values of the part, where it has samples, and fills `mean` with the average.
 pub(crate) async fn deliver<P: Platform>(

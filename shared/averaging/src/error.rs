@@ -1,12 +1,14 @@
 //! Why parts were not averaged, and what members did wrong.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use barnraise_protocol::average::ChunkError;
+use barnraise_protocol::average::{self, ChunkError};
+use barnraise_protocol::codec::CodecError;
+use barnraise_protocol::framing::FrameError;
 use barnraise_swarm::averaging::ReductionError;
 
-use crate::deliver::DeliverError;
-use crate::reduce::ReduceError;
+use crate::platform::OpenError;
 
 /// Why a part was not averaged. Cheap to clone.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -31,6 +33,43 @@ pub enum AttemptError {
     /// This member was to reduce it.
     #[error(transparent)]
     Reduce(#[from] ReduceError),
+}
+
+/// Why a reducer gave no average.
+#[derive(Debug, thiserror::Error)]
+pub enum DeliverError {
+    /// A group of one member has none.
+    #[error("this part has no standby reducer")]
+    NoReducer,
+    /// There is no stream to it.
+    #[error("the reducer cannot be reached: {0}")]
+    Unreachable(#[source] OpenError),
+    /// It sent nothing for too long.
+    #[error("the reducer was silent for {} s", .0.as_secs_f32())]
+    Silent(Duration),
+    /// It does not take this member's values.
+    #[error(transparent)]
+    Join(#[from] average::JoinError),
+    /// A message failed.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The average cannot be read.
+    #[error("the average: {0}")]
+    Chunk(#[from] average::ChunkError),
+    /// A message that does not belong there.
+    #[error("the reducer sent another message than that it has finished")]
+    Unexpected,
+}
+
+/// Why a part could not be averaged here.
+#[derive(Debug, thiserror::Error)]
+pub enum ReduceError {
+    /// All others have left.
+    #[error("no member is left that could send the rest of the part")]
+    NobodyLeft,
+    /// The average cannot be encoded.
+    #[error("the average: {0}")]
+    Codec(#[from] CodecError),
 }
 
 /// What a member did that no honest one does. Cheap to clone.

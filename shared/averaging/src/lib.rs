@@ -31,12 +31,10 @@ mod round;
 
 pub use checked::{CheckError, CheckedRound};
 pub use config::{AveragingConfig, ConfigError};
-pub use deliver::DeliverError;
-pub use error::{AttemptError, FaultError, PartError};
+pub use error::{AttemptError, DeliverError, FaultError, PartError, ReduceError};
 pub use grid::{GridError, GridRounds, PartialMean, PartialMeanReason};
 pub use in_flight::in_flight;
 pub use outcome::{Averaged, Fault, PartOutcome};
 pub use platform::{OpenError, Platform};
-pub use reduce::ReduceError;
 pub use registry::{PARKED_MAX, RoundRegistry};
 pub use round::AverageError;

@@ -13,7 +13,6 @@ use barnraise_protocol::average::{
     self, ChunkError, Finished, JoinRefusal, MESSAGE_BYTES_MAX, ReducerToMember,
 };
 use barnraise_protocol::bulk::BulkError;
-use barnraise_protocol::codec::CodecError;
 use barnraise_protocol::framing;
 use barnraise_swarm::Moment;
 use barnraise_swarm::averaging::{
@@ -26,19 +25,9 @@ use futures::stream::{self, BoxStream, Fuse, SelectAll};
 use futures::{FutureExt, Stream, StreamExt};
 
 use crate::context::RoundContext;
+use crate::error::ReduceError;
 use crate::incoming::{JoiningMember, refuse};
 use crate::platform::{self, Platform};
-
-/// Why a part could not be averaged here.
-#[derive(Debug, thiserror::Error)]
-pub enum ReduceError {
-    /// All others have left.
-    #[error("no member is left that could send the rest of the part")]
-    NobodyLeft,
-    /// The average cannot be encoded.
-    #[error("the average: {0}")]
-    Codec(#[from] CodecError),
-}
 
 /// A message to a member that receives the average.
 #[derive(Clone)]

@@ -7,10 +7,7 @@ use crate::bulk::BulkError;
 use crate::codec::CodecError;
 use crate::dataset::DatasetError;
 use crate::framing::FrameError;
-use crate::matchmaking::HelloRefusal;
-use crate::model::ModelRefusal;
-use crate::reduce::OfferRefusal;
-use crate::refusal::Refusal;
+use crate::refusal::{HelloRefusal, ModelRefusal, OfferRefusal, Refusal};
 
 /// The run speaks a newer protocol version than this build, which has to be replaced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::ConversationError;
 use crate::framing;
 use crate::hash::Sha256Hash;
-use crate::refusal::RefusalReason;
+pub use crate::refusal::{HelloRefusal, REDUCER_ADDRESS_BYTES_MAX, REDUCER_ADDRESSES_MAX, ReducerError};
 
 /// libp2p protocol name.
 pub const PROTOCOL: &str = "/barnraise/matchmaking/5";
@@ -29,11 +29,6 @@ pub const MEMBERS_MAX: usize = 256;
 pub const GROUP_SIZE_MIN: u16 = 2;
 /// Most native peers that average parts for a group.
 pub const REDUCERS_MAX: usize = 16;
-/// Most addresses of a reducer.
-pub const REDUCER_ADDRESSES_MAX: usize = 4;
-/// Longest address of a reducer, in bytes.
-pub const REDUCER_ADDRESS_BYTES_MAX: usize = 128;
-
 const _: () = assert!(
     REDUCERS_MAX * (REDUCER_ADDRESSES_MAX * (REDUCER_ADDRESS_BYTES_MAX + 2) + 64) < MESSAGE_BYTES_MAX
 );
@@ -55,28 +50,6 @@ pub enum HelloResponse {
     Welcome,
     /// No.
     Refused(HelloRefusal),
-}
-
-/// Why an aggregator refuses a link.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum HelloRefusal {
-    /// The acceptor's configuration does not name the dialler.
-    #[error("this peer is not among the [aggregators] of the backbone that it asks")]
-    NotNamed,
-    /// Another run.
-    #[error("the run here is `{here}`, not `{asked}`")]
-    OtherRun {
-        /// Id of the acceptor's run.
-        here: RefusalReason,
-        /// Id that the dialler named.
-        asked: RefusalReason,
-    },
-    /// Another [`Hello::recipe`].
-    #[error(
-        "model, seed, data, batch size, optimizer, schedule, local steps, codecs, reducers and \
-         checkpoint_every_epochs must be the same in the configurations of all aggregators, and are not"
-    )]
-    OtherRecipe,
 }
 
 /// Later messages of the dialler.
@@ -105,20 +78,6 @@ pub struct Reducer {
     /// Its addresses: at most [`REDUCER_ADDRESSES_MAX`] multiaddresses of at most [`REDUCER_ADDRESS_BYTES_MAX`] bytes,
     /// without its peer id.
     pub addresses: Vec<Vec<u8>>,
-}
-
-/// Why a reducer's description is invalid.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, thiserror::Error)]
-pub enum ReducerError {
-    /// More addresses than are taken.
-    #[error("at most {REDUCER_ADDRESSES_MAX} addresses are taken, not {0}")]
-    Addresses(u32),
-    /// An address that is too long.
-    #[error("an address has at most {REDUCER_ADDRESS_BYTES_MAX} bytes, not {0}")]
-    AddressBytes(u32),
-    /// A speed that is not a number above 0.
-    #[error("a speed of {0} bytes per second came, one above 0 is wanted")]
-    Speed(f32),
 }
 
 impl Reducer {

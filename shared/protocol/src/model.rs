@@ -18,7 +18,7 @@ use crate::error::ConversationError;
 use crate::framing;
 use crate::hash::Sha256Hash;
 use crate::matchmaking::{MEMBERS_MAX, ModelVersion};
-use crate::refusal::RefusalReason;
+pub use crate::refusal::ModelRefusal;
 use crate::serving;
 
 /// libp2p protocol name.
@@ -52,28 +52,6 @@ pub enum ModelResponse {
     UpToDate,
     /// Not served.
     Refused(ModelRefusal),
-}
-
-/// Why an aggregator does not send a step or its model.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum ModelRefusal {
-    /// The journal has no step on that model.
-    #[error("no step on the model of epoch {epoch} with the hash {hash} is known")]
-    UnknownModel {
-        /// Epoch that was asked for.
-        epoch: u64,
-        /// Hash that was asked for.
-        hash: Sha256Hash,
-    },
-    /// Nothing was stored yet.
-    #[error("there is no checkpoint")]
-    NoCheckpoint,
-    /// Journal or checkpoints cannot be read.
-    #[error("the model cannot be read from the storage: {reason}")]
-    Storage {
-        /// Of the storage, for people.
-        reason: RefusalReason,
-    },
 }
 
 /// A step with an average over several peers.

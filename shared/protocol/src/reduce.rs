@@ -13,12 +13,11 @@
 use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
 
-use crate::access::AccessRefusal;
 use crate::codec::TensorCodec;
 use crate::error::ConversationError;
 use crate::framing;
-use crate::matchmaking::{Reducer, ReducerError};
-use crate::refusal::RefusalReason;
+use crate::matchmaking::Reducer;
+pub use crate::refusal::OfferRefusal;
 
 /// libp2p protocol name.
 pub const PROTOCOL: &str = "/barnraise/reduce/2";
@@ -45,64 +44,6 @@ pub enum BackboneToReducer {
     Round(ReducerRound),
     /// Keeps an idle stream alive.
     KeepAlive,
-}
-
-/// Why a backbone takes no part from a reducer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error)]
-pub enum OfferRefusal {
-    /// The peer has no access to the run, or lost it.
-    #[error(transparent)]
-    Access(#[from] AccessRefusal),
-    /// The operator of this backbone has banned the peer.
-    #[error("the operator of this backbone has blocked this peer: {reason}")]
-    Blocked {
-        /// The operator's.
-        reason: RefusalReason,
-    },
-    /// The offer is invalid.
-    #[error(transparent)]
-    Invalid(#[from] ReducerError),
-    /// Another run.
-    #[error("the run here is `{here}`, not `{asked}`")]
-    OtherRun {
-        /// Id of the backbone's run.
-        here: RefusalReason,
-        /// Id that the reducer named.
-        asked: RefusalReason,
-    },
-    /// The offer names another peer than the one that sent it.
-    #[error("it offers another peer than itself")]
-    OtherPeer,
-    /// The run has one backbone.
-    #[error("this run has one backbone, which averages with nobody")]
-    OneBackbone,
-    /// A backbone averages anyway.
-    #[error("it is one of the backbones")]
-    Backbone,
-    /// The run takes no reducers.
-    #[error("native peers do not average in this run")]
-    NoReducers,
-    /// The run takes named reducers only.
-    #[error("{peer} is not among the reducer_peers of this backbone")]
-    NotNamed {
-        /// Peer id of the reducer.
-        peer: RefusalReason,
-    },
-    /// It sent a wrong mean before.
-    #[error("a part that this peer averaged was not the mean")]
-    WrongMean,
-    /// A round with it failed.
-    #[error("an averaging with this peer failed; it may average again in {wait_s} s")]
-    Suspended {
-        /// Seconds until it may offer itself again.
-        wait_s: u64,
-    },
-    /// All places are taken.
-    #[error("{n_reducers} native peers average already")]
-    Full {
-        /// Reducers of this backbone.
-        n_reducers: u32,
-    },
 }
 
 /// An averaging round, as its reducers need to know it.

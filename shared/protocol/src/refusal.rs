@@ -1,10 +1,15 @@
 //! Why a backbone, or a contributor that passes shards on, declines: one enum for all conversations of a contributor.
 //! Its `Display` is what the page and the native peer show. What a reader has to act on is a variant, never its text.
 
+mod aggregators;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::aggregators::{
+    HelloRefusal, ModelRefusal, OfferRefusal, REDUCER_ADDRESS_BYTES_MAX, REDUCER_ADDRESSES_MAX, ReducerError,
+};
 use crate::access::AccessRefusal;
 
 /// Longest [`RefusalReason`], in bytes.
