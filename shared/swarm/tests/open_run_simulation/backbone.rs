@@ -10,8 +10,8 @@ use barnraise_swarm::robust::norm;
 use barnraise_swarm::{AddressGroup, PeerKey};
 
 use super::{
-    BackboneMessage, Contribution, Flight, Job, OpenRunEvent, OpenRunSimulation, PROGRESS_MS, RECOMPUTED_US,
-    STORE_MS, honest_at, name,
+    BackboneMessage, Contribution, Flight, OpenRunEvent, OpenRunSimulation, PROGRESS_MS, RECOMPUTED_US,
+    RecomputationJob, STORE_MS, honest_at, name,
 };
 
 fn refusal(repeat: RepeatError) -> ContributionRefusal {
@@ -171,20 +171,20 @@ impl OpenRunSimulation {
                     self.round.on_transfer_failed(now, ticket);
                     return self.refuse(&flight, ContributionRefusal::Busy);
                 }
-                self.recompute(group, Job::Counted(flight.contribution.clone()));
+                self.recompute(group, RecomputationJob::Counted(flight.contribution.clone()));
             }
             let values = flight.contribution.values.clone();
             self.flights.insert(ticket, flight);
             return self.round.on_gradient(now, ticket, values);
         }
         self.round.on_transfer_failed(now, ticket);
-        self.recompute(group, Job::BeforeCounting(flight));
+        self.recompute(group, RecomputationJob::BeforeCounting(flight));
     }
 
-    fn recompute(&mut self, group: AddressGroup, job: Job) {
+    fn recompute(&mut self, group: AddressGroup, job: RecomputationJob) {
         match self.queue.push(group, job) {
-            Some(Job::Counted(contribution)) => self.selection.on_unverified(&contribution.peer),
-            Some(Job::BeforeCounting(flight)) => self.refuse(&flight, ContributionRefusal::Busy),
+            Some(RecomputationJob::Counted(contribution)) => self.selection.on_unverified(&contribution.peer),
+            Some(RecomputationJob::BeforeCounting(flight)) => self.refuse(&flight, ContributionRefusal::Busy),
             None => {}
         }
         self.recompute_next();
@@ -210,7 +210,7 @@ impl OpenRunSimulation {
             let took = Duration::from_micros(RECOMPUTED_US * u64::from(offer.n_samples));
             self.selection.on_verified(now, &peer, group, &offer, took);
             self.usual.on_verified(&peer, offer.n_samples, norm(values));
-            if let Job::BeforeCounting(flight) = job {
+            if let RecomputationJob::BeforeCounting(flight) = job {
                 match self.round.on_offer(now, &peer, &offer) {
                     Ok(ticket) => {
                         self.flights.insert(ticket, flight);
@@ -221,7 +221,7 @@ impl OpenRunSimulation {
             }
         } else {
             self.convict(&peer, group);
-            if let Job::BeforeCounting(flight) = job {
+            if let RecomputationJob::BeforeCounting(flight) = job {
                 self.refuse(&flight, ContributionRefusal::NoAccess(Refusal::Convicted));
             }
         }

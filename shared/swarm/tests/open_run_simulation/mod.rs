@@ -124,7 +124,7 @@ struct Flight {
 }
 
 /// A contribution to recompute.
-enum Job {
+enum RecomputationJob {
     BeforeCounting(Flight),
     Counted(Contribution),
 }
@@ -152,8 +152,8 @@ pub(crate) struct OpenRunSimulation {
     usual: TypicalContributions,
     /// Samples credited to each of the attacker's keys.
     credit: BTreeMap<PeerKey, u64>,
-    queue: FairQueue<Job>,
-    recomputing: Option<(AddressGroup, Job)>,
+    queue: FairQueue<RecomputationJob>,
+    recomputing: Option<(AddressGroup, RecomputationJob)>,
     flights: BTreeMap<Ticket, Flight>,
     banned: BTreeSet<PeerKey>,
     model: Model,
@@ -176,7 +176,7 @@ fn node(key: &PeerKey) -> NodeId {
     honest_at(key).map_or(ATTACKER, |peer| NodeId(2 + peer))
 }
 
-impl Job {
+impl RecomputationJob {
     fn contribution(&self) -> &Contribution {
         match self {
             Self::BeforeCounting(flight) => &flight.contribution,
