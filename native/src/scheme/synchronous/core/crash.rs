@@ -279,9 +279,13 @@ impl Alive {
             let epoch = self.state.borrow().header.epoch;
             let answer = self.contribute_to(world, id, epoch).await?;
             match answer {
-                // The step was made meanwhile.
+                // The step is being made, or waits for a disk that takes no writes: then it is refused for that.
                 Err(ContributionRefusal::Epoch { want, got }) if want > got => {
-                    self.state.wait_for(|state| state.header.epoch >= want).await.ok()?;
+                    let (state, status) = (&mut self.state, &mut self.status);
+                    tokio::select! {
+                        made = state.wait_for(|state| state.header.epoch >= want) => drop(made.ok()?),
+                        paused = status.wait_for(|status| status.paused.is_some()) => drop(paused.ok()?),
+                    }
                 }
                 // The session ended because a test that was busy did not read its messages.
                 Err(ContributionRefusal::NotJoined) => {
