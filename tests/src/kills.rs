@@ -198,7 +198,10 @@ impl KillContributor {
                     link.epoch = want;
                     tokio::time::sleep(AGAIN).await;
                 }
-                Err(ContributionRefusal::Busy) => tokio::time::sleep(AGAIN).await,
+                // It does not wait for the round, as a contributor would.
+                Err(ContributionRefusal::Busy | ContributionRefusal::TooMany { .. }) => {
+                    tokio::time::sleep(AGAIN).await;
+                }
                 Err(refusal) => bail!("contribution {id}: {refusal}"),
             }
         }

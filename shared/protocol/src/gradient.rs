@@ -63,7 +63,7 @@ pub enum BackboneToContributor {
     /// follows.
     Checking {
         /// Contributions that the peer still has on probation, this one included: all of them are recomputed. 0 for one
-        /// that was selected at random.
+        /// that is unusual, or of a suspected address.
         n_left: u32,
     },
 }

@@ -68,7 +68,7 @@ pub enum Activity {
         /// Epoch of the gradient.
         epoch: u64,
         /// Contributions of this peer that are still recomputed because its key is new, this one included; 0 where
-        /// this one was selected at random.
+        /// this one is unusual, or of a suspected address.
         n_left: u32,
     },
     /// This peer's part of the epoch is done; others still compute or the step is being made.

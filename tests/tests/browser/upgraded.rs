@@ -67,7 +67,8 @@ async fn a_tab_of_the_build_before_is_up_to_date_after_one_reload_and_loses_noth
     let mut test_run = test_run.at("127.0.0.1:0");
     let backbone = test_run.backbone().await?;
     if tab.read(&is_next).await? == false {
-        tab.click("#reload").await?;
+        // Without another backbone the tab may load the next page by itself in this moment: then there is nothing to click.
+        let _ = tab.click("#reload").await;
     }
     tab.until(&format!("{is_next} && document.documentElement.dataset.program === 'next'"), SOON).await?;
     tab.until(&format!("value('samples') > {given} && value('accepted') >= 1"), SOON).await?;

@@ -238,6 +238,10 @@ impl CollectionRound {
             return Err(ContributionRefusal::NotJoined);
         }
         let is_stepping = self.phase == CollectionPhase::Stepping || self.is_held;
+        if is_stepping && offer.epoch == self.epoch + 1 {
+            // Its parameters are known already; the epoch begins in a moment.
+            return Err(ContributionRefusal::Busy);
+        }
         if is_stepping || offer.epoch != self.epoch {
             let want = self.epoch + u64::from(is_stepping);
             return Err(ContributionRefusal::Epoch { want, got: offer.epoch });

@@ -253,6 +253,12 @@ async fn wait_for<S: Duplex>(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
+            // The sender learns of its recomputation, however short it is.
+            biased;
+            _ = ticks.tick() => {
+                stream.pace().answer();
+                framing::write(stream, &Answer::Checking { n_left }, gradient::MESSAGE_BYTES_MAX).await?;
+            }
             verdict = &mut found => return Ok(match verdict {
                 Ok(RecomputationVerdict::Right) => Ok(()),
                 Ok(RecomputationVerdict::Unknown(reason)) => {
@@ -262,10 +268,6 @@ async fn wait_for<S: Duplex>(
                 // It made way for one of another address.
                 Err(_) => Err(ContributionRefusal::Busy),
             }),
-            _ = ticks.tick() => {
-                stream.pace().answer();
-                framing::write(stream, &Answer::Checking { n_left }, gradient::MESSAGE_BYTES_MAX).await?;
-            }
         }
     }
 }
