@@ -178,8 +178,6 @@ impl<'f> FolderRuns<'f> {
             Some(RunningRun { stop, .. }) => {
                 tracing::info!(run = config.run.id, "its file has changed: the run is started again");
                 stop.cancel();
-                // When it has ended.
-                of.not_before = Some(Instant::now());
             }
             None => self.start(file, config),
         }
@@ -227,9 +225,9 @@ impl<'f> FolderRuns<'f> {
             Ok(()) => tracing::info!(%file, "the run has ended"),
             Err(error) => tracing::error!(%file, "the run has failed: {error:#}"),
         }
-        if !was_stopped {
-            of.not_before = Some(Instant::now() + TRY_AGAIN);
-        }
+        // One that was stopped goes on if its file has changed or is there again.
+        let pause = if was_stopped { Duration::ZERO } else { TRY_AGAIN };
+        of.not_before = Some(Instant::now() + pause);
         if !is_there {
             self.of_files.retain(|known, of| of.running.is_some() || self.seen.contains_key(known));
         }
