@@ -12,14 +12,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use barnraise_native::host::contributions::{Question, Store};
-use barnraise_protocol::TensorCodec;
 use barnraise_protocol::access::ContributorToBackbone as Up;
 use barnraise_protocol::api::ContributionsQuery;
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::contribute::BackboneToContributor;
+use barnraise_protocol::framing::FrameError;
 use barnraise_protocol::gradient::{ContributionRefusal, Offer};
 use barnraise_protocol::receipt::Receipt;
 use barnraise_protocol::run::RunDescription;
+use barnraise_protocol::{ConversationError, TensorCodec};
 use barnraise_swarm::random::SplitMix64;
 use futures::future::{try_join, try_join_all};
 use libp2p::identity::Keypair;
@@ -76,6 +77,8 @@ const TOLERANCE: f64 = 1e-3;
 /// Folders of the journal after a clean stop: what two checkpoints need, and what was set aside.
 const STEPS_KEPT_MAX: usize = 12;
 /// Before something is offered again that is not wanted yet.
+/// Transfers of a contribution that may be cut in a row.
+const CUT_MAX: u32 = 20;
 const AGAIN: Duration = Duration::from_millis(2);
 
 /// Counts of a test with kills.
@@ -183,10 +186,19 @@ impl KillContributor {
     async fn contribute(&mut self, link: &mut ContributorLink, n_parameters: u64) -> Result<Receipt> {
         let id = self.next;
         self.next += N_CONTRIBUTORS;
+        let mut n_cut = 0;
         loop {
             let (offer, bytes) = offer(id, link.epoch, n_parameters)?;
             self.unanswered = Some(offer.clone());
-            let answer = link.client.offer(&offer, &bytes).await?;
+            let answer = match link.client.offer(&offer, &bytes).await {
+                // A round that has enough without it does not wait for its transfer: it is offered again.
+                Err(error) if n_cut < CUT_MAX && is_cut(&error) => {
+                    n_cut += 1;
+                    tokio::time::sleep(AGAIN).await;
+                    continue;
+                }
+                answer => answer?,
+            };
             self.unanswered = None;
             match answer {
                 Ok(signed) => {
@@ -237,6 +249,11 @@ impl KillContributor {
             Err(refusal) => bail!("contribution {} offered again: {refusal}", offered.contribution_id),
         }
     }
+}
+
+/// Whether the backbone ended the stream.
+fn is_cut(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(ConversationError::Frame(FrameError::Closed)))
 }
 
 /// The same contribution once more.

@@ -21,7 +21,6 @@ use barnraise_swarm::recomputation::{Reason, values_hash};
 use bytes::Bytes;
 use libp2p::PeerId;
 use tokio::sync::oneshot;
-use tokio::time::MissedTickBehavior;
 use tracing::Instrument as _;
 
 use super::super::core::{AcceptedOffer, CoreEvent, DeclinedOffer};
@@ -249,16 +248,11 @@ async fn wait_for<S: Duplex>(
         Reason::Probation { n_left } => n_left,
         Reason::Suspicion | Reason::Chance | Reason::Unusual => 0,
     };
-    let mut ticks = tokio::time::interval(CHECKING_INTERVAL / 2);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
+        // The sender learns of its recomputation, however short it is.
+        stream.pace().answer();
+        framing::write(stream, &Answer::Checking { n_left }, gradient::MESSAGE_BYTES_MAX).await?;
         tokio::select! {
-            // The sender learns of its recomputation, however short it is.
-            biased;
-            _ = ticks.tick() => {
-                stream.pace().answer();
-                framing::write(stream, &Answer::Checking { n_left }, gradient::MESSAGE_BYTES_MAX).await?;
-            }
             verdict = &mut found => return Ok(match verdict {
                 Ok(RecomputationVerdict::Right) => Ok(()),
                 Ok(RecomputationVerdict::Unknown(reason)) => {
@@ -268,6 +262,7 @@ async fn wait_for<S: Duplex>(
                 // It made way for one of another address.
                 Err(_) => Err(ContributionRefusal::Busy),
             }),
+            () = tokio::time::sleep(CHECKING_INTERVAL / 2) => {}
         }
     }
 }
