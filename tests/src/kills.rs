@@ -76,9 +76,9 @@ const START_MAX: Duration = Duration::from_millis(900);
 const TOLERANCE: f64 = 1e-3;
 /// Folders of the journal after a clean stop: what two checkpoints need, and what was set aside.
 const STEPS_KEPT_MAX: usize = 12;
-/// Before something is offered again that is not wanted yet.
 /// Transfers of a contribution that may be cut in a row.
 const CUT_MAX: u32 = 20;
+/// Before something is offered again that is not wanted yet.
 const AGAIN: Duration = Duration::from_millis(2);
 
 /// Counts of a test with kills.
