@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use barnraise_native::host::contributions::{Question, Store};
 use barnraise_protocol::access::ContributorToBackbone as Up;
 use barnraise_protocol::api::ContributionsQuery;
-use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::bulk::{BulkError, Transfer};
 use barnraise_protocol::contribute::BackboneToContributor;
 use barnraise_protocol::framing::FrameError;
 use barnraise_protocol::gradient::{ContributionRefusal, Offer};
@@ -253,7 +253,14 @@ impl KillContributor {
 
 /// Whether the backbone ended the stream.
 fn is_cut(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(ConversationError::Frame(FrameError::Closed)))
+    use ConversationError::{Bulk, Frame};
+    use FrameError::{Closed, Io, Truncated};
+    let is_cut = |error: &FrameError| matches!(error, Closed | Truncated { .. } | Io(_));
+    match error.downcast_ref() {
+        Some(Frame(error) | Bulk(BulkError::Frame(error))) => is_cut(error),
+        Some(Bulk(BulkError::Io(_))) => true,
+        _ => false,
+    }
 }
 
 /// The same contribution once more.
