@@ -57,14 +57,14 @@ impl<'a> OptimizerStep<'a> {
             let next = &mut next[range.clone()];
             match (self.spec, state.moments.as_slice()) {
                 (OptimizerSpec::SgdMomentum { momentum, nesterov, weight_decay }, [v]) => {
-                    let sgd = Momentum { momentum, weight_decay };
+                    let sgd = DecayedMomentum { momentum, weight_decay };
                     match nesterov {
                         true => sgd.nesterov((w, g, &v[range.clone()]), *rate, next),
                         false => sgd.sgd((w, g, &v[range.clone()]), *rate, next),
                     }
                 }
                 (OptimizerSpec::Lars { momentum, weight_decay, .. }, [v]) => {
-                    Momentum { momentum, weight_decay }.lars((w, g, &v[range.clone()]), *rate, next);
+                    DecayedMomentum { momentum, weight_decay }.lars((w, g, &v[range.clone()]), *rate, next);
                 }
                 (OptimizerSpec::Adam { beta1, beta2, epsilon, weight_decay }, [m, v]) => {
                     let (m, v) = (&m[range.clone()], &v[range.clone()]);
@@ -88,12 +88,12 @@ impl<'a> OptimizerStep<'a> {
             let (w, g) = (&self.parameters[range.clone()], &self.gradient[range.clone()]);
             match (self.spec, state.moments.as_mut_slice()) {
                 (OptimizerSpec::SgdMomentum { momentum, weight_decay, .. }, [v]) => {
-                    let sgd = Momentum { momentum, weight_decay };
+                    let sgd = DecayedMomentum { momentum, weight_decay };
                     let v = w.iter().zip(g).zip(&mut v[range.clone()]);
                     v.for_each(|((w, g), v)| *v = sgd.velocity(*w, *g, *v));
                 }
                 (OptimizerSpec::Lars { momentum, weight_decay, .. }, [v]) => {
-                    let lars = Momentum { momentum, weight_decay };
+                    let lars = DecayedMomentum { momentum, weight_decay };
                     let v = w.iter().zip(g).zip(&mut v[range.clone()]);
                     v.for_each(|((w, g), v)| *v = lars.scaled_velocity(*w, *g, *v, *rate));
                 }
@@ -117,12 +117,12 @@ type LayerWithVelocity<'a> = (&'a [f32], &'a [f32], &'a [f32]);
 
 /// The rules with a velocity.
 #[derive(Clone, Copy)]
-struct Momentum {
+struct DecayedMomentum {
     momentum: f32,
     weight_decay: f32,
 }
 
-impl Momentum {
+impl DecayedMomentum {
     /// Of SGD, with Nesterov's momentum or without.
     fn velocity(self, w: f32, g: f32, v: f32) -> f32 {
         self.momentum * v + (g + self.weight_decay * w)
