@@ -280,6 +280,8 @@ mod tests {
         round.on_report(S, &peer(1), &report).unwrap();
         let refused = round.on_offer(S, &peer(1), &offer(2, 0));
         assert_eq!(refused, Err(ContributionRefusal::Epoch { want: 1, got: 0 }));
+        // Who has the new parameters already comes a moment too soon, and not too late.
+        assert_eq!(round.on_offer(S, &peer(1), &offer(2, 1)), Err(ContributionRefusal::Busy));
         round.on_join(peer(2), DeviceKind::NativeCpu, AddressGroup::UNKNOWN).unwrap();
         round.on_leave(S, &peer(1));
         round.on_timeout(1000 * S);
