@@ -1,10 +1,10 @@
 //! Test data of this crate.
 
-use barnraise_messages::DeviceChoice;
+use barnraise_messages::{DeviceChoice, PeerToPage};
 use barnraise_protocol::access::{AccessDescription, PublicKey, Signature, UnixTime};
 use barnraise_protocol::api::{LiveProgress, RunStatus};
 use barnraise_protocol::codec::TensorCodec;
-use barnraise_protocol::contribute::RunProgress;
+use barnraise_protocol::contribute::{DeviceKind, RunProgress};
 use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry, TokenShape};
 use barnraise_protocol::hash::Sha256Hash;
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
@@ -13,7 +13,7 @@ use barnraise_protocol::run::{
 };
 
 use crate::preflight::{Capabilities, WebGpu};
-use crate::state::PageState;
+use crate::state::{PageEvent, PageState};
 
 pub(crate) const ORIGIN: &str = "http://127.0.0.1:4000";
 
@@ -88,6 +88,16 @@ pub(crate) fn swav_page() -> PageState {
         };
     }
     page
+}
+
+/// The worker is ready, on the processor.
+pub(crate) fn ready() -> PageEvent {
+    PageEvent::FromPeer(PeerToPage::Ready {
+        identity: vec![7; 32],
+        peer_id: "12D3".into(),
+        device: DeviceKind::BrowserCpu,
+        device_name: String::new(),
+    })
 }
 
 pub(crate) fn progress() -> RunProgress {

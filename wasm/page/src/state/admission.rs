@@ -127,13 +127,7 @@ mod tests {
         let mut page = page(AccessMode::Invitation);
         assert!(page.lacks_invitation() && !page.may_try());
         page.on_event(0.0, PageEvent::Toggle);
-        let ready = PageEvent::FromPeer(PeerToPage::Ready {
-            identity: vec![7; 32],
-            peer_id: "12D3".into(),
-            device: DeviceKind::BrowserCpu,
-            device_name: String::new(),
-        });
-        let actions = page.on_event(0.0, ready);
+        let actions = page.on_event(0.0, fixture::ready());
         assert!(!actions.contains(&PageAction::Post(PageToPeer::LoadGallery)), "{actions:?}");
         refused(&mut page, "this run is by invitation");
         assert_eq!((page.admission(), page.contributing, &page.notice), (Admission::Refused, false, &None));

@@ -98,9 +98,7 @@ impl PageState {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use barnraise_messages::PeerToPage;
     use barnraise_protocol::api::{AcceptedTotals, Contributions, ContributorTotals};
-    use barnraise_protocol::contribute::DeviceKind;
 
     use super::*;
     use crate::fixture;
@@ -109,22 +107,13 @@ mod tests {
         Some(DisplayName::new(text).unwrap())
     }
 
-    fn ready() -> PageEvent {
-        PageEvent::FromPeer(PeerToPage::Ready {
-            identity: vec![7; 32],
-            peer_id: "12D3".into(),
-            device: DeviceKind::BrowserCpu,
-            device_name: String::new(),
-        })
-    }
-
     #[test]
     fn a_name_is_stored_and_sent_to_the_worker_now_and_at_each_start() {
         let mut page = fixture::page();
         let typed = |text: &str| PageEvent::NameTyped(text.into());
         assert_eq!(page.on_event(0.0, typed(" Ada  ")), [PageAction::KeepName(name("Ada"))]);
         page.on_event(1.0, PageEvent::Toggle);
-        let actions = page.on_event(2.0, ready());
+        let actions = page.on_event(2.0, fixture::ready());
         let told = PageAction::Post(PageToPeer::Name { name: name("Ada") });
         assert_eq!(actions[1..3], [told, PageAction::Post(PageToPeer::Start)], "before it joins");
         let told = PageAction::Post(PageToPeer::Name { name: None });

@@ -123,7 +123,6 @@ impl PageState {
 #[cfg(test)]
 mod tests {
     use barnraise_messages::{ContributorEvent, PeerToPage};
-    use barnraise_protocol::contribute::DeviceKind;
 
     use super::super::PageEvent;
     use super::*;
@@ -134,20 +133,11 @@ mod tests {
         PageEvent::FromPeer(PeerToPage::Told(event))
     }
 
-    fn ready() -> PageEvent {
-        PageEvent::FromPeer(PeerToPage::Ready {
-            identity: vec![7; 32],
-            peer_id: "12D3".into(),
-            device: DeviceKind::BrowserCpu,
-            device_name: String::new(),
-        })
-    }
-
     #[test]
     fn a_prediction_that_never_comes_is_said_where_it_is_waited_for() {
         let mut page = fixture::page();
         page.on_event(0.0, PageEvent::Drawn(vec![1]));
-        page.on_event(1.0, ready());
+        page.on_event(1.0, fixture::ready());
         let failed = || told(ContributorEvent::Failed { message: "The prediction is lost".into() });
         page.on_event(2.0, failed());
         assert_eq!((verdict(&page), page.notice.as_deref()), ("The prediction is lost.".into(), None));
@@ -163,7 +153,7 @@ mod tests {
         page.on_event(0.0, PageEvent::LoadModel);
         assert!(page.awaits_gallery());
         let asks = |actions: Vec<PageAction>| actions.contains(&PageAction::Post(PageToPeer::LoadGallery));
-        assert!(asks(page.on_event(1.0, ready())) && page.awaits_gallery());
+        assert!(asks(page.on_event(1.0, fixture::ready())) && page.awaits_gallery());
         assert!(!asks(page.on_event(2.0, PageEvent::LoadModel)), "they are on their way");
         page.on_event(3.0, told(ContributorEvent::NoGallery { reason: "nobody is there".into() }));
         assert!(!page.awaits_gallery());
