@@ -46,9 +46,11 @@ pub(crate) fn build_bench(workspace: &Workspace, toolchain: WasmToolchain) -> Re
     bind(workspace, BENCH_MODULE)
 }
 
-/// Compiles the module that trains with its tests inside; where it is.
+/// Compiles the module that trains with its tests inside; where it is. With it what the benchmarks run, which no test
+/// loads.
 pub(crate) fn build_tests(workspace: &Workspace, toolchain: WasmToolchain) -> Result<PathBuf> {
-    let mut command = cargo_build(workspace, toolchain, &BROWSER_MODULES)?;
+    let [page, peer] = BROWSER_MODULES;
+    let mut command = cargo_build(workspace, toolchain, &[page, peer, BENCH_MODULE])?;
     command.args(["--features", &format!("{PEER_MODULE}/tests")]);
     process::run(lints::with_lints(&mut command))?;
     Ok(compiled(workspace, PEER_MODULE))

@@ -25,8 +25,7 @@ impl BulkConnection {
     /// Dials an address; the connection stays until the worker ends.
     pub async fn dial(address: String, n_bytes: usize) -> Result<BulkConnection, JsError> {
         let address: Multiaddr = address.parse()?;
-        let mut swarm =
-            barnraise_peer::swarm(Keypair::generate_ed25519()).map_err(|error| JsError::new(&error))?;
+        let mut swarm = barnraise_peer::swarm(Keypair::generate_ed25519())?;
         let control = swarm.behaviour().streams.new_control();
         swarm.dial(address)?;
         let peer = loop {

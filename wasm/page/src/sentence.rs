@@ -1,6 +1,6 @@
 //! The status sentence: what the tab does, or why it waits. Pure.
 
-use barnraise_messages::{Activity, DeviceChange, DeviceChoice};
+use barnraise_messages::{Activity, DeviceChange, DeviceChoice, Interruption};
 use barnraise_protocol::access::AccessMode;
 use barnraise_protocol::contribute::DeviceKind;
 
@@ -160,6 +160,15 @@ fn activity(page: &PageState, device: DeviceKind) -> Sentence {
         Activity::Reconnecting { .. } if page.endurance.is_offline => {
             let text = "This device has no network. Waiting for it; then this tab goes on by itself.";
             Sentence::new("reconnecting", text)
+        }
+        // The connection was made; another backbone, or the same one later, may let this tab in.
+        Activity::Reconnecting {
+            retry_in_ms,
+            reason: reason @ (Interruption::Refused { .. } | Interruption::NoInvitation),
+        } => {
+            let wait = format::wait(*retry_in_ms);
+            Sentence::new("reconnecting", format!("Not let in yet: {reason}. Trying again {wait}."))
+                .spoken_as(format!("Not let in yet: {reason}. Trying again."))
         }
         Activity::Reconnecting { retry_in_ms, .. } => {
             let wait = format::wait(*retry_in_ms);

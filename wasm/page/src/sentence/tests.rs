@@ -3,6 +3,7 @@
 use barnraise_messages::{
     Contribution, ContributorEvent, DeviceChange, Interruption, PageToPeer, PeerToPage, TransportKind,
 };
+use barnraise_protocol::Refusal;
 
 use super::*;
 use crate::fixture;
@@ -270,6 +271,19 @@ fn the_reason_of_a_lost_connection_is_a_detail() {
     assert_eq!(connection_line(&page), None, "it is not connected");
     page.on_event(0.0, PageEvent::Network { is_online: false });
     assert!(sentence(&page).text.starts_with("This device has no network."));
+}
+
+#[test]
+fn a_backbone_that_refuses_is_not_said_to_be_out_of_reach() {
+    let retry_in_ms = 1000;
+    let uninvited = Activity::Reconnecting { retry_in_ms, reason: Interruption::NoInvitation };
+    let said = sentence(&working(DeviceKind::BrowserCpu, uninvited));
+    assert!(said.text.contains("Not let in yet: this run is by invitation"), "{said:?}");
+    let reason = Refusal::Full { n_contributors: 7 }.into();
+    let full = Activity::Reconnecting { retry_in_ms, reason };
+    let said = sentence(&working(DeviceKind::BrowserCpu, full));
+    assert!(said.text.contains("7 contributors") && said.text.ends_with("in a moment."), "{said:?}");
+    assert!(!said.spoken.contains("moment"), "{said:?}");
 }
 
 #[test]

@@ -21,6 +21,15 @@ pub(crate) struct GalleryView {
     drawn_page: Option<usize>,
 }
 
+/// Label of the button that fetches the model.
+fn load_text(page: &PageState) -> &'static str {
+    match page.awaits_gallery() {
+        false => "Bring the model into this tab",
+        true if page.sign_in_url().is_some() => "Comes once you have signed in",
+        true => "On its way…",
+    }
+}
+
 /// What comes with a click, or why nothing came.
 fn load_note(page: &PageState) -> String {
     match &page.gallery_request.failure {
@@ -58,7 +67,7 @@ impl GalleryView {
         self.load.set_hidden(is_needless);
         self.load_note.set_hidden(is_needless);
         let is_awaited = page.awaits_gallery();
-        self.load.set_text(if is_awaited { "On its way…" } else { "Bring the model into this tab" });
+        self.load.set_text(load_text(page));
         set_attribute(self.load.element(), "aria-disabled", if is_awaited { "true" } else { "false" });
         self.load_note.set_text(&load_note(page));
         let (Some(gallery), Some(shape)) = (&page.gallery, page.image_shape()) else { return };
@@ -99,5 +108,26 @@ impl GalleryView {
         button.append_child(&canvas)?;
         self.place.append_child(&button)?;
         Ok((idx, button, canvas))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use barnraise_messages::{Activity, ContributorEvent, PeerToPage};
+
+    use super::*;
+    use crate::fixture;
+    use crate::state::PageEvent;
+
+    #[test]
+    fn a_visitor_who_has_to_sign_in_is_not_told_that_the_model_is_on_its_way() {
+        let mut page = fixture::page();
+        page.on_event(0.0, PageEvent::LoadModel);
+        page.on_event(1.0, fixture::ready());
+        assert_eq!(load_text(&page), "On its way…");
+        let signing_in = Activity::SigningIn { url: "https://login.example/1".into() };
+        let told = PeerToPage::Told(ContributorEvent::Activity(signing_in));
+        page.on_event(2.0, PageEvent::FromPeer(told));
+        assert_eq!(load_text(&page), "Comes once you have signed in");
     }
 }
