@@ -51,7 +51,7 @@ async fn what_is_in_the_archive_runs_where_nothing_else_is() {
         Ok(machine) => machine,
         Err(error) => return println!("SKIPPED: no bare root can be made here: {error:#}"),
     };
-    // As INSTALL.md and docs/operating.md say.
+    // As INSTALL.md and docs/operate/install.md say.
     let name = archive.file_name().unwrap().to_str().unwrap();
     std::fs::copy(&archive, machine.folder().join(name)).unwrap();
     let [packed, home] = [name, ""].map(|path| machine.path(path).unwrap());
