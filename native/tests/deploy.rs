@@ -436,7 +436,10 @@ fn the_manual_lists_every_port() {
     let rows: Vec<&str> = manual.lines().filter(|line| line.starts_with('|')).collect();
     for (protocol, port) in ports {
         let start = format!("| {protocol} {port} |");
-        assert!(rows.iter().any(|row| row.starts_with(&start)), "{start} is missing in docs/operate/network.md");
+        assert!(
+            rows.iter().any(|row| row.starts_with(&start)),
+            "{start} is missing in docs/operate/network.md"
+        );
     }
     let container = read("deploy/Containerfile");
     let exposed = container.lines().find_map(|line| line.strip_prefix("EXPOSE ")).unwrap();
