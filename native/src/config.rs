@@ -21,6 +21,7 @@ pub mod init;
 mod license;
 mod link_speed;
 mod local_steps;
+mod pictures;
 mod recomputation;
 mod run_texts;
 mod scheme;
@@ -53,6 +54,7 @@ pub use self::contributions::ContributionsSection;
 pub use self::conversations::ConversationsSection;
 pub use self::link_speed::{LinkSpeed, LinkSpeedError};
 pub use self::local_steps::LocalStepsSection;
+pub use self::pictures::PicturesSection;
 pub use self::recomputation::RecomputationSection;
 pub use self::scheme::{SchemeSection, SynchronousSection};
 pub use self::telemetry::TelemetrySection;
@@ -141,7 +143,9 @@ pub struct DataSection {
     pub shard_samples: NonZeroUsize,
     /// Samples in each peer's shuffle buffer (DeDLOC §3.3).
     pub shuffle_buffer_samples: u32,
-    /// Text to train on, in place of the pictures.
+    /// Pictures of the operator's own, in place of Fashion-MNIST.
+    pub pictures: Option<PicturesSection>,
+    /// Text to train on, in place of pictures.
     pub text: Option<TextSection>,
 }
 
@@ -318,6 +322,7 @@ impl Default for DataSection {
             base_urls: BASE_URLS.map(str::to_owned).into(),
             shard_samples: NonZeroUsize::MIN.saturating_add(499),
             shuffle_buffer_samples: 2000,
+            pictures: None,
             text: None,
         }
     }
@@ -442,7 +447,9 @@ impl RunConfig {
     fn take_folders_from(&mut self, base: &Path) {
         let sources = self.data.text.iter_mut().flat_map(|text| &mut text.sources);
         let sources = sources.map(|source| &mut source.path);
-        let folders = [&mut self.data.folder, &mut self.data.cache].into_iter().flatten().chain(sources);
+        let pictures = self.data.pictures.iter_mut().map(|pictures| &mut pictures.folder);
+        let folders = [&mut self.data.folder, &mut self.data.cache].into_iter().flatten();
+        let folders = folders.chain(pictures).chain(sources);
         let secret = self.access.oidc.as_mut().and_then(|oidc| oidc.client_secret_file.as_mut());
         folders
             .chain([&mut self.storage.folder])
@@ -499,9 +506,10 @@ impl RunConfig {
 
     /// Source of the training data.
     pub fn data_source(&self) -> DataSource {
-        match &self.data.text {
-            Some(text) => DataSource::Text(text.settings(self.model.seed)),
-            None => DataSource::FashionMnist(self.data_sources()),
+        match (&self.data.text, &self.data.pictures) {
+            (Some(text), _) => DataSource::Text(text.settings(self.model.seed)),
+            (None, Some(pictures)) => DataSource::Pictures(pictures.settings(self.model.seed)),
+            (None, None) => DataSource::FashionMnist(self.data_sources()),
         }
     }
 

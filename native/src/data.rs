@@ -1,13 +1,14 @@
 //! The training data: its sources, and how it is cut into shards.
 //!
 //! It never trusts a file: those of Fashion-MNIST are compared with their known length and SHA-256 before use, an
-//! operator's own text is bounded and checked while it is read.
+//! operator's own pictures and text are bounded and checked while they are read.
 
 pub mod download;
 pub mod fashion_mnist;
 #[cfg(test)]
 mod fuzz;
 pub mod idx;
+pub mod pictures;
 pub mod shards;
 pub mod text;
 
@@ -37,6 +38,9 @@ pub enum LoadError {
     /// Fashion-MNIST.
     #[error(transparent)]
     FashionMnist(#[from] fashion_mnist::DataError),
+    /// The operator's pictures.
+    #[error(transparent)]
+    Pictures(#[from] pictures::PicturesError),
     /// The operator's text.
     #[error(transparent)]
     Text(#[from] text::TextError),
@@ -47,7 +51,9 @@ pub enum LoadError {
 pub enum DataSource {
     /// Pictures of garments.
     FashionMnist(fashion_mnist::Sources),
-    /// The operator's own files.
+    /// The operator's own pictures.
+    Pictures(pictures::PictureSettings),
+    /// The operator's own text.
     Text(text::TextSettings),
 }
 
@@ -59,6 +65,7 @@ impl DataSource {
                 let specs = fashion_mnist::FileSpecs::fashion_mnist();
                 Ok(fashion_mnist::Dataset::load(sources, &specs)?.into())
             }
+            Self::Pictures(settings) => Ok(settings.load(cache)?),
             Self::Text(settings) => Ok(settings.load(cache)?),
         }
     }

@@ -28,6 +28,8 @@ mod moved;
 mod newcomer;
 #[path = "browser/offline.rs"]
 mod offline;
+#[path = "browser/photos.rs"]
+mod photos;
 #[path = "browser/preflight.rs"]
 mod preflight;
 #[path = "browser/private.rs"]

@@ -8,17 +8,19 @@ use barnraise_protocol::Sha256Hash;
 use serde::Serialize;
 
 use super::{Invalid, RunConfig, as_written};
+use crate::data::pictures::PicturesError;
 use crate::storage::bound::{self, BoundError, BoundValues};
 use crate::storage::{Storage, StorageError};
 
 const NONE: &str = "(none)";
 /// Keys of the fixed values, in the order of the file.
-const KEYS: [&str; 6] = [
+const KEYS: [&str; 7] = [
     "run.id",
     "model.seed",
     "model.kind",
     "scheme.synchronous.optimizer",
     "scheme.synchronous.local_steps",
+    "data.pictures",
     "data.text",
 ];
 
@@ -39,12 +41,23 @@ pub enum BindError {
         /// The error of the operating system.
         source: std::io::Error,
     },
+    /// The pictures cannot be read.
+    #[error(transparent)]
+    Pictures(#[from] PicturesError),
     /// The run began with other values.
     #[error("{}", mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Differs {
         /// Each different value.
         mistakes: Vec<Invalid>,
     },
+}
+
+#[derive(Debug, Serialize)]
+struct BoundPictures {
+    height: u16,
+    width: u16,
+    held_out: f64,
+    sha256: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -63,7 +76,7 @@ struct BoundSource {
 }
 
 impl RunConfig {
-    /// The fixed values of this configuration. Blocking: reads the files of text.
+    /// The fixed values of this configuration. Blocking: reads pictures and text.
     pub(super) fn bound_values(&self) -> Result<BoundValues, BindError> {
         let local_steps = self.synchronous().local_steps.as_ref().map_or(NONE, |_| "(there are some)");
         let values = [
@@ -72,13 +85,22 @@ impl RunConfig {
             as_written(&self.model.kind),
             as_written(&self.synchronous().optimizer),
             local_steps.to_owned(),
-            self.bound_data()?,
+            self.bound_pictures()?,
+            self.bound_text()?,
         ];
         Ok(KEYS.into_iter().map(str::to_owned).zip(values).collect())
     }
 
-    /// The fixed values of the data: nothing for Fashion-MNIST, the hashes of the files for text, without any paths.
-    fn bound_data(&self) -> Result<String, BindError> {
+    /// The fixed values of a folder of pictures: the hash of all samples, without any paths.
+    fn bound_pictures(&self) -> Result<String, BindError> {
+        let Some(pictures) = &self.data.pictures else { return Ok(NONE.to_owned()) };
+        let (height, width, held_out) = (pictures.height, pictures.width, pictures.held_out);
+        let hash = pictures.settings(self.model.seed).content_hash(&self.data_cache())?;
+        Ok(as_written(&BoundPictures { height, width, held_out, sha256: hash.to_string() }))
+    }
+
+    /// The fixed values of a text: the hashes of the files, without any paths.
+    fn bound_text(&self) -> Result<String, BindError> {
         let Some(text) = &self.data.text else { return Ok(NONE.to_owned()) };
         let mut sources = Vec::new();
         for source in &text.sources {

@@ -101,8 +101,17 @@ fn data(config: &RunConfig) -> Result<(), Invalid> {
     if let Some(text) = &config.data.text {
         text.validate()?;
     }
-    if let (Some(_), Some(folder)) = (&config.data.text, &config.data.folder) {
-        let want = "nothing beside [data.text], which says itself where its files are";
+    if let Some(pictures) = &config.data.pictures {
+        pictures.validate()?;
+    }
+    if let (Some(_), Some(pictures)) = (&config.data.text, &config.data.pictures) {
+        let want = "nothing beside [data.text]: a run learns from pictures or from text";
+        return Err(Invalid::new("data.pictures", want, as_written(pictures)));
+    }
+    let has_own = config.data.text.is_some() || config.data.pictures.is_some();
+    if let (true, Some(folder)) = (has_own, &config.data.folder) {
+        let want =
+            "nothing beside [data.pictures] or [data.text], which say themselves where their files are";
         return Err(Invalid::new("data.folder", want, format!("{:?}", folder.display().to_string())));
     }
     let is_transformer = matches!(config.model.kind, ModelKind::Albert { .. });

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use barnraise_learning::{DataShape, ParameterLayout};
-use barnraise_protocol::dataset::{ImageShape, TokenShape};
 use barnraise_relay::server::{EXAMPLE as RELAY_EXAMPLE, RelayConfig};
 use barnraise_relay::{Environment, TextSpan, read_config};
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{BindError, ConfigError, Device, Invalid, RunConfig, as_written, check, located, warnings};
+use super::{
+    BindError, ConfigError, Device, Invalid, RunConfig, as_written, check, description, located, warnings,
+};
 use crate::data::fashion_mnist::{Dataset, FileSpecs};
 
 /// What an operator decides, at its defaults.
@@ -23,9 +24,6 @@ const RUN_REFERENCE: &str = include_str!("../../run.reference.toml");
 const TEXT_EXAMPLE: &str = include_str!("../../text.example.toml");
 /// A run that trains on pictures without labels.
 const SWAV_EXAMPLE: &str = include_str!("../../swav.example.toml");
-/// Shape of Fashion-MNIST.
-const IMAGES: DataShape =
-    DataShape::Images { shape: ImageShape { height: 28, width: 28, channels: 1 }, n_classes: 10 };
 
 /// `barnraise config`
 #[derive(Debug, Args)]
@@ -151,10 +149,7 @@ pub(super) fn check_run(path: &Path, environment: &Environment) -> Result<String
 /// Mistakes that would otherwise appear only when the run starts, as far as they can be found without its data.
 fn beyond(config: &RunConfig) -> Vec<Invalid> {
     let mut mistakes = Vec::new();
-    // The vocabulary of a text may turn out smaller.
-    let data = config.data.text.as_ref().map_or(IMAGES, |text| {
-        DataShape::Tokens(TokenShape { length: text.sequence_tokens, vocabulary: text.vocabulary })
-    });
+    let data = DataShape::of(&description::samples(config));
     if let Err(error) = ParameterLayout::of(&config.model_spec(), data) {
         mistakes.push(Invalid::new("model.kind", error, as_written(&config.model.kind)));
     }
@@ -215,7 +210,13 @@ fn outside(config: &RunConfig) -> Vec<Invalid> {
     }
     let secret = config.access.oidc.iter().filter_map(|oidc| oidc.client_secret_file.as_ref());
     secret.for_each(|path| opened("access.oidc.client_secret_file", path));
-    if let (None, Some(folder)) = (&config.data.text, &config.data.folder)
+    if let Some(pictures) = &config.data.pictures
+        && let Err(error) = pictures.settings(config.model.seed).load(&config.data_cache())
+    {
+        let folder = format!("{:?}", pictures.folder.display().to_string());
+        mistakes.push(Invalid::new("data.pictures.folder", error, folder));
+    }
+    if let Some(folder) = &config.data.folder
         && let Err(error) = Dataset::load(&config.data_sources(), &FileSpecs::fashion_mnist())
     {
         let folder = format!("{:?}", folder.display().to_string());

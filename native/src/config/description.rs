@@ -66,14 +66,24 @@ pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
 
 /// A manifest of the samples that the configuration leads to, without any.
 fn manifest(config: &RunConfig) -> Manifest {
-    let samples = match &config.data.text {
-        Some(text) => {
-            SampleKind::Tokens(TokenShape { length: text.sequence_tokens, vocabulary: text.vocabulary })
-        }
-        None => SampleKind::Images { shape: IMAGE_SHAPE, class_names: CLASS_NAMES.map(str::to_owned).into() },
-    };
+    let samples = samples(config);
     let gallery = ShardEntry { n_samples: 0, n_bytes: 0, sha256: Sha256Hash::of(b"") };
     Manifest { name: String::new(), samples, shards: Vec::new(), gallery }
+}
+
+/// The samples that the configuration leads to. How many tokens a text gives, and which classes a folder has, is known once
+/// they are read.
+pub(super) fn samples(config: &RunConfig) -> SampleKind {
+    if let Some(text) = &config.data.text {
+        return SampleKind::Tokens(TokenShape { length: text.sequence_tokens, vocabulary: text.vocabulary });
+    }
+    match &config.data.pictures {
+        Some(pictures) => {
+            let class_names = ["one class", "another class"].map(str::to_owned).into();
+            SampleKind::Images { shape: pictures.settings(config.model.seed).shape(), class_names }
+        }
+        None => SampleKind::Images { shape: IMAGE_SHAPE, class_names: CLASS_NAMES.map(str::to_owned).into() },
+    }
 }
 
 /// The value of a key in TOML syntax.

@@ -13,13 +13,12 @@ use clap::Args;
 use url::Url;
 
 use super::command::check_run;
+use super::run_texts::{OWN, PICTURES, RunTexts, TEXT};
 
 /// Longest id that is made from a title; the run's own limit is higher.
 const ID_CHARS_MAX: usize = 40;
 /// Answers that are asked for again before it gives up: standard input may be a program.
 const ATTEMPTS_MAX: usize = 5;
-/// The title of a run that learns what it learns by default.
-const TITLE: &str = "Telling garments apart";
 /// Stands for Fashion-MNIST.
 const GARMENTS: &str = "garments";
 
@@ -38,8 +37,10 @@ enum AnswerError {
     Mode,
     #[error("{path}: {source}")]
     File { path: String, source: io::Error },
-    #[error("{path} is not a file")]
-    NotAFile { path: String },
+    #[error(
+        "{path} is a folder: files of text are wanted, or one folder with a folder of pictures for each class"
+    )]
+    Folder { path: String },
     #[error("an address such as https://run.example.org is wanted: {0}")]
     Address(#[from] url::ParseError),
     #[error("an address without a path is wanted, such as https://run.example.org")]
@@ -56,12 +57,32 @@ enum Mode {
     Room,
 }
 
+/// What the run learns from.
+#[derive(Debug)]
+enum DataAnswer {
+    FashionMnist,
+    /// A folder with a folder for each class.
+    Pictures(PathBuf),
+    /// Files.
+    Text(Vec<PathBuf>),
+}
+
+impl DataAnswer {
+    /// Title and purpose by default.
+    fn texts(&self) -> &'static RunTexts {
+        match self {
+            Self::FashionMnist => &PICTURES,
+            Self::Pictures(_) => &OWN,
+            Self::Text(_) => &TEXT,
+        }
+    }
+}
+
 /// The five answers.
 #[derive(Debug)]
 struct Answers {
     title: String,
-    /// Files of text; empty for Fashion-MNIST.
-    text: Vec<PathBuf>,
+    data: DataAnswer,
     mode: Mode,
     /// Address of the page as visitors see it; `None` for this machine only.
     page: Option<Url>,
@@ -80,9 +101,11 @@ pub fn run(args: &InitArgs, input: &mut dyn BufRead, output: &mut dyn Write) -> 
         bail!("{} is there already, and is not written over: name another file", file.display());
     }
     writeln!(output, "Five questions. An empty answer takes what is in brackets.\n")?;
-    let title = ask(input, output, "What is the run called?", TITLE, |answer| Ok(answer.to_owned()))?;
-    let from = "What does it learn from? `garments` for Fashion-MNIST, or files of text, separated by spaces";
-    let text = ask(input, output, from, GARMENTS, text_files)?;
+    let from = "What does it learn from? `garments` for Fashion-MNIST, a folder with a folder of pictures for each class, \
+        or files of text, separated by spaces";
+    let data = ask(input, output, from, GARMENTS, data_answer)?;
+    let title = data.texts().title;
+    let title = ask(input, output, "What is the run called?", title, |answer| Ok(answer.to_owned()))?;
     let who = "Who may take part? `open` to everybody, by `invitation`, or a class or lab with a `room` code";
     let mode = ask(input, output, who, "open", |answer| match answer {
         "open" => Ok(Mode::Open),
@@ -97,7 +120,7 @@ pub fn run(args: &InitArgs, input: &mut dyn BufRead, output: &mut dyn Write) -> 
     let license = ask(input, output, under, "none", |answer| {
         Ok(Some(answer.to_owned()).filter(|license| license != "none"))
     })?;
-    let answers = Answers { title, text, mode, page, license };
+    let answers = Answers { title, data, mode, page, license };
     let text = answers.file();
     let mut written =
         File::create_new(file).with_context(|| format!("{} cannot be written", file.display()))?;
@@ -138,18 +161,24 @@ fn ask<T>(
     bail!("no answer to “{question}” that can be used: {reason}")
 }
 
-fn text_files(answer: &str) -> Result<Vec<PathBuf>, AnswerError> {
+fn data_answer(answer: &str) -> Result<DataAnswer, AnswerError> {
     if answer == GARMENTS {
-        return Ok(Vec::new());
+        return Ok(DataAnswer::FashionMnist);
     }
-    let paths = answer.split_whitespace().map(|path| {
+    let absolute = |path: &str| {
         let failed = |source| AnswerError::File { path: path.to_owned(), source };
-        match std::fs::metadata(path).map_err(failed)?.is_file() {
-            true => std::path::absolute(path).map_err(failed),
-            false => Err(AnswerError::NotAFile { path: path.to_owned() }),
-        }
+        let is_folder = std::fs::metadata(path).map_err(failed)?.is_dir();
+        std::path::absolute(path).map(|path| (path, is_folder)).map_err(failed)
+    };
+    // A folder's name may have spaces.
+    if let Ok((folder, true)) = absolute(answer) {
+        return Ok(DataAnswer::Pictures(folder));
+    }
+    let files = answer.split_whitespace().map(|path| match absolute(path)? {
+        (file, false) => Ok(file),
+        (_, true) => Err(AnswerError::Folder { path: path.to_owned() }),
     });
-    paths.collect()
+    files.collect::<Result<_, _>>().map(DataAnswer::Text)
 }
 
 fn page_address(answer: &str) -> Result<Option<Url>, AnswerError> {
@@ -194,21 +223,7 @@ impl Answers {
         let _ = writeln!(text, "# It stays the same for as long as the run lives.\nid = {}", quoted(&id));
         let _ = writeln!(text, "title = {}", quoted(&self.title));
         self.write_model(&mut text);
-        if !self.text.is_empty() {
-            let _ = writeln!(
-                text,
-                "\n[data.text]\nname = {}\nvocabulary = 2000\nsequence_tokens = 32",
-                quoted(&self.title)
-            );
-            for path in &self.text {
-                let _ =
-                    writeln!(text, "\n[[data.text.sources]]\npath = {}", quoted(&path.display().to_string()));
-            }
-            text.push_str(
-                "\n[scheme.synchronous]\ntarget_batch_size = 128\nmicro_batch_size = 64\n\
-                schedule = { peak = 0.002, warmup_steps = 30, decay = { kind = \"constant\" } }\n",
-            );
-        }
+        self.write_data(&mut text);
         let _ = writeln!(
             text,
             "\n[storage]\n# Checkpoints, journal, keys: back it up.\nfolder = {}",
@@ -245,13 +260,41 @@ impl Answers {
         text
     }
 
+    /// Of the data, and what suits it.
+    fn write_data(&self, text: &mut String) {
+        let path = |path: &Path| quoted(&path.display().to_string());
+        let name = quoted(&self.title);
+        match &self.data {
+            DataAnswer::FashionMnist => {}
+            DataAnswer::Pictures(folder) => {
+                let _ = writeln!(text, "\n[data.pictures]\nname = {name}\nfolder = {}", path(folder));
+                text.push_str(
+                    "# Each picture is scaled and cut to this: more pixels show more, and take longer.\n\
+                    height = 32\nwidth = 32\n\n[scheme.synchronous]\ntarget_batch_size = 128\n",
+                );
+            }
+            DataAnswer::Text(files) => {
+                let _ =
+                    writeln!(text, "\n[data.text]\nname = {name}\nvocabulary = 2000\nsequence_tokens = 32");
+                for file in files {
+                    let _ = writeln!(text, "\n[[data.text.sources]]\npath = {}", path(file));
+                }
+                text.push_str(
+                    "\n[scheme.synchronous]\ntarget_batch_size = 128\nmicro_batch_size = 64\n\
+                    schedule = { peak = 0.002, warmup_steps = 30, decay = { kind = \"constant\" } }\n",
+                );
+            }
+        }
+    }
+
     /// What differs from the default.
     fn write_model(&self, text: &mut String) {
-        if self.text.is_empty() && self.license.is_none() {
+        let is_of_text = matches!(self.data, DataAnswer::Text(_));
+        if !is_of_text && self.license.is_none() {
             return;
         }
         text.push_str("\n[model]\n");
-        if !self.text.is_empty() {
+        if is_of_text {
             text.push_str(
                 "# A small ALBERT that guesses masked words.\n\
                 kind = { albert = { embedding = 64, hidden = 128, heads = 4, inner = 512, layers = 2 } }\n",
@@ -322,7 +365,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let book = folder.path().join("book.txt");
         std::fs::write(&book, "words").unwrap();
-        let answers = format!("Lese \"Übung\" 7!\n{}\nroom\nhttps://barn.example\nMIT\n", book.display());
+        let answers = format!("{}\nLese \"Übung\" 7!\nroom\nhttps://barn.example\nMIT\n", book.display());
         let (ended, said, config) = init(folder.path(), &answers);
         ended.unwrap();
         let config = config.unwrap();
@@ -336,10 +379,29 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_of_pictures_is_in_the_file_and_a_bad_one_is_asked_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let photos = folder.path().join("my photos");
+        for (class, colour) in [("cats", 9), ("dogs", 200)] {
+            std::fs::create_dir_all(photos.join(class)).unwrap();
+            for n in 0..3 {
+                let picture = image::RgbImage::from_pixel(40, 30, image::Rgb([colour; 3]));
+                picture.save(photos.join(class).join(format!("{n}.png"))).unwrap();
+            }
+        }
+        let answers = format!("{0} {0}\n{0}\nPets\nopen\nhere\nnone\n", photos.display());
+        let (ended, said, config) = init(folder.path(), &answers);
+        ended.unwrap();
+        let pictures = config.unwrap().data.pictures.unwrap();
+        assert_eq!((pictures.folder, pictures.height), (photos, 32));
+        assert!(said.contains("is good for the run `pets`"), "{said}");
+    }
+
+    #[test]
     fn a_wrong_answer_is_asked_again_with_what_is_wanted_and_not_for_ever() {
         let folder = tempfile::tempdir().unwrap();
         let (ended, said, config) =
-            init(folder.path(), "A\nnone.txt\ngarments\nall\ninvitation\nhttp://a.example\n\n\n");
+            init(folder.path(), "none.txt\ngarments\nA\nall\ninvitation\nhttp://a.example\n\n\n");
         ended.unwrap();
         assert_eq!(config.unwrap().access.mode, AccessMode::Invitation);
         for part in
@@ -348,7 +410,7 @@ mod tests {
             assert!(said.contains(part), "{part} is missing in: {said}");
         }
         std::fs::remove_file(folder.path().join("run.toml")).unwrap();
-        let (ended, _, config) = init(folder.path(), &format!("A\ngarments\n{}", "all\n".repeat(9)));
+        let (ended, _, config) = init(folder.path(), &format!("garments\nA\n{}", "all\n".repeat(9)));
         assert!(ended.unwrap_err().to_string().contains("`open`, `invitation` or `room` is wanted"));
         assert!(config.is_none());
     }

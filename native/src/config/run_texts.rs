@@ -21,7 +21,19 @@ const ALIKE: RunTexts = RunTexts {
     purpose: "A small network looks at pieces of pictures of garments, without ever being told what they show, and \
               learns which pieces are of one picture. Volunteers train it together.",
 };
-const TEXT: RunTexts = RunTexts {
+/// For labelled pictures of the operator's own.
+pub(super) const OWN: RunTexts = RunTexts {
+    title: "Telling pictures apart",
+    purpose: "A small network learns to tell kinds of pictures apart. \
+              Volunteers train it together, and it works in the tab that helped.",
+};
+const OWN_ALIKE: RunTexts = RunTexts {
+    title: "Seeing which pictures are alike",
+    purpose: "A small network looks at pieces of pictures, without ever being told what they show, and \
+              learns which pieces are of one picture. Volunteers train it together.",
+};
+/// For text.
+pub(super) const TEXT: RunTexts = RunTexts {
     title: "Guessing missing words",
     purpose: "A small network reads text and learns to guess the words that are missing from it. \
               Volunteers train it together.",
@@ -29,10 +41,12 @@ const TEXT: RunTexts = RunTexts {
 
 /// Replaces the default texts of [`PICTURES`] by those that suit the run's data and model.
 pub(super) fn suit(config: &mut RunConfig) {
-    let words = match (&config.data.text, &config.model.kind) {
-        (Some(_), _) => &TEXT,
-        (None, ModelKind::Swav { .. }) => &ALIKE,
-        (None, _) => &PICTURES,
+    let words = match (&config.data.text, &config.data.pictures, &config.model.kind) {
+        (Some(_), ..) => &TEXT,
+        (None, None, ModelKind::Swav { .. }) => &ALIKE,
+        (None, Some(_), ModelKind::Swav { .. }) => &OWN_ALIKE,
+        (None, Some(_), _) => &OWN,
+        (None, None, _) => &PICTURES,
     };
     let run = &mut config.run;
     if run.title == PICTURES.title {

@@ -1,5 +1,6 @@
 //! Waiting for the page and reading it.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -131,6 +132,17 @@ impl Tab {
     pub async fn text(&self, id: &str) -> Result<String> {
         let found = self.read(&format!("text({})", json!(id))).await?;
         Ok(found.as_str().unwrap_or_default().to_owned())
+    }
+
+    /// Chooses a file in the input that `css` selects.
+    ///
+    /// # Errors
+    /// Where there is none, or it takes no file.
+    pub async fn choose_file(&self, css: &str, path: &Path) -> Result<()> {
+        let input = self.client.find(Locator::Css(css)).await;
+        let input = input.with_context(|| format!("{}: no {css}", self.name()))?;
+        let path = path.to_str().context("a path in UTF-8")?;
+        input.send_keys(path).await.with_context(|| format!("{}: {css} takes no file", self.name()))
     }
 
     /// Clicks on the first element that `css` selects, as a mouse does.

@@ -1,8 +1,10 @@
 //! Pictures of the page, for people: how it looks is for eyes to judge, not for a test.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 use super::Tab;
@@ -44,6 +46,15 @@ impl Scheme {
         }
     }
 }
+
+/// Picture in the README, from the root of the repository.
+const README_PICTURE: &str = "docs/images/page.webp";
+/// Its width in pixels.
+const README_PIXELS: u32 = 800;
+/// Most that the repository keeps for it.
+const README_BYTES_MAX: usize = 64 * 1024;
+/// Where set, the README's picture is written anew.
+const WRITE_VARIABLE: &str = "BARNRAISE_WRITE_PICTURE";
 
 /// What is fading or moving arrives at once; what never ends cannot, and goes on.
 const AT_REST: &str = r"document.getAnimations().forEach((moving) => {
@@ -127,6 +138,28 @@ impl Tab {
         let png = self.client.screenshot().await.with_context(|| format!("{}: no picture", self.name()))?;
         std::fs::write(&path, png).with_context(|| path.display().to_string())?;
         Ok(path)
+    }
+
+    /// Takes the picture of the README from a window on a desk, small and compressed, and writes it into the repository
+    /// where `BARNRAISE_WRITE_PICTURE` is set.
+    ///
+    /// # Errors
+    /// Where Chromium takes no picture, or one that is too large for the repository.
+    pub async fn readme_picture(&self) -> Result<()> {
+        self.settle().await?;
+        let Viewport { width, height, .. } = DESKTOP;
+        let scale = f64::from(README_PIXELS) / f64::from(width);
+        let clip = json!({ "x": 0, "y": 0, "width": width, "height": height, "scale": scale });
+        let how = json!({ "format": "webp", "quality": 85, "clip": clip });
+        let taken = self.cdp("Page.captureScreenshot", how).await?;
+        let picture = BASE64_STANDARD.decode(taken["data"].as_str().context("no picture")?)?;
+        let n_bytes = picture.len();
+        ensure!(n_bytes <= README_BYTES_MAX, "a picture of {n_bytes} bytes, at most {README_BYTES_MAX}");
+        if std::env::var_os(WRITE_VARIABLE).is_some() {
+            let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no repository")?;
+            std::fs::write(repository.join(README_PICTURE), picture)?;
+        }
+        Ok(())
     }
 
     /// Saves the whole page on a desk and on a phone, light and dark. Returns how many pixels it is

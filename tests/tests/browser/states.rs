@@ -171,6 +171,7 @@ async fn take_part(looks: &mut Looks, tab: &Tab, backbone: &BackboneProcess) -> 
     // What it costs by the hour is known before a minute of it was measured.
     tab.until("text('glance-cost-note').startsWith('an hour')", SOON).await?;
     above_the_fold(tab, "training").await?;
+    tab.readme_picture().await?;
     looks.at(tab, "training").await?;
     open_all(tab, true).await?;
     tab.until("element('table-rows').rows.length > 1", SOON).await?;

@@ -51,7 +51,7 @@ async fn what_was_given_adds_up_over_visits_and_stands_on_the_leaderboard() -> R
 }
 
 /// Keeps what the worker answers, to see more of it than the page shows.
-const RECORD: &str = r"
+pub(crate) const RECORD: &str = r"
     window.predictions = [];
     const Plain = window.Worker;
     window.Worker = class extends Plain {
@@ -66,7 +66,7 @@ const RECORD: &str = r"
 ";
 
 /// The newest answer, once the page shows it.
-async fn answer(tab: &Tab, n_answers: usize) -> Result<Value> {
+pub(crate) async fn answer(tab: &Tab, n_answers: usize) -> Result<Value> {
     tab.until(&format!("predictions.length >= {n_answers} && value('prediction-epoch') >= 0"), SOON).await?;
     tab.read("({ ...predictions.at(-1), probabilities: [...predictions.at(-1).probabilities] })").await
 }

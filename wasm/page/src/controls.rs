@@ -9,12 +9,16 @@ use barnraise_messages::DisplayName;
 use wasm_bindgen::closure::Closure;
 use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
-use web_sys::{Element, EventTarget, HtmlElement, HtmlInputElement, PerformanceEntry, PerformanceObserver};
+use wasm_bindgen_futures::spawn_local;
+use web_sys::{
+    Element, EventTarget, File, HtmlElement, HtmlInputElement, PerformanceEntry, PerformanceObserver,
+};
 use web_sys::{PerformanceObserverEntryList, PerformanceObserverInit};
 
 use crate::app::App;
 use crate::dom::{DomError, DomListener, by_id, document, network_information, window};
 use crate::draw;
+use crate::photo;
 use crate::sensors::Sensors;
 use crate::sketch::Sketch;
 use crate::state::{PageEvent, PageState};
@@ -53,6 +57,7 @@ pub(crate) fn listen(app: &Rc<App>, sensors: &Rc<Sensors>) -> Result<(), DomErro
     listen_to_giving(app)?;
     mend_canvases(app, &sketch);
     listen_to_sketch(app, &sketch)?;
+    listen_to_photos(app)?;
     count_long_tasks(app)
 }
 
@@ -145,6 +150,27 @@ fn listen_to_sketch(app: &Rc<App>, sketch: &Rc<Sketch>) -> Result<(), DomError> 
     on(&by_id::<EventTarget>("clear")?, "click", app, move |app, _| {
         cleared.clear();
         app.dispatch(PageEvent::ForgetQuestion);
+    });
+    Ok(())
+}
+
+/// A chosen photo is asked about. Choosing it once more asks once more.
+fn listen_to_photos(app: &Rc<App>) -> Result<(), DomError> {
+    let input: HtmlInputElement = by_id("photo")?;
+    let chosen = input.clone();
+    on(&input, "change", app, move |app, _| {
+        let file = js_sys::Reflect::get(&chosen, &"files".into()).ok();
+        let file = file.and_then(|files| js_sys::Reflect::get_u32(&files, 0).ok());
+        let file = file.and_then(|file| file.dyn_into::<File>().ok());
+        let (Some(file), Some(shape)) = (file, app.with_page(PageState::image_shape)) else { return };
+        chosen.set_value("");
+        let app = Rc::clone(app);
+        spawn_local(async move {
+            match photo::read(&file, shape).await {
+                Ok(pixels) => app.dispatch(PageEvent::Drawn(pixels)),
+                Err(_) => app.dispatch(PageEvent::PhotoUnreadable),
+            }
+        });
     });
     Ok(())
 }

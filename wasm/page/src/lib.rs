@@ -29,6 +29,7 @@ mod effects;
 mod front;
 mod graphics;
 mod kept;
+mod photo;
 mod picture;
 mod probe;
 mod receipts;

@@ -1,4 +1,4 @@
-//! Shows grey values on a canvas, as ink on paper.
+//! Shows samples on a canvas: grey values as ink on paper, photos in their colours.
 
 use barnraise_protocol::dataset::ImageShape;
 use wasm_bindgen::{Clamped, JsCast, JsValue};
@@ -13,8 +13,18 @@ pub(crate) fn context_of(canvas: &HtmlCanvasElement) -> Option<CanvasRenderingCo
     context.dyn_into().ok()
 }
 
-/// Opaque black where `pixels` (`[height, width, channels]`) are 255, clear where they are 0. Shows
-/// nothing where the length is not the shape's.
+/// Class of a canvas that shows samples of this shape: the style sheet turns ink over in the dark, and no photo.
+pub(crate) fn class_of(shape: ImageShape) -> &'static str {
+    if is_photo(shape) { "photo" } else { "ink" }
+}
+
+/// Whether samples of this shape are photos: red, green and blue.
+pub(crate) fn is_photo(shape: ImageShape) -> bool {
+    shape.channels == 3
+}
+
+/// Shows `pixels` (`[height, width, channels]`): a photo as it is; else opaque black where they are 255, and clear where they
+/// are 0. Shows nothing where the length is not the shape's.
 pub(crate) fn show(canvas: &HtmlCanvasElement, pixels: &[u8], shape: ImageShape) {
     let (width, height) = (u32::from(shape.width), u32::from(shape.height));
     (canvas.width() != width).then(|| canvas.set_width(width));
@@ -25,7 +35,11 @@ pub(crate) fn show(canvas: &HtmlCanvasElement, pixels: &[u8], shape: ImageShape)
         return;
     }
     let n_channels = usize::from(shape.channels).max(1);
-    let rgba: Vec<u8> = pixels.chunks_exact(n_channels).flat_map(|pixel| [0, 0, 0, mean(pixel)]).collect();
+    let shown = |pixel: &[u8]| match *pixel {
+        [red, green, blue] => [red, green, blue, u8::MAX],
+        _ => [0, 0, 0, mean(pixel)],
+    };
+    let rgba: Vec<u8> = pixels.chunks_exact(n_channels).flat_map(shown).collect();
     if let Ok(image) = ImageData::new_with_u8_clamped_array_and_sh(Clamped(rgba.as_slice()), width, height) {
         // The image has the size of the canvas and no other origin: nothing to refuse.
         // web-sys takes integers or floats here, as `web_sys_unstable_apis` says: both come from a u8.

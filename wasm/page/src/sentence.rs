@@ -435,7 +435,17 @@ pub(crate) fn verdict(page: &PageState) -> String {
         (WorkerState::Loading { .. }, true) => "Fetching the model first…".into(),
         (WorkerState::Absent, true) if page.trouble.is_some() => UNANSWERED.into(),
         (_, true) => "Looking…".into(),
-        _ => "Draw something, or pick a picture.".into(),
+        _ if page.is_photo_unreadable => "That file is no picture that this browser can read.".into(),
+        _ => ask_first(page).into(),
+    }
+}
+
+/// What the visitor has to do for an answer.
+pub(crate) fn ask_first(page: &PageState) -> &'static str {
+    if page.takes_photos() {
+        "Choose a photo, or pick a picture."
+    } else {
+        "Draw something, or pick a picture."
     }
 }
 

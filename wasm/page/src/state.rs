@@ -100,6 +100,8 @@ pub(crate) struct PageState {
     pub(crate) gallery_request: GalleryRequest,
     pub(crate) question: Option<Question>,
     pub(crate) prediction: Option<Prediction>,
+    /// The visitor chose a photo that cannot be read.
+    pub(crate) is_photo_unreadable: bool,
     pub(crate) checks: Option<(DeviceKind, Vec<CheckOutcome>)>,
     pub(crate) tabs: Tabs,
     pub(crate) endurance: Endurance,
@@ -172,6 +174,7 @@ impl PageState {
             gallery_request: GalleryRequest::default(),
             question: None,
             prediction: None,
+            is_photo_unreadable: false,
             checks: None,
             tabs: Tabs::default(),
             endurance: Endurance::default(),
@@ -258,8 +261,9 @@ impl PageState {
                 Some(pixels) => self.ask(now_ms, pixels, Some(idx)),
                 None => Vec::new(),
             },
-            PageEvent::ForgetQuestion => {
+            PageEvent::ForgetQuestion | PageEvent::PhotoUnreadable => {
                 (self.question, self.prediction) = (None, None);
+                self.is_photo_unreadable = event == PageEvent::PhotoUnreadable;
                 self.comparison.forget();
                 Vec::new()
             }

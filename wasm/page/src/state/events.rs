@@ -48,8 +48,10 @@ pub(crate) enum PageEvent {
     GoOn { is_paused: bool },
     /// The visitor loads the model without contributing.
     LoadModel,
-    /// The visitor drew a picture to classify, `[height, width, channels]`.
+    /// The visitor drew a picture to classify, or chose a photo: `[height, width, channels]`.
     Drawn(Vec<u8>),
+    /// The photo that the visitor chose cannot be read.
+    PhotoUnreadable,
     /// The visitor picked a picture of the gallery to classify.
     Picked(usize),
     /// The canvas was cleared.

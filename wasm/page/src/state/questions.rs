@@ -38,7 +38,7 @@ impl PageState {
     }
 
     pub(super) fn ask(&mut self, now_ms: f64, pixels: Vec<u8>, picked: Option<usize>) -> Vec<PageAction> {
-        self.prediction = None;
+        (self.prediction, self.is_photo_unreadable) = (None, false);
         self.comparison.forget();
         self.question = Some(Question { pixels, picked, asked_at_ms: now_ms, is_open: true, failure: None });
         match self.peer {

@@ -3,11 +3,17 @@
 use barnraise_protocol::dataset::ImageShape;
 
 use super::PageState;
+use crate::picture;
 
 impl PageState {
     /// Shape of the run's pictures; `None` while the run is unknown, or for text.
     pub(crate) fn image_shape(&self) -> Option<ImageShape> {
         self.run.as_ref()?.data.manifest.image_shape()
+    }
+
+    /// Whether the run's pictures are photos, so that a visitor asks with a photo and not with a drawing.
+    pub(crate) fn takes_photos(&self) -> bool {
+        self.image_shape().is_some_and(picture::is_photo)
     }
 
     /// Whether the run learns from text.

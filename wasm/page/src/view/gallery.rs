@@ -104,7 +104,7 @@ impl GalleryView {
             &format!("{}, picture {}", page.class_name(label.into()), idx + 1),
         )?;
         let canvas: HtmlCanvasElement = create("canvas")?;
-        canvas.set_class_name("ink");
+        canvas.set_class_name(page.image_shape().map_or("ink", picture::class_of));
         button.append_child(&canvas)?;
         self.place.append_child(&button)?;
         Ok((idx, button, canvas))

@@ -5,7 +5,7 @@ use web_sys::{Element, HtmlCanvasElement, HtmlElement};
 use crate::dom::{DomError, Field, by_id, create, set_attribute};
 use crate::format;
 use crate::picture;
-use crate::sentence::{verdict, which_model};
+use crate::sentence::{ask_first, verdict, which_model};
 use crate::state::{Comparison, PageState, Prediction, Question};
 
 /// Classes that are shown.
@@ -13,6 +13,10 @@ const BARS: usize = 3;
 
 pub(crate) struct TrialView {
     section: HtmlElement,
+    title: Field,
+    sketch: HtmlElement,
+    clear: HtmlElement,
+    photo: HtmlElement,
     sketch_hint: Field,
     verdict: Field,
     epoch: Field,
@@ -39,6 +43,10 @@ impl TrialView {
         let bars = |list: &Element| (0..BARS).map(|_| Bar::add(list)).collect::<Result<_, _>>();
         Ok(Self {
             section: by_id("try")?,
+            title: Field::find("ask-title")?,
+            sketch: by_id("sketch")?,
+            clear: by_id("clear")?,
+            photo: by_id("photo")?,
             sketch_hint: Field::find("sketch-hint")?,
             verdict: Field::find("prediction")?,
             epoch: Field::find("prediction-epoch")?,
@@ -55,6 +63,11 @@ impl TrialView {
 
     pub(crate) fn draw(&mut self, page: &PageState) {
         self.section.set_hidden(!page.may_try() || !page.is_supported());
+        let takes_photos = page.takes_photos();
+        self.title.set_text(if takes_photos { "Choose a photo" } else { "Draw something" });
+        self.sketch.set_hidden(takes_photos);
+        self.clear.set_hidden(takes_photos);
+        self.photo.set_hidden(!takes_photos);
         self.sketch_hint.set_text(&sketch_hint(page));
         self.verdict.set_text(&verdict(page));
         self.draw_question(page);
@@ -82,7 +95,7 @@ impl TrialView {
         let now = now.map(|now| format!("Now, after {}", format::counted(now.epoch, "step", "steps")));
         self.caption.set_optional(now.as_deref());
         self.earlier_caption.set_number(
-            &earlier_in_words(comparison),
+            &earlier_in_words(page, comparison),
             comparison.prediction.as_ref().map_or(f64::NAN, |found| found.epoch as f64),
         );
         show_bars(&self.earlier_bars, page, comparison.prediction.as_ref());
@@ -98,14 +111,20 @@ impl TrialView {
             return;
         };
         if self.shown.as_deref() != pixels {
+            self.seen.set_class_name(picture::class_of(shape));
             picture::show(&self.seen, pixels.unwrap_or_default(), shape);
             self.shown = pixels.map(<[u8]>::to_vec);
         }
     }
 }
 
-/// How to draw, and how far the answer may be trusted.
+/// What to ask about, and how far the answer may be trusted.
 fn sketch_hint(page: &PageState) -> String {
+    if page.takes_photos() {
+        return "Its middle is what the model sees. It knows the kinds above and no others: of anything else it may be sure, and \
+            wrong."
+            .into();
+    }
     let name = page.run.as_ref().map_or("other pictures", |run| &run.data.manifest.name);
     format!(
         "Its outline, or the whole shape. The model learned from {name}, not from drawings: of yours it may be sure, and \
@@ -131,7 +150,7 @@ fn before(age_seconds: u64) -> String {
     }
 }
 
-fn earlier_in_words(comparison: &Comparison) -> String {
+fn earlier_in_words(page: &PageState, comparison: &Comparison) -> String {
     match (&comparison.failure, comparison.asked) {
         (Some(reason), _) => format!("The earlier model could not be had: {reason}."),
         (None, Some(model)) if comparison.prediction.is_some() => {
@@ -139,7 +158,7 @@ fn earlier_in_words(comparison: &Comparison) -> String {
             format!("{}{}, after {steps}", when[..1].to_uppercase(), &when[1..])
         }
         (None, Some(_)) => "Fetching the earlier model…".into(),
-        (None, None) => "Draw something, or pick a picture.".into(),
+        (None, None) => ask_first(page).into(),
     }
 }
 
