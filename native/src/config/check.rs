@@ -23,9 +23,7 @@ pub(super) fn mistakes(config: &RunConfig) -> Vec<Invalid> {
         license(config),
         config.synchronous().validate(),
         // Of data and model that do not fit each other the first check says more.
-        data(config)
-            .and_then(|()| super::description::validate(config))
-            .and_then(|()| config.synchronous().validate_momentum()),
+        data(config).and_then(|()| super::description::validate(config)),
         super::recomputation::validate(config),
         config.aggregators.validate(),
         storage(&config.storage),

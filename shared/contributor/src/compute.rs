@@ -66,10 +66,10 @@ pub fn trainer(run: &RunDescription, device: ComputeDevice) -> Result<Trainer, M
     Ok(if run.synchronous().recomputed { trainer.stateless() } else { trainer })
 }
 
-/// The compressor of a run, which turns gradients into contributions.
-pub(crate) fn compressor(run: &RunDescription) -> Compressor {
-    let (n_values, scheme) = (run.n_parameters as usize, run.synchronous());
-    let mut compressor = Compressor::new(scheme.gradient_codec, n_values, scheme.target_batch_size);
+/// The compressor of a run whose model has `n_parameters`: it turns gradients into contributions.
+pub(crate) fn compressor(run: &RunDescription, n_parameters: usize) -> Compressor {
+    let scheme = run.synchronous();
+    let mut compressor = Compressor::new(scheme.gradient_codec, n_parameters, scheme.target_batch_size);
     // The residual of a slow link's codec is sent once the link is fast.
     if scheme.local_steps.is_some() || scheme.slow_links.is_some() {
         compressor.keep_always();

@@ -2,10 +2,11 @@
 //! window or by a setting: then nothing is kept, and the page goes on.
 
 use barnraise_messages::{DisplayName, TransportKind};
+use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::run::RunDescription;
 use js_sys::Reflect;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use wasm_bindgen::JsValue;
 use web_sys::Storage;
 
@@ -23,6 +24,15 @@ const NAME_KEY: &str = "barnraise.name";
 const WAY_KEY: &str = "barnraise.way";
 /// Key of the run's description, for visits without a backbone.
 const RUN_KEY: &str = "barnraise.run";
+
+/// What is kept of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct KeptRun {
+    /// Its description.
+    pub(crate) run: RunDescription,
+    /// Length of the flat parameter vector, which the page cannot derive.
+    pub(crate) n_parameters: u64,
+}
 
 /// One of the two stores that a browser has for a page. Values are JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,16 +109,16 @@ pub(crate) fn keep_name(name: Option<&DisplayName>) {
     BrowserStorage::Local.set(NAME_KEY, &name);
 }
 
-/// The run's description at the last visit.
-pub(crate) fn run() -> Option<RunDescription> {
+/// The run at the last visit.
+pub(crate) fn run() -> Option<KeptRun> {
     BrowserStorage::Local.get(&of_run(RUN_KEY))
 }
 
-/// The descriptions of this origin's runs, each with its id, where there are several.
-pub(crate) fn runs() -> Vec<(String, RunDescription)> {
+/// This origin's runs, each with its id, where there are several.
+pub(crate) fn runs() -> Vec<(String, KeptRun)> {
     let Some(storage) = BrowserStorage::Local.open() else { return Vec::new() };
     let keys = (0..storage.length().unwrap_or(0)).filter_map(|idx| storage.key(idx).ok().flatten());
-    let mut kept: Vec<(String, RunDescription)> = keys
+    let mut kept: Vec<(String, KeptRun)> = keys
         .filter_map(|key| {
             let id = id_of(key.strip_prefix(RUN_KEY)?)?.to_owned();
             Some((id, BrowserStorage::Local.get(&key)?))
@@ -118,10 +128,11 @@ pub(crate) fn runs() -> Vec<(String, RunDescription)> {
     kept
 }
 
-/// Keeps the run's description, if it changed. Where there is no room, the next visit needs the backbone.
-pub(crate) fn keep_run(description: &RunDescription) {
-    if run().as_ref() != Some(description) {
-        BrowserStorage::Local.set(&of_run(RUN_KEY), description);
+/// Keeps the run, if it changed. Where there is no room, the next visit needs the backbone.
+pub(crate) fn keep_run(status: &RunStatus) {
+    let kept = KeptRun { run: status.run.clone(), n_parameters: status.n_parameters };
+    if run().as_ref() != Some(&kept) {
+        BrowserStorage::Local.set(&of_run(RUN_KEY), &kept);
     }
 }
 

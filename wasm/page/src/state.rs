@@ -58,6 +58,8 @@ pub(crate) struct PageState {
     pub(crate) preflight: Preflight,
     pub(crate) backbone: BackboneStatus,
     pub(crate) run: Option<RunDescription>,
+    /// Length of the run's flat parameter vector; 0 while the run is unknown.
+    pub(crate) n_parameters: u64,
     pub(crate) progress: Option<RunProgress>,
     /// Time of the last news about the run.
     pub(crate) last_news_ms: Option<f64>,
@@ -145,6 +147,7 @@ impl PageState {
             preflight: Preflight::default(),
             backbone: BackboneStatus::Asking,
             run: None,
+            n_parameters: 0,
             progress: None,
             last_news_ms: None,
             devices: Vec::new(),
@@ -205,9 +208,14 @@ impl PageState {
         self.totals.of(&self.run.as_ref()?.identity.run_id)
     }
 
+    /// Data that the run costs a contributor; `None` while it is unknown.
+    pub(crate) fn run_cost(&self) -> Option<RunCost> {
+        self.run.as_ref().map(|run| RunCost::of(run, self.n_parameters))
+    }
+
     /// Data that an hour of contributing takes, from the best source that there is.
     pub(crate) fn hour_cost(&self) -> Option<HourCost> {
-        let of_others = || RunCost::of(self.run.as_ref()?).hour_bytes(&self.leaders.as_ref()?.totals);
+        let of_others = || self.run_cost()?.hour_bytes(&self.leaders.as_ref()?.totals);
         let measured = self.meter.hour_bytes().map(HourCost::Measured);
         let known = measured.or_else(|| of_others().map(HourCost::OfOthers));
         known.or_else(|| self.hour_estimate.hour_bytes().map(HourCost::Estimated))
@@ -313,6 +321,7 @@ impl PageState {
         self.backbone = BackboneStatus::Live;
         self.last_news_ms = Some(now_ms);
         self.run = Some(status.run);
+        self.n_parameters = status.n_parameters;
         self.progress = Some(status.progress);
         self.devices = status.devices;
         self.operator_pause = status.paused;
@@ -342,8 +351,8 @@ impl PageState {
     }
 
     fn on_progress(&mut self, now_ms: f64, progress: RunProgress) -> Vec<PageAction> {
-        if let Some(run) = &self.run {
-            self.hour_estimate.on_progress(now_ms, RunCost::of(run), &progress);
+        if let Some(cost) = self.run_cost() {
+            self.hour_estimate.on_progress(now_ms, cost, &progress);
         }
         self.progress = Some(progress);
         self.last_news_ms = Some(now_ms);

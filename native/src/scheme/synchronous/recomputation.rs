@@ -98,8 +98,7 @@ impl Recomputer {
         shard: impl AsyncFn(u32) -> Result<Vec<u8>, ShardSourceError>,
     ) -> Result<Difference, RecomputationError> {
         let run = &evidence.header.run;
-        description::validate(run)?;
-        let claim = evidence.verify()?;
+        let claim = evidence.verify(description::validate(run)?.n_parameters())?;
         let batches = gather(run, &claim.samples, &mut self.shards, shard).await?;
         let epoch = evidence.header.commitment.parameters_epoch;
         self.trainer.load_parameters(&claim.parameters)?;

@@ -93,9 +93,7 @@ fn all_is_well_and_the_best_transport_goes_along() {
 #[test]
 fn a_model_that_is_too_large_for_the_card_is_named_with_what_it_wants() {
     let mut page = page();
-    if let Some(run) = &mut page.run {
-        run.n_parameters = 50_000_000;
-    }
+    page.n_parameters = 50_000_000;
     page.on_event(1.0, PageEvent::GraphicsKnown(Some(card())));
     let graphics = text(super::graphics(&page));
     assert!(graphics.contains("wants 200 MB at once, more than the 134 MB"), "{graphics}");

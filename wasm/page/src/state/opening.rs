@@ -1,10 +1,10 @@
 //! What a page knows when it is opened: of the browser, and of earlier visits.
 
 use barnraise_messages::TransportKind;
-use barnraise_protocol::run::RunDescription;
 
 use super::PageState;
 use crate::browser_totals::BrowserTotals;
+use crate::kept::KeptRun;
 use crate::limits::ResourceLimits;
 use crate::preflight::{Preflight, Surroundings};
 
@@ -34,9 +34,10 @@ impl PageState {
         Self { invitation: code, ..self }
     }
 
-    /// Sets the run's description from an earlier visit.
-    pub(crate) fn knowing(self, run: Option<RunDescription>) -> Self {
-        Self { run, ..self }
+    /// Sets the run from an earlier visit.
+    pub(crate) fn knowing(self, kept: Option<KeptRun>) -> Self {
+        let Some(KeptRun { run, n_parameters }) = kept else { return self };
+        Self { run: Some(run), n_parameters, ..self }
     }
 
     /// Sets the first request number; it differs between tabs.

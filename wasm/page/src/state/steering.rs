@@ -142,7 +142,7 @@ impl PageState {
 
     /// The device to use: the CPU if the choice is free and the model is too large for the graphics processor.
     pub(super) fn fitting_device(&self) -> DeviceChoice {
-        let is_too_small = self.run.as_ref().is_some_and(|run| self.preflight.lacks(run).is_some());
+        let is_too_small = self.preflight.lacks(self.n_parameters).is_some();
         match self.device_choice {
             DeviceChoice::Auto if is_too_small => DeviceChoice::Cpu,
             choice => choice,

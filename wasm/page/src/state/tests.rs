@@ -485,7 +485,7 @@ fn a_model_that_the_adapter_cannot_hold_is_left_to_the_processor() {
         buffer_bytes_max: u64::MAX,
         ..crate::preflight::Adapter::default()
     };
-    let wanted = 4 * fixture::run().n_parameters;
+    let wanted = 4 * fixture::N_PARAMETERS;
     for (n_bytes, device) in
         [(wanted, DeviceChoice::Auto), (wanted - 1, DeviceChoice::Cpu), (0, DeviceChoice::Auto)]
     {
