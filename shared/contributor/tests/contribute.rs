@@ -619,7 +619,8 @@ fn recomputed(evidence: &Evidence) -> Difference {
         futures::executor::block_on(trainer.accumulate_samples(&batch, epoch)).unwrap();
     }
     let mean = futures::executor::block_on(trainer.take_mean_gradient()).unwrap().unwrap();
-    Difference::between(&claim.gradient, &mean.values, evidence.header.offer.codec, 1e-4).unwrap()
+    let encoding = (evidence.header.offer.codec, evidence.header.commitment.rounding_seed());
+    Difference::between(&claim.gradient, &mean.values, encoding, 1e-4).unwrap()
 }
 
 #[test]

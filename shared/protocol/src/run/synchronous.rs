@@ -90,7 +90,8 @@ pub enum NotRecomputable {
         at most {RECOMPUTED_STEPS_MAX} by sgd-momentum are wanted"
     )]
     LocalSteps(u32),
-    /// A codec with error feedback: a contribution contains the residual of earlier gradients.
+    /// A codec that needs error feedback: a contribution would contain the residual of earlier gradients. int8 does
+    /// without where it is rounded at random.
     #[error("gradients travel as {0:?}; f32, f16 or int8 is wanted")]
     Codec(GradientCodec),
     /// A model with a queue, which holds samples of other contributions.
