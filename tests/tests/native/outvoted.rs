@@ -79,7 +79,7 @@ async fn the_operator_sees_it(backbone: &BackboneProcess) {
     let rounds = f64::from(OUTLIER_ROUNDS);
     assert_eq!(read("barnraise_peers_aggregated_total{outcome=\"left_out\"}"), rounds);
     assert_eq!(read("barnraise_peers_aggregated_total{outcome=\"kept\"}"), rounds * N_HONEST as f64);
-    assert_eq!(read("barnraise_peers_far_off"), 1.0);
+    assert_eq!(read("barnraise_outlier_peers"), 1.0);
     assert_eq!(read("barnraise_contributions_refused_total{reason=\"norm\"}"), 1.0);
     assert!(backbone.log().unwrap().contains("far from all others"));
 }

@@ -17,11 +17,11 @@ use crate::dom::{network_information, window};
 /// Key of the seed of this browser's identity.
 const IDENTITY_KEY: &str = "barnraise.identity";
 /// Key of the totals of accepted contributions.
-const GIVEN_KEY: &str = "barnraise.given";
+const TOTALS_KEY: &str = "barnraise.totals";
 /// Key of the visitor's name.
 const NAME_KEY: &str = "barnraise.name";
 /// Key of the transport that reached the backbone, and of the kind of network.
-const WAY_KEY: &str = "barnraise.way";
+const TRANSPORT_KEY: &str = "barnraise.transport";
 /// Key of the run's description, for visits without a backbone.
 const RUN_KEY: &str = "barnraise.run";
 
@@ -91,12 +91,12 @@ pub(crate) fn keep_identity(seed: &[u8]) {
 
 /// The totals of this browser's contributions.
 pub(crate) fn totals() -> Option<BrowserTotals> {
-    BrowserStorage::Local.get(GIVEN_KEY)
+    BrowserStorage::Local.get(TOTALS_KEY)
 }
 
 /// Keeps the totals.
 pub(crate) fn keep_totals(totals: &BrowserTotals) {
-    BrowserStorage::Local.set(GIVEN_KEY, totals);
+    BrowserStorage::Local.set(TOTALS_KEY, totals);
 }
 
 /// The name of the visitor, if it is valid.
@@ -138,13 +138,13 @@ pub(crate) fn keep_run(status: &RunStatus) {
 
 /// The transport that reached the backbone the last time, on a network of this kind.
 pub(crate) fn transport() -> Option<TransportKind> {
-    let (kind, transport) = BrowserStorage::Local.get::<(String, TransportKind)>(&of_run(WAY_KEY))?;
+    let (kind, transport) = BrowserStorage::Local.get::<(String, TransportKind)>(&of_run(TRANSPORT_KEY))?;
     (kind == network_kind()).then_some(transport)
 }
 
 /// Keeps the transport that reached the backbone.
 pub(crate) fn keep_transport(transport: TransportKind) {
-    BrowserStorage::Local.set(&of_run(WAY_KEY), &(network_kind(), transport));
+    BrowserStorage::Local.set(&of_run(TRANSPORT_KEY), &(network_kind(), transport));
 }
 
 /// `wifi`, `cellular` and the like, where the browser tells; a page cannot learn which network it is on.

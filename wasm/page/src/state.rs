@@ -281,8 +281,8 @@ impl PageState {
                 self.preflight.adapter = adapter;
                 Vec::new()
             }
-            PageEvent::TransportProbed(way, tried) => {
-                self.preflight.on_tried(way, tried);
+            PageEvent::TransportProbed(transport, tried) => {
+                self.preflight.on_tried(transport, tried);
                 Vec::new()
             }
             PageEvent::ProgramMeasured(n_bytes) => {
@@ -378,7 +378,7 @@ impl PageState {
             device: self.fitting_device(),
             invitation: self.invitation.clone(),
             // The transport that the preflight found to work goes before that of the last time.
-            way: self.preflight.best_transport().or(self.last_transport),
+            transport: self.preflight.best_transport().or(self.last_transport),
         };
         vec![PageAction::SpawnPeer, PageAction::Post(hello)]
     }
@@ -390,12 +390,12 @@ impl PageState {
                 self.peer_id = Some(peer_id);
                 return self.on_ready(now_ms, identity, device, device_name);
             }
-            PeerToPage::Told(told) => return self.on_contributor_event(now_ms, told),
+            PeerToPage::Event(event) => return self.on_contributor_event(now_ms, event),
             PeerToPage::Receipts { receipts } => return vec![PageAction::Remember(receipts)],
-            PeerToPage::Connected { way, failures } => {
-                self.last_transport = Some(way);
-                self.connection = Some((way, failures));
-                return vec![PageAction::SaveTransport(way)];
+            PeerToPage::Connected { transport, failures } => {
+                self.last_transport = Some(transport);
+                self.connection = Some((transport, failures));
+                return vec![PageAction::SaveTransport(transport)];
             }
             PeerToPage::PredictedEarlier { request, epoch, probabilities } => {
                 self.on_earlier(request, epoch, &probabilities);
@@ -409,7 +409,7 @@ impl PageState {
             }
             PeerToPage::Downloaded { bytes } => self.limits.on_received(bytes),
             // Handled by the driver.
-            PeerToPage::DialRtc { .. } | PeerToPage::News { .. } => {}
+            PeerToPage::DialRtc { .. } | PeerToPage::Events { .. } => {}
             PeerToPage::SelfCheck { device, checks } => self.checks = Some((device, checks)),
             PeerToPage::Failed { message } if matches!(self.peer, WorkerState::Ready { .. }) => {
                 self.on_failed(message);
@@ -422,8 +422,8 @@ impl PageState {
         Vec::new()
     }
 
-    fn on_contributor_event(&mut self, now_ms: f64, told: ContributorEvent) -> Vec<PageAction> {
-        match told {
+    fn on_contributor_event(&mut self, now_ms: f64, event: ContributorEvent) -> Vec<PageAction> {
+        match event {
             // Known from the web server, and sent in batches.
             ContributorEvent::Described(_) | ContributorEvent::Receipt(_) => {}
             ContributorEvent::Activity(activity) => {

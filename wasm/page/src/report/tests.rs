@@ -39,11 +39,11 @@ fn arrives(page: &mut PageState, addresses: &[&str]) -> Vec<TransportKind> {
         PageAction::ProbeTransports(attempts) => Some(attempts),
         _ => None,
     });
-    attempts.unwrap_or_default().into_iter().map(|(way, _)| way).collect()
+    attempts.unwrap_or_default().into_iter().map(|(transport, _)| transport).collect()
 }
 
-fn tried(page: &mut PageState, way: TransportKind, tried: ProbeResult) {
-    assert_eq!(page.on_event(1.0, PageEvent::TransportProbed(way, tried)), []);
+fn tried(page: &mut PageState, transport: TransportKind, tried: ProbeResult) {
+    assert_eq!(page.on_event(1.0, PageEvent::TransportProbed(transport, tried)), []);
 }
 
 fn works() -> ProbeResult {
@@ -84,7 +84,7 @@ fn all_is_well_and_the_best_transport_goes_along() {
     assert!(text(super::transports(&page)).contains("WebTransport works (12 ms). WebRTC does not"));
     let actions = page.on_event(2.0, PageEvent::Toggle);
     let begins_with = actions.iter().find_map(|action| match action {
-        PageAction::Post(PageToPeer::Hello { way, .. }) => Some(*way),
+        PageAction::Post(PageToPeer::Hello { transport, .. }) => Some(*transport),
         _ => None,
     });
     assert_eq!(begins_with, Some(Some(TransportKind::WebTransport)));

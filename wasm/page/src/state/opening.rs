@@ -10,8 +10,8 @@ use crate::preflight::{Preflight, Surroundings};
 
 impl PageState {
     /// Sets the transport that reached the backbone before on this network.
-    pub(crate) fn reached_by(self, kept_way: Option<TransportKind>) -> Self {
-        Self { last_transport: kept_way, ..self }
+    pub(crate) fn reached_by(self, kept: Option<TransportKind>) -> Self {
+        Self { last_transport: kept, ..self }
     }
 
     /// Sets the browser's properties.

@@ -111,7 +111,7 @@ impl PageState {
                 let is_other = self.posted_pacing != pacing;
                 let is_started = std::mem::replace(&mut self.is_start_posted, true);
                 self.posted_pacing = pacing;
-                let pacing = is_other.then_some(PageToPeer::Conduct(pacing));
+                let pacing = is_other.then_some(PageToPeer::Pacing(pacing));
                 let start = (!is_started).then_some(PageToPeer::Start);
                 pacing.into_iter().chain(start).map(PageAction::Post).collect()
             }
