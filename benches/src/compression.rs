@@ -153,7 +153,7 @@ async fn train(args: &CompressionArgs, codec: &str, momentum: Momentum) -> Resul
     Ok(CompressionOutcome {
         accuracy,
         loss: last.iter().sum::<f32>() / last.len() as f32,
-        n_parameters: status.run.n_parameters,
+        n_parameters: status.n_parameters,
         n_samples,
         n_bytes: given.n_bytes,
     })

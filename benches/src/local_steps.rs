@@ -231,7 +231,9 @@ fn optimizers(
     }
     let outer =
         OptimizerSpec::SgdMomentum { momentum: setup.outer_momentum, nesterov: true, weight_decay: 0.0 };
-    let steps = local::describe(setup.steps, OptimizerSpec::sgd_momentum(), falling)?;
+    let optimizer = OptimizerSpec::sgd_momentum().into();
+    let steps = LocalSteps { steps: setup.steps, optimizer, schedule: falling.into() };
+    local::check(&steps)?;
     Ok((outer, ScheduleSpec::constant(setup.outer_rate), Some(steps)))
 }
 

@@ -19,6 +19,7 @@ mod durations;
 mod fuzz;
 pub mod init;
 mod license;
+mod limits;
 mod link_speed;
 mod local_steps;
 mod pictures;
@@ -52,6 +53,7 @@ pub use self::aggregators::{AggregatorsSection, ReducersAllowed};
 pub use self::bound::BindError;
 pub use self::contributions::ContributionsSection;
 pub use self::conversations::ConversationsSection;
+pub use self::limits::LimitsSection;
 pub use self::link_speed::{LinkSpeed, LinkSpeedError};
 pub use self::local_steps::LocalStepsSection;
 pub use self::pictures::PicturesSection;
@@ -88,7 +90,7 @@ pub struct RunConfig {
     /// Who may take part.
     pub access: AccessSection,
     /// Limits of connections.
-    pub limits: NodeLimits,
+    pub limits: LimitsSection,
     /// Limits of streams.
     pub conversations: ConversationsSection,
     /// Limits of the DHT node.
@@ -174,8 +176,8 @@ pub struct NetworkSection {
     pub http: SocketAddr,
     /// Whether the front page of several runs lists this one.
     pub listed: bool,
-    /// Most HTTP connections at a time, readers of live events included.
-    pub http_connections: usize,
+    /// Most HTTP connections at a time, readers of live events included. Default 32 for each contributor.
+    pub http_connections: Option<usize>,
     /// A connection without an answer for this long is closed; a reader of live events is sent one at least every
     /// 15 seconds.
     #[serde(with = "humantime_serde")]
@@ -201,7 +203,7 @@ pub struct NetworkSection {
     pub dht_peers: Vec<Multiaddr>,
     /// Whether to ask the gateway to forward the ports (UPnP).
     pub upnp: bool,
-    /// Most contributors at a time.
+    /// Most contributors at a time. The limits of connections follow from it.
     pub contributors_max: u32,
 }
 
@@ -347,7 +349,7 @@ impl Default for NetworkSection {
         Self {
             http: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
             listed: true,
-            http_connections: 8192,
+            http_connections: None,
             http_timeout: Duration::from_secs(30),
             http_requests_per_address_and_minute: 3000,
             trusted_proxies: Vec::new(),
@@ -469,6 +471,11 @@ impl RunConfig {
     /// The first invalid value.
     pub fn validate(&self) -> Result<(), Invalid> {
         check::mistakes(self).into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Limits of the node: those of the file, and what follows from `network.contributors_max`.
+    pub fn node_limits(&self) -> NodeLimits {
+        self.limits.of_node(self.network.contributors_max)
     }
 
     /// The synchronous scheme.

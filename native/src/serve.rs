@@ -208,7 +208,7 @@ impl Process {
         let per_minute = network.http_requests_per_address_and_minute;
         let visitors = Visitors::new(&network.trusted_proxies, per_minute, first.clone());
         let routes = self.site.clone().with_visitors(visitors).routes();
-        let http = BoundedListener::new(http, network.http_connections, network.http_timeout, first);
+        let http = BoundedListener::new(http, network.http_connections(), network.http_timeout, first);
         let http = http.shared(&network.trusted_proxies).tap_io(|_| ());
         let stop = self.shutdown.clone();
         let visitors = tokio::spawn(async move {

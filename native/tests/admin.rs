@@ -30,6 +30,7 @@ use barnraise_native::storage::Storage;
 use barnraise_native::storage::checkpoint::{Checkpoint, Checkpoints};
 use barnraise_protocol::access::{AccessMode, Authority, KeyPair, PublicKey, UnixTime};
 use barnraise_protocol::receipt::Receipt;
+use barnraise_protocol::run::{ModelKind, RunDescription};
 use barnraise_protocol::{DisplayName, Sha256Hash};
 use barnraise_swarm::access::Policy;
 use barnraise_swarm::collection::CollectionLimits;
@@ -94,6 +95,13 @@ fn answer(folder: &std::path::Path, mut heard: mpsc::Receiver<OperatorRequest>) 
     });
 }
 
+/// A run whose model fits its data: pictures of one pixel, of one class.
+fn description() -> RunDescription {
+    let mut run = fixture::run();
+    run.model.kind = ModelKind::Mlp { hidden: vec![] };
+    run
+}
+
 async fn world() -> AdminHarness {
     let folder = tempfile::tempdir().unwrap();
     let key = KeyPair::from_seed(&[1; 32]).public();
@@ -106,7 +114,7 @@ async fn world() -> AdminHarness {
     let (core, heard) = mpsc::channel(8);
     answer(folder.path(), heard);
     let run = HostedRun {
-        description: Arc::new(fixture::run()),
+        description: Arc::new(description()),
         operator: OperatorHandle::new(core),
         gate,
         contributions: contributions.clone(),
@@ -388,4 +396,5 @@ async fn a_checkpoint_comes_as_it_is_stored_and_its_card_has_the_hash() {
     let card: Value = serde_json::from_slice(&card).unwrap();
     let hash = Sha256Hash::of(&stored);
     assert_eq!((&card["sha256"], &card["epoch"]), (&json!(hash.to_string()), &json!(3)));
+    assert_eq!(card["n_parameters"], 2, "of the model on the data");
 }

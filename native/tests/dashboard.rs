@@ -72,6 +72,7 @@ fn metrics() -> (Metrics, watch::Sender<RunStatus>) {
     };
     let status = RunStatus {
         run: fixture::run(),
+        n_parameters: 2,
         addresses: vec![],
         progress,
         history: vec![],

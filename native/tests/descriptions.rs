@@ -4,7 +4,7 @@
 use std::cell::Cell;
 
 use barnraise_contributor::{description, trainer};
-use barnraise_learning::{ComputeDevice, OptimizerSpec, ScheduleSpec};
+use barnraise_learning::{ComputeDevice, Decay, Optimizer, OptimizerSpec, ParameterLayout, ScheduleSpec};
 use barnraise_native::config::{LocalStepsSection, RecomputationSection, RunConfig};
 use barnraise_native::data::fashion_mnist::{CLASS_NAMES, IMAGE_SHAPE};
 use barnraise_protocol::access::{AccessDescription, PublicKey};
@@ -55,9 +55,43 @@ fn model() -> impl Strategy<Value = ModelKind> {
     ]
 }
 
+/// Of all kinds, some with a number that is out of its range.
+fn optimizer() -> impl Strategy<Value = OptimizerSpec> {
+    let momentum = prop_oneof![12 => Just(0.0f32), 6 => Just(0.9), 1 => Just(1.0)];
+    let epsilon = prop_oneof![9 => Just(1e-6f32), 1 => Just(0.0)];
+    let weight_decay = prop_oneof![9 => Just(0.0f32), 9 => Just(0.01), 1 => Just(f32::NAN)];
+    (momentum, epsilon, weight_decay, any::<bool>(), 0..6).prop_map(
+        |(momentum, epsilon, weight_decay, nesterov, kind)| match kind {
+            0 => OptimizerSpec::Adam { beta1: 0.9, beta2: 0.999, epsilon, weight_decay },
+            1 => OptimizerSpec::Lamb { beta1: 0.9, beta2: 0.999, epsilon, weight_decay },
+            2 => OptimizerSpec::Lars { momentum, trust_coefficient: epsilon, weight_decay },
+            _ => OptimizerSpec::SgdMomentum { momentum, nesterov, weight_decay },
+        },
+    )
+}
+
+/// Of all kinds, some with a number that is out of its range.
+fn schedule() -> impl Strategy<Value = ScheduleSpec> {
+    let peak = prop_oneof![12 => Just(0.01f32), 1 => Just(0.0), 1 => Just(f32::INFINITY)];
+    let steps = prop_oneof![9 => Just(100u64), 1 => Just(0)];
+    let floor = prop_oneof![9 => Just(0.001f32), 1 => Just(0.1)];
+    (peak, 0u64..4, steps, floor, 0..4).prop_map(|(peak, warmup_steps, steps, floor, kind)| {
+        let decay = match kind {
+            0 => Decay::Constant,
+            1 => Decay::Cosine { steps, floor },
+            2 => Decay::Linear { steps, floor },
+            _ => Decay::Step { every: steps, factor: 10.0 * floor },
+        };
+        ScheduleSpec { peak, warmup_steps, decay }
+    })
+}
+
 fn config() -> impl Strategy<Value = RunConfig> {
-    let momentum = prop_oneof![Just(0.0f32), Just(0.9)];
-    let inner = prop_oneof![Just(OptimizerSpec::adam()), Just(OptimizerSpec::sgd_momentum())];
+    let inner = prop_oneof![
+        4 => Just(OptimizerSpec::adam()),
+        4 => Just(OptimizerSpec::sgd_momentum()),
+        1 => Just(OptimizerSpec::lamb()),
+    ];
     let local_steps = proptest::option::weighted(0.3, (0u32..5, inner));
     let slow_links = proptest::option::weighted(0.3, (0u64..2, gradient_codec()));
     let recomputation = proptest::option::weighted(0.5, any::<bool>());
@@ -70,8 +104,8 @@ fn config() -> impl Strategy<Value = RunConfig> {
         1 => Just(TensorCodec::Int4),
     ];
     let codecs = (gradient_codec(), slow_links, state_codec);
-    (model(), sizes, codecs, momentum, (local_steps, recomputation, any::<bool>())).prop_map(
-        |(model, sizes, (gradient_codec, slow_links, state_codec), momentum, steps)| {
+    (model(), sizes, codecs, (optimizer(), schedule()), (local_steps, recomputation, any::<bool>())).prop_map(
+        |(model, sizes, (gradient_codec, slow_links, state_codec), step, steps)| {
             let (micro, target, contribution, buffer) = sizes;
             let (local_steps, recomputation, delayed_updates) = steps;
             let mut config = RunConfig::default();
@@ -83,7 +117,7 @@ fn config() -> impl Strategy<Value = RunConfig> {
             (scheme.gradient_codec, scheme.state_codec) = (gradient_codec, state_codec);
             scheme.slow_links =
                 slow_links.map(|(below_bytes_per_second, codec)| SlowLinks { below_bytes_per_second, codec });
-            scheme.optimizer = OptimizerSpec::SgdMomentum { momentum, nesterov: false, weight_decay: 0.0 };
+            (scheme.optimizer, scheme.schedule) = step;
             scheme.local_steps = local_steps.map(|(steps, optimizer)| LocalStepsSection {
                 steps,
                 optimizer,
@@ -110,11 +144,13 @@ fn received(described: &RunDescription) -> RunDescription {
     framing::decode(&bytes, run::MESSAGE_BYTES_MAX).unwrap()
 }
 
-/// A contribution of one micro-batch for each local step.
-fn train(run: &RunDescription) {
+/// A contribution of one micro-batch for each local step, in a run whose model has `n_parameters`; and the step of it.
+fn train(run: &RunDescription, layout: &ParameterLayout) {
+    let n_parameters = layout.n_parameters();
     let scheme = run.synchronous();
     let mut trainer = trainer(run, ComputeDevice::cpu()).unwrap();
     let parameters = trainer.layout().initial_parameters(run.model.seed);
+    assert_eq!(parameters.len(), n_parameters);
     trainer.load_parameters(&parameters).unwrap();
     let n_samples = scheme.micro_batch_size as usize;
     let images: Vec<u8> = (0..n_samples * 28 * 28).map(|at| (at * 31 % 251) as u8).collect();
@@ -124,13 +160,18 @@ fn train(run: &RunDescription) {
         block_on(trainer.accumulate_samples(&samples, draw)).unwrap();
     }
     let mean = block_on(trainer.take_mean_gradient()).unwrap().expect("a gradient");
-    assert_eq!(mean.values.len() as u64, run.n_parameters);
+    assert_eq!(mean.values.len(), n_parameters);
     for codec in [scheme.codec_of_link(None), scheme.codec_of_link(Some(1e12))] {
         let mut compressor = Compressor::new(codec, mean.values.len(), scheme.target_batch_size);
         let bytes = compressor.compress(mean.values.clone(), mean.n_samples, 0).unwrap();
         assert!(scheme.takes(compressor.encoding()), "{codec:?}");
         compressor.encoding().decode(&bytes, mean.values.len()).unwrap();
     }
+    let mut optimizer = Optimizer::new(OptimizerSpec::from(scheme.optimizer), layout).unwrap();
+    let learning_rate = ScheduleSpec::from(scheme.schedule).learning_rate(0);
+    let mut stepped = parameters;
+    optimizer.step(&mut stepped, &mean.values, learning_rate).unwrap();
+    assert!(stepped.iter().all(|value| value.is_finite()));
 }
 
 #[test]
@@ -143,18 +184,16 @@ fn both_sides_agree_and_what_is_accepted_trains_a_step() {
     });
     let agreed = runner.run(&config(), |config| {
         let here = config.validate();
-        let described = config.describe(manifest(), AccessDescription::open(PublicKey([1; 32])));
-        let there = described.and_then(|run| {
-            let run = received(&run);
-            description::validate(&run).map(|_| run)
-        });
+        let run = received(&config.describe(manifest(), AccessDescription::open(PublicKey([1; 32]))));
+        let there = description::validate(&run).map(|layout| (run, layout));
         match (here, there) {
-            (Ok(()), Ok(run)) => {
-                train(&run);
+            (Ok(()), Ok((run, layout))) => {
+                train(&run, &layout);
                 n_trained.set(n_trained.get() + 1);
             }
-            // Only the operator knows the optimizer.
-            (Err(error), Ok(_)) => prop_assert_eq!(error.key, "scheme.synchronous.optimizer", "{}", error),
+            (Err(error), Ok(_)) => {
+                prop_assert!(false, "the operator refuses what is accepted: {}", error);
+            }
             (Err(error), Err(refused)) => prop_assert_eq!(error.key, refused.key(), "{}", error),
             (Ok(()), Err(refused)) => {
                 prop_assert!(false, "the operator accepts what is refused: {}", refused);

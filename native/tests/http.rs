@@ -83,6 +83,7 @@ fn point((epoch, test_accuracy): (u64, Option<f32>)) -> HistoryPoint {
 fn run_status(epoch: u64) -> RunStatus {
     RunStatus {
         run: fixture::run(),
+        n_parameters: 2,
         addresses: vec!["/ip4/127.0.0.1/udp/4001/quic-v1/webtransport".into()],
         progress: progress(epoch),
         // The newest step is not evaluated yet.

@@ -43,7 +43,7 @@ fn run() -> RunDescription {
         purpose: "Two lines\n# of them".into(),
     };
     let model = ModelSpec { kind: ModelKind::Mlp { hidden: vec![200] }, seed: 1 };
-    RunDescription { identity, model, n_parameters: 29_402, ..run }
+    RunDescription { identity, model, ..run }
 }
 
 struct ModelsHarness {
@@ -121,6 +121,7 @@ fn status(run: &RunDescription) -> RunStatus {
         |epoch| HistoryPoint { epoch, n_samples_total: epoch * 1000, train_loss: None, test_accuracy: None };
     RunStatus {
         run: run.clone(),
+        n_parameters: 29_402,
         addresses: vec![],
         progress: RunProgress {
             epoch: 9,

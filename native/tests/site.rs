@@ -30,6 +30,7 @@ const PAGE: &[File] = &[
 fn status(id: &str) -> RunStatus {
     RunStatus {
         run: described(id),
+        n_parameters: 2,
         addresses: Vec::new(),
         progress: RunProgress {
             epoch: 3,

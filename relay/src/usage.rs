@@ -41,8 +41,8 @@ pub(crate) struct Usage {
 impl Usage {
     pub(crate) fn new(registry: &mut Registry) -> Arc<Self> {
         let registry = registry.sub_registry_with_prefix("barnraise_relay");
-        let carried = Family::<[(&'static str, &'static str); 1], Counter>::default();
-        let direction = |name| carried.get_or_create(&[("direction", name)]).clone();
+        let forwarded = Family::<[(&'static str, &'static str); 1], Counter>::default();
+        let direction = |name| forwarded.get_or_create(&[("direction", name)]).clone();
         let zero = |name: &'static str, values: &[&'static str]| {
             let family = ByLabel::default();
             values.iter().for_each(|value| drop(family.get_or_create(&[(name, *value)])));
@@ -63,7 +63,11 @@ impl Usage {
         registry.register("circuits_opened", "Circuits that began", usage.opened.clone());
         registry.register("circuits_ended", "Circuits that ended, by reason", usage.ended.clone());
         registry.register("circuits_refused", "Circuits that were asked for in vain", usage.refused.clone());
-        registry.register("carried_bytes", "Carried for others, with the words that open a circuit", carried);
+        registry.register(
+            "forwarded_bytes",
+            "Forwarded for others, with the messages that open a circuit",
+            forwarded,
+        );
         registry.register(
             "circuit_bytes",
             "Of each circuit that was asked of its destination, both ways together",

@@ -80,7 +80,7 @@ async fn bytes_and_seconds_of_a_circuit_are_counted() {
     assert_eq!(metric(&relay, "barnraise_relay_circuits"), 1.0);
     assert_eq!(metric(&relay, "barnraise_relay_circuits_opened_total"), 1.0);
     for direction in ["to_destination", "from_destination"] {
-        let name = format!("barnraise_relay_carried_bytes_total{{direction=\"{direction}\"}}");
+        let name = format!("barnraise_relay_forwarded_bytes_total{{direction=\"{direction}\"}}");
         let beyond = metric(&relay, &name) - BULK_BYTES as f64;
         assert!((0.0..OVERHEAD_BYTES).contains(&beyond), "{direction}: {beyond} more than was sent");
     }

@@ -2,6 +2,7 @@
 //! without the driver that keeps to it.
 
 use anyhow::{Context, Result};
+use barnraise_learning::ParameterLayout;
 use barnraise_protocol::access;
 use barnraise_protocol::contribute::{
     self, BackboneToContributor, ContributorToBackbone, DeviceKind, Join, Report,
@@ -48,6 +49,14 @@ pub struct DrainedSession {
 /// After [`HANG`].
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> Result<T> {
     tokio::time::timeout(HANG, future).await.with_context(|| format!("{what}: no answer"))
+}
+
+/// Length of the run's flat parameter vector.
+///
+/// # Errors
+/// A model that does not fit the data.
+pub fn n_parameters(run: &RunDescription) -> Result<u64> {
+    Ok(ParameterLayout::of_run(run)?.n_parameters() as u64)
 }
 
 impl TestClient {
@@ -127,7 +136,7 @@ impl TestClient {
         let mut partial = None;
         let fetch = state::fetch(
             &mut stream,
-            run.n_parameters,
+            n_parameters(run)?,
             run.synchronous().state_codec,
             &mut partial,
             |_, _| {},

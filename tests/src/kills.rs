@@ -27,7 +27,7 @@ use libp2p::identity::Keypair;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 
-use crate::client::{ContributeSession, TestClient};
+use crate::client::{ContributeSession, TestClient, n_parameters};
 use crate::process::{BackboneProcess, TestRun};
 
 /// By invitation, where a contribution weighs what it has. Checkpoints come often, and the journal is cut behind them.
@@ -366,7 +366,7 @@ impl KillTest {
     /// its work.
     async fn live(&mut self, backbone: BackboneProcess, life: Duration, test_run: &TestRun) -> Result<()> {
         let mut links = self.look(&backbone, test_run).await?;
-        let n_parameters = self.run.n_parameters;
+        let n_parameters = n_parameters(&self.run)?;
         let is_killed = AtomicBool::new(false);
         let contributors = self.contributors.iter_mut().zip(&mut links);
         let contributing = contributors.map(|(contributor, link)| async {
@@ -389,7 +389,7 @@ impl KillTest {
     /// Checks that nothing is lost, and that the run trains on.
     async fn look(&mut self, backbone: &BackboneProcess, test_run: &TestRun) -> Result<Vec<ContributorLink>> {
         let address = backbone.tcp()?;
-        let n_parameters = self.run.n_parameters;
+        let n_parameters = n_parameters(&self.run)?;
         let (code, run_id) = (&self.code, &self.run.identity.run_id);
         let connecting = self.contributors.iter().map(|it| it.connect(&address, code, run_id));
         let mut links = try_join_all(connecting).await?;
@@ -404,7 +404,7 @@ impl KillTest {
 
     /// Until the step that is open is made; then all of it and of those before is in the model, once.
     async fn train_on(&mut self, links: &mut [ContributorLink]) -> Result<()> {
-        let n_parameters = self.run.n_parameters;
+        let n_parameters = n_parameters(&self.run)?;
         let open = links[0].client.state(&self.run).await?.epoch;
         let n = links.len();
         for turn in 0.. {
@@ -437,7 +437,7 @@ impl KillTest {
 
     /// Compares the model with what is known of all steps before `epoch`.
     fn settle(&mut self, parameters: &[f32], epoch: u64) -> Result<()> {
-        let n_parameters = self.run.n_parameters;
+        let n_parameters = n_parameters(&self.run)?;
         for of in 0..self.contributors.len() {
             for offer in std::mem::take(&mut self.contributors[of].uncertain) {
                 let place = index(offer.contribution_id, n_parameters);

@@ -284,8 +284,8 @@ async fn accuracy(backbone: &BackboneProcess) -> Result<f32> {
 
 async fn tab(backbone: &BackboneProcess, name: &str, percent: u8) -> Result<Tab> {
     let tab = Tab::open(name, Graphics::NoAdapter, &format!("{}/?device=cpu", backbone.page())).await?;
-    let conduct = json!({ "version": 1, "duty": percent }).to_string();
-    tab.run("localStorage.setItem('barnraise.conduct', arguments[0])", vec![conduct.into()]).await?;
+    let settings = json!({ "version": 1, "duty": percent }).to_string();
+    tab.run("localStorage.setItem('barnraise.settings', arguments[0])", vec![settings.into()]).await?;
     tab.goto(&format!("{}/?autostart=1&device=cpu", backbone.page())).await?;
     Ok(tab)
 }

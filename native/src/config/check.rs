@@ -23,14 +23,12 @@ pub(super) fn mistakes(config: &RunConfig) -> Vec<Invalid> {
         license(config),
         config.synchronous().validate(),
         // Of data and model that do not fit each other the first check says more.
-        data(config)
-            .and_then(|()| super::description::validate(config))
-            .and_then(|()| config.synchronous().validate_momentum()),
+        data(config).and_then(|()| super::description::validate(config)),
         super::recomputation::validate(config),
         config.aggregators.validate(),
         storage(&config.storage),
         network(&config.network),
-        config.limits.validate(),
+        config.limits.validate(config.network.contributors_max),
         config.conversations.validate(),
         config.dht.validate(),
         config.contributions.validate(),
@@ -56,7 +54,7 @@ fn storage(storage: &StorageSection) -> Result<(), Invalid> {
 
 fn network(network: &NetworkSection) -> Result<(), Invalid> {
     Invalid::check("network.listen", !network.listen.is_empty(), "at least one address", "[]")?;
-    Invalid::check_range("network.http_connections", network.http_connections, 1..=1_000_000)?;
+    Invalid::check_range("network.http_connections", network.http_connections(), 1..=1_000_000)?;
     let timeout = Duration::from_secs(20)..=Duration::from_secs(3600);
     Invalid::check_duration("network.http_timeout", network.http_timeout, timeout)?;
     let per_minute = network.http_requests_per_address_and_minute;
@@ -250,7 +248,7 @@ mod tests {
             ("network.listen", |c| c.network.listen.clear()),
             ("network.operator_names", |c| c.network.operator_names = vec!["backbone:8082".into()]),
             ("evaluation.every_epochs", |c| c.evaluation.every_epochs = 0),
-            ("limits.connections", |c| c.limits.connections = 0),
+            ("limits.connections", |c| c.limits.connections = Some(0)),
             ("limits.block_duration", |c| c.limits.block_duration = Duration::ZERO),
             ("conversations.per_peer", |c| c.conversations.per_peer = 0),
             ("dht.records", |c| c.dht.records = 0),

@@ -358,7 +358,9 @@ mod tests {
     #[test]
     fn mistakes_are_reported_in_the_syntax_of_the_file() {
         let error = checked("[scheme.synchronous.schedule]\npeak = nan", &[]).unwrap_err();
-        assert!(error.contains("scheme.synchronous.schedule = { peak = nan, warmup_steps = 0"), "{error}");
+        let schedule =
+            "scheme.synchronous.schedule = { decay = { kind = \"constant\" }, peak = nan, warmup_steps = 0 }";
+        assert!(error.contains(schedule), "{error}");
         for (text, want) in [
             ("[scheme.synchronous]\nmicro_batch_size = -1", "a whole number from 0 to 4294967295"),
             ("[scheme.synchronous]\nmicro_batch_size = \"64\"", "a whole number from 0 to 4294967295"),

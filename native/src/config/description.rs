@@ -1,44 +1,33 @@
 //! The run as participants see it, made of a configuration.
 
-use barnraise_contributor::description::{self, DescriptionError};
-use barnraise_learning::{DataShape, ParameterLayout};
+use barnraise_contributor::description;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{AccessDescription, PublicKey};
 use barnraise_protocol::dataset::{Manifest, SampleKind, ShardEntry, TokenShape};
-use barnraise_protocol::run::{DataSpec, LocalSteps, RunDescription, RunIdentity, Scheme, Synchronous};
+use barnraise_protocol::run::{DataSpec, RunDescription, RunIdentity, Scheme, Synchronous};
 
 use super::{Invalid, RunConfig, as_written};
 use crate::data::fashion_mnist::{CLASS_NAMES, IMAGE_SHAPE};
 
 impl RunConfig {
-    /// The description of a run on the data of `manifest`; nothing but sizes is checked.
-    ///
-    /// # Errors
-    /// The model does not fit the data, or the local steps are impossible.
-    pub fn describe(
-        &self,
-        manifest: Manifest,
-        access: AccessDescription,
-    ) -> Result<RunDescription, DescriptionError> {
-        let (run, model) = (&self.run, self.model_spec());
-        let layout = ParameterLayout::of(&model, DataShape::of(&manifest.samples))?;
-        let local_steps = self.synchronous().local_steps.map(|section| section.describe()).transpose()?;
-        Ok(RunDescription {
+    /// The description of a run on the data of `manifest`; nothing is checked.
+    pub fn describe(&self, manifest: Manifest, access: AccessDescription) -> RunDescription {
+        let run = &self.run;
+        RunDescription {
             identity: RunIdentity {
                 run_id: run.id.clone(),
                 title: run.title.clone(),
                 purpose: run.purpose.clone(),
             },
-            model,
-            n_parameters: layout.n_parameters() as u64,
+            model: self.model_spec(),
             data: DataSpec { manifest, shuffle_buffer_samples: self.data.shuffle_buffer_samples },
-            scheme: Scheme::Synchronous(self.synchronous_of(local_steps, self.recomputation().is_some())),
+            scheme: Scheme::Synchronous(self.described_scheme(self.recomputation().is_some())),
             access,
-        })
+        }
     }
 
-    /// The scheme with `local_steps`, which are those of the configuration as far as they are valid.
-    pub(super) fn synchronous_of(&self, local_steps: Option<LocalSteps>, recomputed: bool) -> Synchronous {
+    /// The scheme of the description, in which contributions are recomputed or not.
+    pub(super) fn described_scheme(&self, recomputed: bool) -> Synchronous {
         let scheme = self.synchronous();
         Synchronous {
             target_batch_size: scheme.target_batch_size,
@@ -48,7 +37,9 @@ impl RunConfig {
             slow_links: scheme.slow_links,
             state_codec: scheme.state_codec,
             delayed_updates: scheme.delayed_updates,
-            local_steps,
+            optimizer: scheme.optimizer.into(),
+            schedule: scheme.schedule.into(),
+            local_steps: scheme.local_steps.map(|section| section.describe()),
             recomputed,
         }
     }
@@ -57,8 +48,7 @@ impl RunConfig {
 /// What every participant will check of the run, before there is any data.
 pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
     let access = AccessDescription::open(PublicKey([0; 32]));
-    let described = config.describe(manifest(config), access);
-    described.and_then(|run| description::validate(&run)).map(drop).map_err(|error| {
+    description::validate(&config.describe(manifest(config), access)).map(drop).map_err(|error| {
         let key = error.key();
         Invalid::new(key, error, written(config, key))
     })

@@ -40,9 +40,7 @@ impl RunConfig {
     }
 
     fn check_recomputable(&self) -> Result<(), NotRecomputable> {
-        // Invalid local steps are reported by their own check.
-        let local_steps = self.synchronous().local_steps.and_then(|section| section.describe().ok());
-        self.synchronous_of(local_steps, false).check_recomputable(&self.model.kind)
+        self.described_scheme(false).check_recomputable(&self.model.kind)
     }
 
     /// Whether other machines can reach the run.

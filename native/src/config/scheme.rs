@@ -117,14 +117,6 @@ impl Default for SynchronousSection {
 impl SynchronousSection {
     /// What participants are not told, and so do not check.
     pub(super) fn validate(&self) -> Result<(), Invalid> {
-        let optimizer = as_written(&self.optimizer);
-        let schedule = as_written(&self.schedule);
-        self.optimizer
-            .validate()
-            .map_err(|error| Invalid::new("scheme.synchronous.optimizer", error, optimizer))?;
-        self.schedule
-            .validate()
-            .map_err(|error| Invalid::new("scheme.synchronous.schedule", error, schedule))?;
         let codec = self.average_codec;
         let want = "\"f32\", \"f16\" or \"int8\"";
         Invalid::check("scheme.synchronous.average_codec", codec.carries_state(), want, as_written(&codec))?;
@@ -135,18 +127,5 @@ impl SynchronousSection {
         let good = norm > 0.0 && norm <= GRADIENT_NORM_MAX;
         let want = format!("above 0 and at most {GRADIENT_NORM_MAX:e}");
         Invalid::check("scheme.synchronous.gradient_norm_max", good, want, norm)
-    }
-
-    /// Contributors that apply the momentum take it from the optimizer, which they are not told.
-    pub(super) fn validate_momentum(&self) -> Result<(), Invalid> {
-        let (momentum, _) = self.gradient_codec.momentum();
-        let is_plain = matches!(self.optimizer, OptimizerSpec::SgdMomentum { momentum: 0.0, .. });
-        Invalid::check(
-            "scheme.synchronous.optimizer",
-            momentum == 0.0 || is_plain,
-            "{ kind = \"sgd-momentum\", momentum = 0.0 }, as contributors apply the momentum of gradient_codec: one of \
-             them has it",
-            as_written(&self.optimizer),
-        )
     }
 }

@@ -19,6 +19,7 @@ use barnraise_protocol::api::{LiveProgress, RunStatus};
 use barnraise_protocol::run::RunDescription;
 use barnraise_relay::dht::{Dht, DhtConfig};
 use barnraise_relay::server::operator_routes_with;
+use barnraise_relay::webtransport::WebTransportConfig;
 use barnraise_relay::{MetricsRegistry, Node, NodeConfig, Routing, warn_about_open_files};
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
@@ -346,7 +347,12 @@ fn rooms(config: &RunConfig, access: &Access) -> anyhow::Result<Option<Rooms>> {
 }
 
 async fn start_node(config: &RunConfig, keypair: Keypair) -> anyhow::Result<Node> {
-    warn_about_open_files(config.limits.connections);
+    let limits = config.node_limits();
+    warn_about_open_files(limits.connections);
+    let webtransport = WebTransportConfig {
+        max_pending_handshakes: limits.pending_handshakes,
+        ..WebTransportConfig::default()
+    };
     let folder = &config.storage.folder;
     let node = NodeConfig {
         listen: config.network.listen.clone(),
@@ -355,7 +361,8 @@ async fn start_node(config: &RunConfig, keypair: Keypair) -> anyhow::Result<Node
         relays: config.network.relays.clone(),
         upnp: config.network.upnp,
         trusted_proxies: config.network.trusted_proxies.clone(),
-        limits: config.limits.clone(),
+        limits,
+        webtransport,
         routing: Some(Routing::Server),
         ..NodeConfig::default()
     };

@@ -327,9 +327,9 @@ impl Platform for NativePlatform {
         }
     }
 
-    fn on_run(&self, run: &RunDescription) {
+    fn on_run(&self, run: &RunDescription, n_parameters: usize) {
         if let Some(reducing) = &self.reducing {
-            reducing.on_run(run);
+            reducing.on_run(run, n_parameters as u64);
         }
         if let Some(sharing) = &self.sharing {
             sharing.on_run(run);

@@ -128,9 +128,9 @@ impl Reducing {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Sets the run to average for.
-    pub(super) fn on_run(&self, run: &RunDescription) {
-        let run = ReducedRun { run_id: run.identity.run_id.clone(), n_parameters: run.n_parameters };
+    /// Sets the run to average for, whose model has `n_parameters`.
+    pub(super) fn on_run(&self, run: &RunDescription, n_parameters: u64) {
+        let run = ReducedRun { run_id: run.identity.run_id.clone(), n_parameters };
         self.shared.run.send_replace(Some(run));
     }
 

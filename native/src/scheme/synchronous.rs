@@ -139,7 +139,7 @@ impl SynchronousRun {
             host.access.gate.convict(known.peer, known.epoch);
         }
         let description = host.config.describe(host.shards.manifest().clone(), host.access.describe());
-        let description = Arc::new(description.context("the run cannot be described")?);
+        let description = Arc::new(description);
         barnraise_contributor::description::validate(&description).context("the run cannot be trained")?;
         let device = open_device(host.config.device.kind.into()).await?;
         let device =
@@ -341,6 +341,7 @@ async fn outputs(
     let (state, state_reader) = watch::channel(learner.publish(learner.epoch()).await?);
     let status = RunStatus {
         run: description.clone(),
+        n_parameters: learner.n_parameters() as u64,
         addresses: here.addresses.iter().map(Multiaddr::to_string).collect(),
         progress: RunProgress {
             epoch: learner.epoch(),

@@ -289,6 +289,7 @@ pub(super) mod tests {
         let device = |device, n_contributors| DeviceCount { device, n_contributors };
         RunStatus {
             run: description(),
+            n_parameters: 2,
             addresses: vec![],
             progress: progress(20),
             history: (1..=20).map(point).collect(),

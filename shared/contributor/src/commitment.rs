@@ -95,15 +95,26 @@ impl CommitmentSigner {
         self.taken_with = self.parameters;
     }
 
+    /// Seed of the rounding of the gradient that was taken.
+    pub(crate) fn rounding_seed(&self) -> u64 {
+        let samples = commitment::encode_samples(&self.taken, &self.manifest);
+        commitment::rounding_seed(self.taken_parameters().0, Sha256Hash::of(&samples))
+    }
+
     /// Signs the commitment for the gradient that was taken; returns it with the encoded list of its samples.
     pub(crate) fn sign(&mut self, offer: &Offer) -> Result<(Commitment, Vec<u8>), CommitmentError> {
         let taken = std::mem::take(&mut self.taken);
         let samples = commitment::encode_samples(&taken, &self.manifest);
-        // Without parameters nothing was computed: the zero hash cannot match.
-        let parameters = self.taken_with.unwrap_or((Sha256Hash([0; 32]), 0));
+        let parameters = self.taken_parameters();
         let list = (taken.len() as u32, &*samples);
         let commitment = Commitment::sign(&self.key, self.run, offer, parameters, list)?;
         Ok((commitment, samples))
+    }
+
+    /// Hash and epoch of the parameters of the gradient that was taken.
+    fn taken_parameters(&self) -> (Sha256Hash, u64) {
+        // Without parameters nothing was computed: the zero hash cannot match.
+        self.taken_with.unwrap_or((Sha256Hash([0; 32]), 0))
     }
 
     /// Signs a late contribution for a later epoch, in which fewer of its samples count; `None` if none counts.

@@ -8,7 +8,7 @@ use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::gradient::{Offer, PreparedContribution};
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::Moment;
-use barnraise_swarm::compression::Compressor;
+use barnraise_swarm::compression::{Compressor, round_stochastically};
 use barnraise_swarm::contributor::LateWork;
 
 use crate::commitment::CommitmentSigner;
@@ -66,10 +66,10 @@ pub fn trainer(run: &RunDescription, device: ComputeDevice) -> Result<Trainer, M
     Ok(if run.synchronous().recomputed { trainer.stateless() } else { trainer })
 }
 
-/// The compressor of a run, which turns gradients into contributions.
-pub(crate) fn compressor(run: &RunDescription) -> Compressor {
-    let (n_values, scheme) = (run.n_parameters as usize, run.synchronous());
-    let mut compressor = Compressor::new(scheme.gradient_codec, n_values, scheme.target_batch_size);
+/// The compressor of a run whose model has `n_parameters`: it turns gradients into contributions.
+pub(crate) fn compressor(run: &RunDescription, n_parameters: usize) -> Compressor {
+    let scheme = run.synchronous();
+    let mut compressor = Compressor::new(scheme.gradient_codec, n_parameters, scheme.target_batch_size);
     // The residual of a slow link's codec is sent once the link is fast.
     if scheme.local_steps.is_some() || scheme.slow_links.is_some() {
         compressor.keep_always();
@@ -166,8 +166,8 @@ async fn take(trainer: &mut Trainer, want: u32) -> Result<MeanGradient, ComputeE
     Ok(mean)
 }
 
-/// Encodes a gradient with the contributor's residual (error feedback), and signs a commitment where the run requires
-/// one.
+/// Encodes a gradient with the contributor's residual (error feedback). Where the run requires a commitment, signs one, and
+/// rounds the gradient by it in place of a residual.
 pub(crate) fn prepare(
     compressor: &mut Compressor,
     signer: Option<&mut CommitmentSigner>,
@@ -175,8 +175,11 @@ pub(crate) fn prepare(
     epoch: u64,
     mean: MeanGradient,
 ) -> Result<PreparedContribution, ComputeError> {
-    let MeanGradient { values, n_samples, loss, .. } = mean;
+    let MeanGradient { mut values, n_samples, loss, .. } = mean;
     let n_values = values.len() as u64;
+    if let Some(signer) = &signer {
+        round_stochastically(&mut values, compressor.encoding(), signer.rounding_seed());
+    }
     let bytes = compressor.compress(values, n_samples, epoch)?;
     let (codec, transfer) = (compressor.encoding(), Transfer::of(&bytes));
     let offer = Offer { contribution_id, epoch, n_samples, loss, n_values, codec, transfer };

@@ -5,10 +5,14 @@
 //! untrusted backbone, before anything is allocated; the manifest was checked on receipt. What is accepted here can be
 //! trained.
 
-use barnraise_learning::{DataShape, LocalStepsError, ModelError, ParameterLayout, local};
+use barnraise_learning::{
+    LocalStepsError, ModelError, OptimizerError, OptimizerSpec, ParameterLayout, ScheduleError, ScheduleSpec,
+    local,
+};
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::run::{
-    GradientCodecError, IdentityError, NotRecomputable, RunDescription, SlowLinksError, Synchronous,
+    GradientCodecError, IdentityError, NotRecomputable, OptimizerDescription, RunDescription, SlowLinksError,
+    Synchronous,
 };
 
 /// Most samples in one forward and backward pass.
@@ -30,14 +34,6 @@ pub enum DescriptionError {
     /// The model is out of bounds or does not fit the data.
     #[error("{0}")]
     Model(#[from] ModelError),
-    /// The announced number of parameters is not the model's.
-    #[error("{got} parameters are announced, the model has {want}")]
-    Parameters {
-        /// Parameters of the model.
-        want: u64,
-        /// Parameters that the run announces.
-        got: u64,
-    },
     /// A pass without samples, or with too many.
     #[error("1 to {max} samples in a forward and backward pass of this model, not {got}")]
     MicroBatch {
@@ -60,6 +56,18 @@ pub enum DescriptionError {
     /// Invalid settings for slow links.
     #[error(transparent)]
     SlowLinks(#[from] SlowLinksError),
+    /// Impossible hyperparameters of the optimizer.
+    #[error(transparent)]
+    Optimizer(#[from] OptimizerError),
+    /// A momentum in the optimizer beside that of contributors.
+    #[error(
+        "{{ kind = \"sgd-momentum\", momentum = 0.0 }}, as contributors apply the momentum of gradient_codec: one of \
+        them has it"
+    )]
+    Momentum,
+    /// An impossible learning rate.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
     /// Invalid local steps.
     #[error(transparent)]
     LocalSteps(#[from] LocalStepsError),
@@ -112,11 +120,13 @@ impl DescriptionError {
             Self::Identity(IdentityError::Id) => "run.id",
             Self::Identity(IdentityError::Title) => "run.title",
             Self::Identity(IdentityError::Purpose) => "run.purpose",
-            Self::Model(_) | Self::Parameters { .. } => "model.kind",
+            Self::Model(_) => "model.kind",
             Self::MicroBatch { .. } => "scheme.synchronous.micro_batch_size",
             Self::TargetBatch { .. } => "scheme.synchronous.target_batch_size",
             Self::GradientCodec(_) => "scheme.synchronous.gradient_codec",
             Self::SlowLinks(_) => "scheme.synchronous.slow_links",
+            Self::Optimizer(_) | Self::Momentum => "scheme.synchronous.optimizer",
+            Self::Schedule(_) => "scheme.synchronous.schedule",
             Self::LocalSteps(_) | Self::Trajectory { .. } => "scheme.synchronous.local_steps",
             Self::Recomputed(_) => "scheme.synchronous.recomputation",
             Self::StateCodec(_) => "scheme.synchronous.state_codec",
@@ -132,11 +142,7 @@ impl DescriptionError {
 /// The first value that is wrong.
 pub fn validate(run: &RunDescription) -> Result<ParameterLayout, DescriptionError> {
     run.identity.validate()?;
-    let layout = ParameterLayout::of(&run.model, DataShape::of(&run.data.manifest.samples))?;
-    let want = layout.n_parameters() as u64;
-    if run.n_parameters != want {
-        return Err(DescriptionError::Parameters { want, got: run.n_parameters });
-    }
+    let layout = ParameterLayout::of_run(run)?;
     let scheme = run.synchronous();
     let micro_batch = scheme.micro_batch_size;
     let max = u32::try_from(layout.batch_samples_max()).unwrap_or(u32::MAX).min(MICRO_BATCH_SAMPLES_MAX);
@@ -171,6 +177,7 @@ fn validate_synchronous(scheme: &Synchronous) -> Result<(), DescriptionError> {
     if !scheme.state_codec.carries_state() {
         return Err(DescriptionError::StateCodec(scheme.state_codec));
     }
+    validate_optimizer(scheme)?;
     let Some(local_steps) = &scheme.local_steps else { return Ok(()) };
     local::check(local_steps)?;
     let contribution = (scheme.contribution_samples_max, "a contribution");
@@ -183,6 +190,18 @@ fn validate_synchronous(scheme: &Synchronous) -> Result<(), DescriptionError> {
     Ok(())
 }
 
+/// What aggregators make the step with.
+fn validate_optimizer(scheme: &Synchronous) -> Result<(), DescriptionError> {
+    OptimizerSpec::from(scheme.optimizer).validate()?;
+    ScheduleSpec::from(scheme.schedule).validate()?;
+    let (of_contributors, _) = scheme.gradient_codec.momentum();
+    let is_plain = matches!(scheme.optimizer, OptimizerDescription::SgdMomentum { momentum: 0.0, .. });
+    match of_contributors == 0.0 || is_plain {
+        true => Ok(()),
+        false => Err(DescriptionError::Momentum),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -190,7 +209,8 @@ mod tests {
     use barnraise_protocol::codec::{Density, Sparsity};
     use barnraise_protocol::dataset::{ImageShape, SampleKind, TokenShape};
     use barnraise_protocol::run::{
-        GradientCodec, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, ModelKind, TopK,
+        DecayDescription, GradientCodec, LocalSteps, ModelKind, OptimizerDescription, ScheduleDescription,
+        TopK,
     };
 
     use super::*;
@@ -202,7 +222,6 @@ mod tests {
         run.data.manifest.samples = SampleKind::Images { shape, class_names: vec!["a".into(), "b".into()] };
         run.data.shuffle_buffer_samples = 16;
         run.model.kind = ModelKind::Mlp { hidden: vec![3] };
-        run.n_parameters = (4 * 3 + 3) + (3 * 2 + 2);
         let scheme = run.synchronous_mut();
         (scheme.target_batch_size, scheme.micro_batch_size) = (64, 4);
         scheme.contribution_samples_max = 64;
@@ -217,9 +236,7 @@ mod tests {
 
     #[test]
     fn sizes_that_are_too_large_for_a_tab_are_named() {
-        assert_eq!(validate(&run()).unwrap().n_parameters(), 23);
-        let error = rejected(|run| run.n_parameters = 24);
-        assert_eq!(error, DescriptionError::Parameters { want: 23, got: 24 });
+        assert_eq!(validate(&run()).unwrap().n_parameters(), (4 * 3 + 3) + (3 * 2 + 2));
         for size in [0, MICRO_BATCH_SAMPLES_MAX + 1] {
             let error = rejected(|run| run.synchronous_mut().micro_batch_size = size);
             assert!(matches!(error, DescriptionError::MicroBatch { got, .. } if got == size));
@@ -246,8 +263,9 @@ mod tests {
             run.synchronous_mut().recomputed = true;
         });
         assert!(matches!(int4, DescriptionError::Recomputed(_)));
-        let schedule = InnerSchedule { peak: 0.1, warmup_epochs: 0, decay: InnerDecay::Constant };
-        let optimizer = InnerOptimizer::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+        let schedule = ScheduleDescription { peak: 0.1, warmup_epochs: 0, decay: DecayDescription::Constant };
+        let optimizer =
+            OptimizerDescription::SgdMomentum { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
         let steps = LocalSteps { steps: 16, optimizer, schedule };
         let mut described = run();
         described.synchronous_mut().local_steps = Some(steps);
@@ -255,8 +273,9 @@ mod tests {
         described.synchronous_mut().contribution_samples_max = 63;
         let error = validate(&described).unwrap_err();
         assert!(error.to_string().contains("1 to 15, which are a contribution of 63"), "{error}");
-        let diverging = InnerOptimizer::Sgd { momentum: 1.0, nesterov: false, weight_decay: 0.0 };
-        let lasting = InnerSchedule { peak: f32::INFINITY, ..schedule };
+        let diverging =
+            OptimizerDescription::SgdMomentum { momentum: 1.0, nesterov: false, weight_decay: 0.0 };
+        let lasting = ScheduleDescription { peak: f32::INFINITY, ..schedule };
         for bad in [
             LocalSteps { steps: 0, ..steps },
             LocalSteps { optimizer: diverging, ..steps },

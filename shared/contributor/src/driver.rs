@@ -149,6 +149,8 @@ struct BackboneConnection<P: Platform> {
 /// The run that is described, and everything that belongs to it.
 struct RunContext {
     description: Rc<RunDescription>,
+    /// Of its model.
+    n_parameters: usize,
     /// `None` while it is in use.
     trainer: Option<Trainer>,
     compressor: Compressor,

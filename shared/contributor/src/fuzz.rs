@@ -1,6 +1,7 @@
 //! Fuzzes the decoder of the cached model.
 
 use barnraise_fuzz::{fuzz, value};
+use barnraise_learning::ParameterLayout;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::framing;
 use barnraise_protocol::run::RunDescription;
@@ -10,7 +11,6 @@ use crate::model_cache;
 /// A valid header around any bytes: an attacker with access to the cache can change the hash as well.
 fn with_hash(description: &[u8], values: &[u8]) -> Option<Vec<u8>> {
     let run: RunDescription = framing::decode_payload(description).ok()?;
-    let run = RunDescription { n_parameters: values.len() as u64 / 4, ..run };
     let header = (run, 7_u64, Sha256Hash::of(b"state"), Sha256Hash::of(values));
     let mut bytes = framing::encode(&header, usize::MAX).ok()?;
     bytes.extend_from_slice(values);
@@ -25,7 +25,8 @@ fn kept_model() {
         let made = with_hash(description, values);
         for bytes in [bytes].into_iter().chain(made.as_deref()) {
             let Some((run, state)) = model_cache::decode(bytes) else { continue };
-            assert_eq!(state.parameters.len() as u64, run.n_parameters);
+            let layout = ParameterLayout::of_run(&run).unwrap();
+            assert_eq!(state.parameters.len(), layout.n_parameters());
             assert!(state.parameters.iter().all(|value| value.is_finite()));
             let again = model_cache::decode(&model_cache::encode(&run, &state).unwrap()).unwrap();
             assert_eq!(again.1, state);

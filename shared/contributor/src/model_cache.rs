@@ -41,8 +41,8 @@ pub fn decode(bytes: &[u8]) -> Option<(RunDescription, EpochParameters)> {
     let (payload, values) = bytes[HEADER_BYTES..].split_at_checked(n_bytes)?;
     let (run, epoch, sha256, of_values): (RunDescription, u64, Sha256Hash, Sha256Hash) =
         framing::decode_payload(payload).ok()?;
-    crate::description::validate(&run).ok()?;
-    let is_whole = usize::try_from(run.n_parameters).ok()?.checked_mul(VALUE_BYTES)? == values.len();
+    let layout = crate::description::validate(&run).ok()?;
+    let is_whole = layout.n_parameters().checked_mul(VALUE_BYTES)? == values.len();
     if !is_whole || Sha256Hash::of(values) != of_values {
         return None;
     }
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn golden_bytes() {
         let model = ModelSpec { kind: ModelKind::Mlp { hidden: vec![] }, seed: 1 };
-        let run = RunDescription { model, n_parameters: 2, ..fixture::run() };
+        let run = RunDescription { model, ..fixture::run() };
         let sha256 = Sha256Hash([5; 32]);
         let state = EpochParameters { epoch: 300, parameters: vec![1.0, -2.0], sha256 };
         let bytes = encode(&run, &state).unwrap();
@@ -74,10 +74,10 @@ mod tests {
     }
 
     const GOLDEN: &str = "\
-    01c9000000017201740170010001020164000101010101610101010707070707070707070707070707070707070707070707\
-    07070707070707070701010707070707070707070707070707070707070707070707070707070707070707e8070080084080\
-    20010000000000000101010101010101010101010101010101010101010101010101010101010101ac020505050505050505\
-    050505050505050505050505050505050505050505050505ee4ac73c2bd27756ab82780f27c73a7bc4d3f0bb6acb37e008bc\
-    27eccd7e588b0000803f000000c0\
+    01d8000000017201740170010001016400010101010161010101070707070707070707070707070707070707070707070707\
+    070707070707070701010707070707070707070707070707070707070707070707070707070707070707e807008008408020\
+    0100000000000000000000000000cdcccc3d0000000000010101010101010101010101010101010101010101010101010101\
+    0101010101ac020505050505050505050505050505050505050505050505050505050505050505ee4ac73c2bd27756ab8278\
+    0f27c73a7bc4d3f0bb6acb37e008bc27eccd7e588b0000803f000000c0\
     ";
 }

@@ -125,9 +125,9 @@ pub trait Platform {
         std::future::ready(None)
     }
 
-    /// The run is known: its cached shards may be served to other contributors.
-    fn on_run(&self, run: &RunDescription) {
-        let _ = run;
+    /// The run is known, and that its model has `n_parameters`: its cached shards may be served to other contributors.
+    fn on_run(&self, run: &RunDescription, n_parameters: usize) {
+        let _ = (run, n_parameters);
     }
 
     /// Most bytes of cached shards.

@@ -11,7 +11,9 @@ use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::contribute::{DeviceKind, Report};
 use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::gradient::{ContributionRefusal, Offer};
-use barnraise_protocol::run::{InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, ModelKind, ModelSpec};
+use barnraise_protocol::run::{
+    DecayDescription, LocalSteps, ModelKind, ModelSpec, OptimizerDescription, ScheduleDescription,
+};
 use barnraise_swarm::AddressGroup;
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::collection::{CollectionAction, CollectionConfig, CollectionRound};
@@ -181,8 +183,9 @@ impl RobustTraining {
     fn of_local_steps(attack: GradientAttack, aggregation: Aggregation) -> Self {
         let run = Self::new(attack, aggregation, f32::MAX);
         let spec = ModelSpec { kind: ModelKind::Mlp { hidden: vec![32] }, seed: 5 };
-        let optimizer = InnerOptimizer::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
-        let schedule = InnerSchedule { peak: 0.1, warmup_epochs: 0, decay: InnerDecay::Constant };
+        let optimizer =
+            OptimizerDescription::SgdMomentum { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
+        let schedule = ScheduleDescription { peak: 0.1, warmup_epochs: 0, decay: DecayDescription::Constant };
         let steps = LocalSteps { steps: 4, optimizer, schedule };
         let outer = OptimizerSpec::SgdMomentum { momentum: 0.6, nesterov: true, weight_decay: 0.0 };
         let optimizer = Optimizer::new(outer, run.trainer.layout()).unwrap();

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use barnraise_contributor::{
     COMMANDS_MAX, Config, ContributorCommand, ContributorEvent, Credentials, Platform, contribute, trainer,
 };
-use barnraise_learning::{ComputeDevice, ModelError, Precision};
+use barnraise_learning::{ComputeDevice, ModelError, ParameterLayout, Precision};
 use barnraise_protocol::access::{AccessDescription, AccessMode};
 use barnraise_protocol::bulk::CHUNK_BYTES;
 use barnraise_protocol::codec::Density;
@@ -20,7 +20,8 @@ use barnraise_protocol::error::{NewerThanRun, OlderThanRun};
 use barnraise_protocol::evidence::Evidence;
 use barnraise_protocol::gradient::Accepted;
 use barnraise_protocol::run::{
-    self, GradientCodec, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, SlowLinks, TopK,
+    self, DecayDescription, GradientCodec, LocalSteps, ModelKind, OptimizerDescription, ScheduleDescription,
+    SlowLinks, TopK,
 };
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state;
@@ -123,7 +124,7 @@ fn play_on<T>(
 #[test]
 fn a_run_of_a_newer_version_is_left_with_the_reason() {
     let backbone = InMemoryBackbone::new(3, 64);
-    backbone.speaks.set("/barnraise/run/8");
+    backbone.speaks.set("/barnraise/run/9");
     let platform = TestPlatform::new(&backbone);
     let (reason, given) = play(&backbone, &platform, async |mut script| {
         script.send(ContributorCommand::Start);
@@ -135,8 +136,8 @@ fn a_run_of_a_newer_version_is_left_with_the_reason() {
         reason.clone()
     });
     let Interruption::OlderThanRun(OlderThanRun { ours, theirs }) = &reason else { panic!("{reason:?}") };
-    assert_eq!((&ours[..], &theirs[..]), (run::PROTOCOL, "/barnraise/run/8"));
-    for part in ["older than the run", run::PROTOCOL, "/barnraise/run/8", "reload"] {
+    assert_eq!((&ours[..], &theirs[..]), (run::PROTOCOL, "/barnraise/run/9"));
+    for part in ["older than the run", run::PROTOCOL, "/barnraise/run/9", "reload"] {
         assert!(reason.to_string().contains(part), "{part} is missing in: {reason}");
     }
     assert_eq!(given.n_samples_computed, 0);
@@ -431,9 +432,9 @@ fn a_contributor_that_was_woken_finds_its_backbone_at_once() {
 }
 
 #[test]
-fn a_run_with_a_wrong_number_of_parameters_is_not_joined() {
+fn a_run_whose_model_is_too_large_to_hold_is_not_joined() {
     let backbone = InMemoryBackbone::new(1, 64);
-    backbone.description.borrow_mut().n_parameters += 1;
+    backbone.description.borrow_mut().model.kind = ModelKind::Mlp { hidden: vec![u32::MAX] };
     let platform = TestPlatform::new(&backbone);
     play(&backbone, &platform, async |mut script| {
         script.send(ContributorCommand::Start);
@@ -541,8 +542,8 @@ fn with_delayed_updates_batches_are_computed_while_a_gradient_is_on_its_way() {
 
 /// Three local steps per contribution.
 fn local_steps() -> Option<LocalSteps> {
-    let schedule = InnerSchedule { peak: 0.001, warmup_epochs: 2, decay: InnerDecay::Constant };
-    let optimizer = InnerOptimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
+    let schedule = ScheduleDescription { peak: 0.001, warmup_epochs: 2, decay: DecayDescription::Constant };
+    let optimizer = OptimizerDescription::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
     Some(LocalSteps { steps: 3, optimizer, schedule })
 }
 
@@ -572,8 +573,8 @@ fn a_trajectory_that_diverges_is_refused_before_it_is_sent() {
     let backbone = InMemoryBackbone::new(3, 64);
     let diverging = LocalSteps {
         steps: 4,
-        optimizer: InnerOptimizer::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 },
-        schedule: InnerSchedule { peak: 1e37, warmup_epochs: 0, decay: InnerDecay::Constant },
+        optimizer: OptimizerDescription::SgdMomentum { momentum: 0.0, nesterov: false, weight_decay: 0.0 },
+        schedule: ScheduleDescription { peak: 1e37, warmup_epochs: 0, decay: DecayDescription::Constant },
     };
     backbone.description.borrow_mut().synchronous_mut().local_steps = Some(diverging);
     let platform = TestPlatform::new(&backbone);
@@ -605,8 +606,9 @@ fn an_epoch_that_ends_early_takes_nothing_from_a_contributor_that_keeps_late_gra
 
 /// Recomputes a contribution from its commitment.
 fn recomputed(evidence: &Evidence) -> Difference {
-    let claim = evidence.verify().unwrap();
     let run = &evidence.header.run;
+    let n_parameters = ParameterLayout::of_run(run).unwrap().n_parameters();
+    let claim = evidence.verify(n_parameters).unwrap();
     let mut trainer = trainer(run, ComputeDevice::cpu()).unwrap();
     trainer.load_parameters(&claim.parameters).unwrap();
     trainer.on_epoch(evidence.header.commitment.parameters_epoch);
@@ -617,7 +619,8 @@ fn recomputed(evidence: &Evidence) -> Difference {
         futures::executor::block_on(trainer.accumulate_samples(&batch, epoch)).unwrap();
     }
     let mean = futures::executor::block_on(trainer.take_mean_gradient()).unwrap().unwrap();
-    Difference::between(&claim.gradient, &mean.values, evidence.header.offer.codec, 1e-4).unwrap()
+    let encoding = (evidence.header.offer.codec, evidence.header.commitment.rounding_seed());
+    Difference::between(&claim.gradient, &mean.values, encoding, 1e-4).unwrap()
 }
 
 #[test]
@@ -634,7 +637,7 @@ fn mixed_precision_is_refused_where_contributions_are_recomputed() {
 
 #[test]
 fn contributions_match_their_commitments() {
-    let optimizer = InnerOptimizer::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.0 };
+    let optimizer = OptimizerDescription::SgdMomentum { momentum: 0.9, nesterov: true, weight_decay: 0.0 };
     let with_momentum = local_steps().map(|steps| LocalSteps { optimizer, ..steps });
     for (is_delayed, codec, local_steps) in [
         (false, GradientCodec::F32, None),
@@ -694,7 +697,8 @@ fn late_local_steps_are_offered_by_themselves_where_they_are_recomputed() {
     {
         let mut description = backbone.description.borrow_mut();
         description.synchronous_mut().recomputed = true;
-        let optimizer = InnerOptimizer::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.0 };
+        let optimizer =
+            OptimizerDescription::SgdMomentum { momentum: 0.9, nesterov: true, weight_decay: 0.0 };
         description.synchronous_mut().local_steps =
             local_steps().map(|steps| LocalSteps { optimizer, ..steps });
     }

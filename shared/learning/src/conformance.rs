@@ -7,7 +7,9 @@ pub use barnraise_protocol::check::CheckOutcome;
 use barnraise_protocol::dataset::{
     ImageShape, LabelledImages, SPECIAL_TOKENS, Samples, TokenSequences, TokenShape,
 };
-use barnraise_protocol::run::{InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, ModelKind, ModelSpec};
+use barnraise_protocol::run::{
+    DecayDescription, LocalSteps, ModelKind, ModelSpec, OptimizerDescription, ScheduleDescription,
+};
 
 use crate::data_shape::DataShape;
 use crate::device::ComputeDevice;
@@ -78,8 +80,8 @@ pub async fn run(device: &ComputeDevice) -> Result<Vec<CheckOutcome>, ModelError
 async fn local_steps(trainer: Trainer, spec: &ModelSpec, samples: &Samples) -> Result<Vec<f32>, ModelError> {
     let steps = LocalSteps {
         steps: 3,
-        optimizer: InnerOptimizer::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.0 },
-        schedule: InnerSchedule { peak: 0.02, warmup_epochs: 0, decay: InnerDecay::Constant },
+        optimizer: OptimizerDescription::SgdMomentum { momentum: 0.9, nesterov: true, weight_decay: 0.0 },
+        schedule: ScheduleDescription { peak: 0.02, warmup_epochs: 0, decay: DecayDescription::Constant },
     };
     let mut trainer = trainer.with_local_steps(spec, &steps)?;
     let (head, tail) = (part(samples, 0..CUT), part(samples, CUT..N_SAMPLES));

@@ -9,7 +9,7 @@ mod albert;
 mod swav;
 
 use barnraise_protocol::dataset::ImageShape;
-use barnraise_protocol::run::{ModelKind, ModelSpec};
+use barnraise_protocol::run::{ModelKind, ModelSpec, RunDescription};
 
 pub(crate) use self::albert::AlbertSizes;
 pub(crate) use self::swav::SwavSizes;
@@ -37,6 +37,15 @@ const LENET_MAPS: [usize; 2] = [6, 16];
 const LENET_HIDDEN: [usize; 2] = [120, 84];
 
 impl ParameterLayout {
+    /// The layout of a run's model on its data. Its length is that of the flat parameter vector and of each gradient,
+    /// which a description does not state.
+    ///
+    /// # Errors
+    /// A model that is too large, too deep, or does not fit the data. Nothing of its size is allocated.
+    pub fn of_run(run: &RunDescription) -> Result<Self, ModelError> {
+        Self::of(&run.model, DataShape::of(&run.data.manifest.samples))
+    }
+
     /// The layout of `spec` on samples of such sizes.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 //! Pure functions of the step; only the aggregator evaluates them, so their last bit may differ
 //! between platforms without harm.
 
+use barnraise_protocol::run::{DecayDescription, ScheduleDescription};
 use serde::{Deserialize, Serialize};
 
 /// Learning rate as a function of the optimizer step.
@@ -122,6 +123,31 @@ impl ScheduleSpec {
             }
         };
         rate as f32
+    }
+}
+
+/// An optimizer step is an epoch of the run.
+impl From<ScheduleSpec> for ScheduleDescription {
+    fn from(spec: ScheduleSpec) -> Self {
+        let decay = match spec.decay {
+            Decay::Constant => DecayDescription::Constant,
+            Decay::Cosine { steps, floor } => DecayDescription::Cosine { epochs: steps, floor },
+            Decay::Linear { steps, floor } => DecayDescription::Linear { epochs: steps, floor },
+            Decay::Step { every, factor } => DecayDescription::Step { every, factor },
+        };
+        Self { peak: spec.peak, warmup_epochs: spec.warmup_steps, decay }
+    }
+}
+
+impl From<ScheduleDescription> for ScheduleSpec {
+    fn from(described: ScheduleDescription) -> Self {
+        let decay = match described.decay {
+            DecayDescription::Constant => Decay::Constant,
+            DecayDescription::Cosine { epochs, floor } => Decay::Cosine { steps: epochs, floor },
+            DecayDescription::Linear { epochs, floor } => Decay::Linear { steps: epochs, floor },
+            DecayDescription::Step { every, factor } => Decay::Step { every, factor },
+        };
+        Self { peak: described.peak, warmup_steps: described.warmup_epochs, decay }
     }
 }
 

@@ -6,7 +6,6 @@ use futures::executor::block_on;
 
 use super::*;
 use crate::conformance::deviation;
-use crate::local;
 use crate::optimizer::{Optimizer, OptimizerSpec};
 use crate::schedule::ScheduleSpec;
 
@@ -220,7 +219,8 @@ fn a_thread_pool_may_run_a_trainer() {
 }
 
 fn described(steps: u32, optimizer: OptimizerSpec, rate: f32) -> run::LocalSteps {
-    local::describe(steps, optimizer, ScheduleSpec::constant(rate)).unwrap()
+    let schedule = ScheduleSpec::constant(rate).into();
+    run::LocalSteps { steps, optimizer: optimizer.into(), schedule }
 }
 
 fn step(parameters: &mut [f32], gradient: &[f32], spec: OptimizerSpec, rate: f32, layout: &ParameterLayout) {

@@ -18,6 +18,8 @@ use crate::run::RunDescription;
 pub struct RunStatus {
     /// The run's description, as in the [`crate::run`] conversation.
     pub run: RunDescription,
+    /// Length of the flat parameter vector. It follows from the run, but the page has no models to derive it from.
+    pub n_parameters: u64,
     /// Multiaddresses of the backbone, peer id included, in the order to try.
     pub addresses: Vec<String>,
     /// Progress of the run now.

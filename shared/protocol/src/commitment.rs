@@ -94,7 +94,19 @@ pub fn run_hash(run: &RunDescription) -> Result<Sha256Hash, postcard::Error> {
     Ok(Sha256Hash::of(&postcard::to_allocvec(run)?))
 }
 
+/// Seed of the rounding of a gradient of these parameters and samples, by their hashes. It follows from the commitment, so
+/// that a recomputed gradient is rounded in the same way, and stays where a late contribution is offered again.
+pub fn rounding_seed(parameters: Sha256Hash, samples: Sha256Hash) -> u64 {
+    let hash = Sha256Hash::of(&[parameters.0, samples.0].concat());
+    hash.0.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
 impl Commitment {
+    /// Seed of the rounding of its gradient ([`rounding_seed`]).
+    pub fn rounding_seed(&self) -> u64 {
+        rounding_seed(self.parameters, self.samples)
+    }
+
     /// Signs that `offer` to the run with the hash `run` is of these parameters (hash, epoch) and samples (number,
     /// list encoded by [`encode_samples`]).
     ///

@@ -26,7 +26,7 @@ use crate::run::{self, NotRecomputable, RunDescription};
 use crate::serving;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/evidence/4";
+pub const PROTOCOL: &str = "/barnraise/evidence/5";
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024;
 /// Most entries in a list.
@@ -169,17 +169,18 @@ impl Evidence {
         Ok(Self { header, samples, gradient, parameters })
     }
 
-    /// Verifies that the contributor signed all of it, and decodes its values.
+    /// Verifies that the contributor signed all of it, and decodes its values. The model of the header's run has
+    /// `n_parameters`.
     ///
     /// # Errors
     /// The first thing that is wrong.
-    pub fn verify(&self) -> Result<EvidenceContents, EvidenceError> {
+    pub fn verify(&self, n_parameters: usize) -> Result<EvidenceContents, EvidenceError> {
         let EvidenceHeader { peer, run, offer, commitment } = &self.header;
         run.data.manifest.validate()?;
         run.check_recomputable()?;
         let is_of_run = run.synchronous().recomputed
             && run.synchronous().takes(offer.codec)
-            && offer.n_values == run.n_parameters
+            && offer.n_values == n_parameters as u64
             && run.synchronous().state_codec.carries_state()
             && (1..=run.synchronous().contribution_samples_max).contains(&offer.n_samples);
         if !is_of_run {
@@ -195,11 +196,10 @@ impl Evidence {
         if Sha256Hash::of(&self.parameters) != commitment.parameters {
             return Err(EvidenceError::Hash("state"));
         }
-        let n_values = run.n_parameters as usize;
         let samples = commitment.samples(&self.samples, &run.data.manifest)?;
-        let gradient = offer.codec.decode(&self.gradient, n_values);
+        let gradient = offer.codec.decode(&self.gradient, n_parameters);
         let gradient = gradient.map_err(|error| EvidenceError::Codec("gradient", error))?;
-        let parameters = run.synchronous().state_codec.decode(&self.parameters, n_values);
+        let parameters = run.synchronous().state_codec.decode(&self.parameters, n_parameters);
         let parameters = parameters.map_err(|error| EvidenceError::Codec("state", error))?;
         Ok(EvidenceContents { samples, gradient, parameters })
     }

@@ -319,8 +319,9 @@ fn evidence() {
             assert_eq!((&again.samples, &again.gradient), (&evidence.samples, &evidence.gradient));
             assert_eq!(again.parameters, evidence.parameters);
             assert_eq!(again.encode().unwrap(), evidence.encode().unwrap());
-            if let Ok(claim) = evidence.verify() {
-                assert_eq!(claim.gradient.len() as u64, evidence.header.run.n_parameters);
+            let n_parameters = evidence.header.offer.n_values as usize;
+            if let Ok(claim) = evidence.verify(n_parameters) {
+                assert_eq!(claim.gradient.len(), n_parameters);
                 assert_eq!(claim.gradient.len(), claim.parameters.len());
             }
         }

@@ -8,6 +8,7 @@ mod gradient_codec;
 mod identity;
 mod local_steps;
 mod model;
+mod optimizer;
 mod slow_links;
 mod synchronous;
 
@@ -22,8 +23,9 @@ use crate::refusal::Refusal;
 pub use self::data::DataSpec;
 pub use self::gradient_codec::{GradientCodec, GradientCodecError, TopK};
 pub use self::identity::{IdentityError, RunIdentity};
-pub use self::local_steps::{InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps};
+pub use self::local_steps::LocalSteps;
 pub use self::model::{ModelKind, ModelSpec};
+pub use self::optimizer::{DecayDescription, OptimizerDescription, ScheduleDescription};
 pub use self::slow_links::{SlowLinks, SlowLinksError};
 pub use self::synchronous::{NotRecomputable, RECOMPUTED_STEPS_MAX, Synchronous};
 
@@ -31,10 +33,10 @@ pub use self::synchronous::{NotRecomputable, RECOMPUTED_STEPS_MAX, Synchronous};
 ///
 /// Its version stands for all conversations of a contributor: it is raised with each of them. So a contributor with
 /// another version of any of them learns of it here, before it computes anything (`tests/versions.rs`).
-pub const PROTOCOL: &str = "/barnraise/run/7";
+pub const PROTOCOL: &str = "/barnraise/run/8";
 
 /// Protocol names of older contributors, the newest last.
-pub const OLDER_PROTOCOLS: [&str; 1] = ["/barnraise/run/6"];
+pub const OLDER_PROTOCOLS: [&str; 2] = ["/barnraise/run/6", "/barnraise/run/7"];
 
 /// Longest protocol name in [`BackboneToContributor::Newer`], in bytes.
 const SPOKEN_BYTES_MAX: usize = 64;
@@ -68,6 +70,9 @@ pub enum BackboneToContributor {
 
 /// A run as a participant sees it: four values by which runs differ, and which run it is.
 ///
+/// What follows from them is not in it: the length of the flat parameter vector is that of `model` on `data`
+/// (`barnraise_learning::ParameterLayout::of_run`).
+///
 /// `barnraise_contributor::description::validate` says whether they fit each other, for operator and participant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunDescription {
@@ -75,8 +80,6 @@ pub struct RunDescription {
     pub identity: RunIdentity,
     /// What is computed.
     pub model: ModelSpec,
-    /// Number of values in the flat parameter vector and in each gradient: that of `model` on `data`.
-    pub n_parameters: u64,
     /// What is learned from.
     pub data: DataSpec,
     /// How the parameters that several peers hold are kept in step.

@@ -21,8 +21,8 @@ use barnraise_protocol::matchmaking;
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
 use barnraise_protocol::reduce;
 use barnraise_protocol::run::{
-    self, DataSpec, GradientCodec, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, ModelKind,
-    ModelSpec, RunDescription, RunIdentity, Scheme, SlowLinks, Synchronous, TopK,
+    self, DataSpec, DecayDescription, GradientCodec, LocalSteps, ModelKind, ModelSpec, OptimizerDescription,
+    RunDescription, RunIdentity, ScheduleDescription, Scheme, SlowLinks, Synchronous, TopK,
 };
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};
@@ -73,7 +73,6 @@ fn description() -> RunDescription {
     RunDescription {
         identity: RunIdentity { run_id: "r".into(), title: "t".into(), purpose: "p".into() },
         model: ModelSpec { kind: ModelKind::Mlp { hidden: vec![300] }, seed: 1 },
-        n_parameters: 10,
         data: DataSpec {
             manifest: Manifest {
                 name: "d".into(),
@@ -91,6 +90,10 @@ fn description() -> RunDescription {
     }
 }
 
+/// Plain SGD at the rate 1.
+const OPTIMIZER: &str = "00000000000000000000";
+const SCHEDULE: &str = "0000803f0000";
+
 fn synchronous() -> Synchronous {
     Synchronous {
         target_batch_size: 1024,
@@ -100,6 +103,8 @@ fn synchronous() -> Synchronous {
         slow_links: None,
         state_codec: TensorCodec::F32,
         delayed_updates: false,
+        optimizer: OptimizerDescription::plain_sgd(),
+        schedule: ScheduleDescription::constant(1.0),
         local_steps: None,
         recomputed: false,
     }
@@ -113,34 +118,46 @@ fn run_messages() {
     check(&run::BackboneToContributor::Newer { speaks: "/x".into() }, max, "02022f78");
     let (key, entry) = ("cd".repeat(32), format!("0528{}", hash_hex()));
     let data = format!("0164001c1c0101016101{entry}{entry}d00f");
-    let golden = format!("00017201740170 0101ac0201 0a {data} 0080084080400100000000 00 00{key}");
+    let golden =
+        format!("00017201740170 0101ac0201 {data} 00800840804001000000 {OPTIMIZER} {SCHEDULE} 0000 00{key}");
     let golden = golden.replace(' ', "");
     check(&run::BackboneToContributor::Description(Box::new(description())), max, &golden);
 }
 
 #[test]
 fn choices_within_synchronous_training() {
-    check(&Scheme::Synchronous(synchronous()), 256, "0080084080400100000000 00".replace(' ', "").as_str());
+    let plain = format!("00800840804001000000{OPTIMIZER}{SCHEDULE}0000");
+    check(&Scheme::Synchronous(synchronous()), 256, &plain);
     let slow_links = Some(SlowLinks { below_bytes_per_second: 300, codec: GradientCodec::Int8 });
     check(
         &Synchronous { slow_links, ..synchronous() },
         256,
-        "8008408040 01 01ac0202 00000000".replace(' ', "").as_str(),
+        &format!("80084080400101ac02020000{OPTIMIZER}{SCHEDULE}0000"),
     );
-    let sgd = InnerOptimizer::Sgd { momentum: 0.5, nesterov: true, weight_decay: 0.0 };
-    let adam = InnerOptimizer::Adam { beta1: 0.5, beta2: 0.25, epsilon: 1.0, weight_decay: 2.0 };
-    let cosine = InnerDecay::Cosine { epochs: 300, floor: 0.5 };
+    let sgd = OptimizerDescription::SgdMomentum { momentum: 0.5, nesterov: true, weight_decay: 0.0 };
+    let adam = OptimizerDescription::Adam { beta1: 0.5, beta2: 0.25, epsilon: 1.0, weight_decay: 2.0 };
+    let cosine = DecayDescription::Cosine { epochs: 300, floor: 0.5 };
     for (optimizer, decay, hex) in [
-        (sgd, InnerDecay::Constant, "000000003f01000000000000803f0300"),
+        (sgd, DecayDescription::Constant, "000000003f01000000000000803f0300"),
         (adam, cosine, "010000003f0000803e0000803f000000400000803f0301ac020000003f"),
-        (sgd, InnerDecay::Linear { epochs: 1, floor: 0.0 }, "000000003f01000000000000803f03020100000000"),
-        (sgd, InnerDecay::Step { every: 2, factor: 0.5 }, "000000003f01000000000000803f0303020000003f"),
+        (
+            sgd,
+            DecayDescription::Linear { epochs: 1, floor: 0.0 },
+            "000000003f01000000000000803f03020100000000",
+        ),
+        (sgd, DecayDescription::Step { every: 2, factor: 0.5 }, "000000003f01000000000000803f0303020000003f"),
     ] {
-        let schedule = InnerSchedule { peak: 1.0, warmup_epochs: 3, decay };
+        let schedule = ScheduleDescription { peak: 1.0, warmup_epochs: 3, decay };
         let local_steps = Some(LocalSteps { steps: 16, optimizer, schedule });
-        let golden = format!("8008408040010000000110{hex}00");
+        let golden = format!("800840804001000000{OPTIMIZER}{SCHEDULE}0110{hex}00");
         check(&Synchronous { local_steps, ..synchronous() }, 256, &golden);
+        let golden = format!("800840804001000000{}0000", &hex);
+        check(&Synchronous { optimizer, schedule, ..synchronous() }, 256, &golden);
     }
+    let lamb = OptimizerDescription::Lamb { beta1: 0.5, beta2: 0.25, epsilon: 1.0, weight_decay: 2.0 };
+    check(&lamb, 64, "020000003f0000803e0000803f00000040");
+    let lars = OptimizerDescription::Lars { momentum: 0.5, trust_coefficient: 0.25, weight_decay: 2.0 };
+    check(&lars, 64, "030000003f0000803e00000040");
 }
 
 #[test]
@@ -397,7 +414,7 @@ fn decode_everything(bytes: &[u8]) {
     let _ = framing::decode::<gradient::BackboneToContributor>(bytes, gradient::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<evidence::EvidenceRequest>(bytes, evidence::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<evidence::EvidenceResponse>(bytes, evidence::MESSAGE_BYTES_MAX);
-    let _ = evidence::Evidence::decode(bytes).map(|evidence| evidence.verify());
+    let _ = evidence::Evidence::decode(bytes).map(|evidence| evidence.verify(1000));
     let _ = framing::decode::<Pull>(bytes, 64);
 }
 

@@ -5,9 +5,9 @@ mod fixture;
 
 use barnraise_protocol::codec::{Density, Sparsity};
 use barnraise_protocol::run::{
-    GradientCodec, GradientCodecError, IdentityError, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps,
-    ModelKind, ModelSpec, NotRecomputable, RECOMPUTED_STEPS_MAX, RunDescription, SlowLinks, SlowLinksError,
-    Synchronous, TopK,
+    DecayDescription, GradientCodec, GradientCodecError, IdentityError, LocalSteps, ModelKind, ModelSpec,
+    NotRecomputable, OptimizerDescription, RECOMPUTED_STEPS_MAX, RunDescription, ScheduleDescription,
+    SlowLinks, SlowLinksError, Synchronous, TopK,
 };
 use barnraise_protocol::{TensorCodec, gradient};
 
@@ -110,9 +110,9 @@ fn a_gradient_travels_as_its_link_allows() {
 
 #[test]
 fn few_local_steps_without_adam_are_recomputed() {
-    let sgd = InnerOptimizer::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
-    let adam = InnerOptimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
-    let schedule = InnerSchedule { peak: 0.1, warmup_epochs: 0, decay: InnerDecay::Constant };
+    let sgd = OptimizerDescription::SgdMomentum { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+    let adam = OptimizerDescription::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
+    let schedule = ScheduleDescription { peak: 0.1, warmup_epochs: 0, decay: DecayDescription::Constant };
     let of = |steps, optimizer| {
         let local_steps = Some(LocalSteps { steps, optimizer, schedule });
         let scheme = Synchronous { gradient_codec: GradientCodec::Int8, local_steps, ..synchronous() };
@@ -151,8 +151,8 @@ fn a_queue_and_local_steps_make_a_batch_one_whole() {
     assert_eq!(alone(swav(1)), Err(NotRecomputable::Queue));
     let run = fixture::run();
     assert!(run.is_cuttable());
-    let sgd = InnerOptimizer::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
-    let schedule = InnerSchedule { peak: 0.1, warmup_epochs: 0, decay: InnerDecay::Constant };
+    let sgd = OptimizerDescription::SgdMomentum { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+    let schedule = ScheduleDescription { peak: 0.1, warmup_epochs: 0, decay: DecayDescription::Constant };
     let steps = LocalSteps { steps: 2, optimizer: sgd, schedule };
     let mut stepping = run.clone();
     stepping.synchronous_mut().local_steps = Some(steps);

@@ -12,7 +12,7 @@ use tokio_util::compat::TokioAsyncReadCompatExt;
 /// The conversations of a contributor by the version of `run` that stands for them. When you raise one of these, raise
 /// that of `run` too, add the previous name to `OLDER_PROTOCOLS`, and add a line here. A peer of the previous build then
 /// learns at once that it is too old, instead of computing contributions that are refused.
-const SPOKEN: [(&str, [&str; 6]); 2] = [
+const SPOKEN: [(&str, [&str; 6]); 3] = [
     (
         "/barnraise/run/6",
         [
@@ -30,6 +30,17 @@ const SPOKEN: [(&str, [&str; 6]); 2] = [
             "/barnraise/access/1",
             "/barnraise/contribute/4",
             "/barnraise/evidence/4",
+            "/barnraise/gradient/6",
+            "/barnraise/shard/2",
+            "/barnraise/state/2",
+        ],
+    ),
+    (
+        "/barnraise/run/8",
+        [
+            "/barnraise/access/1",
+            "/barnraise/contribute/4",
+            "/barnraise/evidence/5",
             "/barnraise/gradient/6",
             "/barnraise/shard/2",
             "/barnraise/state/2",
@@ -64,7 +75,7 @@ fn the_version_of_matchmaking_stands_for_all_conversations_of_backbones() {
     assert_eq!((matchmaking::PROTOCOL, now), AMONG_BACKBONES, "raise `matchmaking` with any of these");
 }
 
-/// Recorded frames of the previous versions: gradient/4, evidence/2, contribute/3, state/1, average/2, model/1,
+/// Recorded frames of the previous versions: run/7, gradient/4, evidence/2, contribute/3, state/1, average/2, model/1,
 /// reduce/1, matchmaking/3 and matchmaking/4. They have other protocol names, so they are not read. If they were, none would decode as another message.
 #[test]
 fn messages_of_the_previous_version_never_decode_as_others() {
@@ -88,6 +99,12 @@ fn messages_of_the_previous_version_never_decode_as_others() {
             framing::decode::<gradient::ContributorToBackbone>(frame, MAX).is_ok()
         });
     }
+    let (key, entry) = ("cd".repeat(32), format!("0528{}", "ab".repeat(32)));
+    let data = format!("0164001c1c0101016101{entry}{entry}d00f");
+    let description = format!("000172017401700101ac02010a{data}00800840804001000000000000{key}");
+    unread("a description", &description, |frame| {
+        framing::decode::<run::BackboneToContributor>(frame, MAX).is_ok()
+    });
     unread("the request for a commitment", "03", |frame| {
         framing::decode::<gradient::BackboneToContributor>(frame, MAX).is_ok()
     });
@@ -131,17 +148,17 @@ async fn a_peer_of_the_last_version_learns_that_the_run_went_on() {
     };
     let (told, answer) = futures::join!(run::answer_older_version(&mut a), asking);
     told.unwrap();
-    assert_eq!(answer, [&[1, 18, 0, 0, 0, 2, 16][..], b"/barnraise/run/7"].concat());
+    assert_eq!(answer, [&[1, 18, 0, 0, 0, 2, 16][..], b"/barnraise/run/8"].concat());
 }
 
 /// The bytes with which a backbone of the version after this one will answer a peer of this one.
 #[tokio::test]
 async fn a_peer_of_this_version_understands_that_the_run_went_on() {
-    let frame = [&[1, 18, 0, 0, 0, 2, 16][..], b"/barnraise/run/8"].concat();
-    let newer = BackboneToContributor::Newer { speaks: "/barnraise/run/8".into() };
+    let frame = [&[1, 18, 0, 0, 0, 2, 16][..], b"/barnraise/run/9"].concat();
+    let newer = BackboneToContributor::Newer { speaks: "/barnraise/run/9".into() };
     assert_eq!(framing::encode(&newer, run::MESSAGE_BYTES_MAX).unwrap(), frame);
     for (answer, named) in [
-        (newer, "/barnraise/run/8"),
+        (newer, "/barnraise/run/9"),
         (BackboneToContributor::Newer { speaks: "<b>".repeat(1000) }, "another one"),
     ] {
         let (a, b) = tokio::io::duplex(8192);

@@ -13,6 +13,8 @@ mod typical;
 
 use barnraise_protocol::TensorCodec;
 
+use crate::compression::round_stochastically;
+
 pub use ledger::{ContributionName, EPOCHS_MAX, Ledger, RepeatError, SampleClaim, values_hash};
 pub use persistent::{PersistentRecomputation, VerifiedKey};
 pub use queue::{FairQueue, PER_GROUP_MAX};
@@ -35,13 +37,21 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Distance between `claimed`, as decoded from `codec`, and `recomputed`, both `[n_parameters]` and finite.
+    /// Distance between `claimed`, as decoded from `codec`, and `recomputed`, both `[n_parameters]` and finite. Values were
+    /// rounded by the seed of the contribution's commitment.
     ///
     /// `tolerance` is the difference allowed between devices, relative to the gradient's norm. `None` where nothing can
     /// be decided: the gradient's norm is zero, or the codec cannot encode it.
-    pub fn between(claimed: &[f32], recomputed: &[f32], codec: TensorCodec, tolerance: f32) -> Option<Self> {
+    pub fn between(
+        claimed: &[f32],
+        recomputed: &[f32],
+        (codec, rounding_seed): (TensorCodec, u64),
+        tolerance: f32,
+    ) -> Option<Self> {
         let length = norm(recomputed.iter().copied());
-        let sent = codec.encode(recomputed).ok()?;
+        let mut rounded = recomputed.to_vec();
+        round_stochastically(&mut rounded, codec, rounding_seed);
+        let sent = codec.encode(&rounded).ok()?;
         let sent = codec.decode(&sent, recomputed.len()).ok()?;
         let lost = norm(sent.iter().zip(recomputed).map(|(sent, whole)| sent - whole));
         let distance = norm(claimed.iter().zip(recomputed).map(|(claimed, own)| claimed - own));
@@ -67,6 +77,8 @@ mod tests {
     use super::*;
     use crate::random::SplitMix64;
 
+    const SEED: u64 = 3;
+
     fn gradient(seed: u64) -> Vec<f32> {
         let mut random = SplitMix64::new(seed);
         let mut next = || (random.below(2000) as f32 - 1000.0) / 1000.0;
@@ -74,16 +86,21 @@ mod tests {
     }
 
     fn distance(claimed: &[f32], codec: TensorCodec) -> Difference {
-        Difference::between(claimed, &gradient(1), codec, 0.02).unwrap()
+        Difference::between(claimed, &gradient(1), (codec, SEED), 0.02).unwrap()
     }
 
     #[test]
     fn a_gradient_in_any_codec_is_itself() {
         for codec in [TensorCodec::F32, TensorCodec::F16, TensorCodec::Int8] {
             let other_device: Vec<f32> = gradient(1).iter().map(|value| value * 1.0001 + 1e-5).collect();
-            let sent = codec.decode(&codec.encode(&other_device).unwrap(), 500).unwrap();
-            let difference = distance(&sent, codec);
-            assert!(!difference.is_wrong(), "{codec:?}: {difference:?}");
+            let mut rounded = other_device.clone();
+            round_stochastically(&mut rounded, codec, SEED);
+            // A peer may round to the nearest level, too.
+            for values in [rounded, other_device] {
+                let sent = codec.decode(&codec.encode(&values).unwrap(), 500).unwrap();
+                let difference = distance(&sent, codec);
+                assert!(!difference.is_wrong(), "{codec:?}: {difference:?}");
+            }
         }
     }
 
@@ -110,17 +127,17 @@ mod tests {
         let own = gradient(1);
         let larger: Vec<f32> = own.iter().map(|value| value * 1024.0).collect();
         for codec in [TensorCodec::F32, TensorCodec::Int8] {
-            let difference = Difference::between(&own, &own, codec, 0.02).unwrap();
-            let of_larger = Difference::between(&larger, &larger, codec, 0.02).unwrap();
+            let difference = Difference::between(&own, &own, (codec, SEED), 0.02).unwrap();
+            let of_larger = Difference::between(&larger, &larger, (codec, SEED), 0.02).unwrap();
             assert!((difference.allowed - of_larger.allowed).abs() < 1e-6, "{difference:?} {of_larger:?}");
         }
-        assert_eq!(Difference::between(&own, &own, TensorCodec::F32, 0.02).unwrap().allowed, 0.02);
+        assert_eq!(Difference::between(&own, &own, (TensorCodec::F32, SEED), 0.02).unwrap().allowed, 0.02);
         assert!(!Difference { distance: 0.02, allowed: 0.02 }.is_wrong());
     }
 
     #[test]
     fn of_no_gradient_nothing_is_said() {
-        assert_eq!(Difference::between(&[1.0, 0.0], &[0.0, 0.0], TensorCodec::F32, 0.02), None);
-        assert_eq!(Difference::between(&[1.0], &[1.0, 2.0], TensorCodec::F32, 0.02), None);
+        assert_eq!(Difference::between(&[1.0, 0.0], &[0.0, 0.0], (TensorCodec::F32, SEED), 0.02), None);
+        assert_eq!(Difference::between(&[1.0], &[1.0, 2.0], (TensorCodec::F32, SEED), 0.02), None);
     }
 }

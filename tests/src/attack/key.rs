@@ -14,7 +14,7 @@ use libp2p::identity::Keypair;
 
 use super::AttackContext;
 use super::gradient_worker::ComputedGradient;
-use crate::client::{DrainedSession, TestClient};
+use crate::client::{DrainedSession, TestClient, n_parameters};
 
 /// What a convicted peer reads.
 const CONVICTED: &str = "is not the gradient of the samples that it named";
@@ -92,7 +92,7 @@ impl AttackKey {
             epoch: state.epoch,
             n_samples,
             loss: 1.0,
-            n_values: run.n_parameters,
+            n_values: n_parameters(run)?,
             codec: run.synchronous().gradient_codec.encoding(),
             transfer: Transfer::of(&bytes),
         };

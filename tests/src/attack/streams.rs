@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use super::key::AttackKey;
 use super::offers::any_samples;
+use crate::client::n_parameters;
 use crate::source_proxy::connect_from;
 
 /// Bytes of a trickling contribution, and how often so many come: twice the least that a stream has to move.
@@ -35,7 +36,7 @@ pub(super) async fn trickle(key: &mut AttackKey) -> Result<()> {
         let state = key.shared.state().await?;
         let samples = any_samples(key, &mut random, key.n_samples_max());
         session.report(state.epoch, samples.len() as u32).await?;
-        let values = vec![1e-3 + 1e-6 * key.number as f32; key.shared.run.n_parameters as usize];
+        let values = vec![1e-3 + 1e-6 * key.number as f32; n_parameters(&key.shared.run)? as usize];
         let signer = key.keypair.clone();
         let prepared = key.prepare(&state, &samples, &values, &signer)?;
         let mut stream = key.client.open(gradient::PROTOCOL).await?;
@@ -73,7 +74,7 @@ async fn cheat_once(key: &mut AttackKey) -> Result<()> {
     let mut random = SplitMix64::new(key.number as u64);
     let state = key.shared.state().await?;
     let samples = any_samples(key, &mut random, key.shared.run.synchronous().micro_batch_size);
-    let values = vec![1e-3 + 1e-6 * key.number as f32; key.shared.run.n_parameters as usize];
+    let values = vec![1e-3 + 1e-6 * key.number as f32; n_parameters(&key.shared.run)? as usize];
     key.offer(&state, &samples, &values).await.map(drop)
 }
 
@@ -99,6 +100,7 @@ pub(super) async fn read_slowly(key: &mut AttackKey) -> Result<()> {
     if key.number == 0 && !key.shared.counters.is_convicted(key.client.peer_id()) {
         let _ = cheat_once(key).await;
     }
+    let n_values = n_parameters(&key.shared.run)?;
     let mut reading = JoinSet::new();
     for number in (0..STREAMS).cycle() {
         let shared = std::sync::Arc::clone(&key.shared);
@@ -106,8 +108,8 @@ pub(super) async fn read_slowly(key: &mut AttackKey) -> Result<()> {
             let mut stream = key.client.open(state::PROTOCOL).await?;
             reading.spawn(async move {
                 shared.counters.act();
-                let (n, codec) = (shared.run.n_parameters, shared.run.synchronous().state_codec);
-                let _ = state::fetch(&mut stream, n, codec, &mut None, |_, _| {}).await;
+                let codec = shared.run.synchronous().state_codec;
+                let _ = state::fetch(&mut stream, n_values, codec, &mut None, |_, _| {}).await;
             });
         } else {
             let mut stream = key.client.open(evidence::PROTOCOL).await?;
@@ -142,7 +144,7 @@ pub(super) async fn pretend(key: &mut AttackKey) -> Result<()> {
         let _ = key.client.ask(&Ask::Claim).await?;
         let state = key.shared.state().await?;
         let samples = any_samples(key, &mut random, key.shared.run.synchronous().micro_batch_size);
-        let values = vec![1e-3; key.shared.run.n_parameters as usize];
+        let values = vec![1e-3; n_parameters(&key.shared.run)? as usize];
         let prepared = key.prepare(&state, &samples, &values, &somebody_else)?;
         let answer = key.client.offer_prepared(&prepared).await?;
         anyhow::ensure!(answer.is_err(), "it was taken for somebody else");

@@ -27,7 +27,7 @@ const SENSES: &str = r"
 const PHONES_NAME: &str = "Mozilla/5.0 (Linux; Android 15; K) AppleWebKit/537.36 (KHTML, like Gecko) \
     Chrome/150.0.0.0 Mobile Safari/537.36";
 /// Why it pauses; nothing while it does not.
-const REASON: &str = "element('conduct').dataset.reason";
+const REASON: &str = "element('limits').dataset.reason";
 
 /// A tab with senses that the test decides about, on a computer.
 async fn sensing(backbone: &BackboneProcess, name: &str) -> Result<Tab> {
@@ -77,7 +77,7 @@ async fn until_more(tab: &Tab) -> Result<()> {
 
 /// Takes pictures, and makes sure that nobody has to scroll sideways.
 async fn pictures(tab: &Tab, name: &str) -> Result<()> {
-    for (viewport, wider) in tab.pictures(&format!("conduct-{name}")).await? {
+    for (viewport, wider) in tab.pictures(&format!("limits-{name}")).await? {
         ensure!(wider == 0, "{name}: {wider} px wider than a {} of {} px", viewport.name, viewport.width);
     }
     Ok(())
@@ -88,11 +88,11 @@ async fn a_phone_waits_for_its_charger_and_goes_on_by_itself() -> Result<()> {
     let _turn = turn().await;
     let mut test_run = test_run(QUICK)?;
     let backbone = test_run.backbone().await?;
-    let tab = phone(&backbone, "conduct-phone").await?;
+    let tab = phone(&backbone, "limits-phone").await?;
     tab.until("doing() === 'idle'", SOON).await?;
-    let summary = tab.text("conduct-summary").await?;
+    let summary = tab.text("limits-summary").await?;
     ensure!(summary.contains("50 % of the time, while charging, 250 MB a day"), "{summary}");
-    ensure!(tab.read("element('conduct').dataset.gentle").await? == "true");
+    ensure!(tab.read("element('limits').dataset.gentle").await? == "true");
     tab.click("#toggle").await?;
     until_paused(&tab, "not-charging", "It goes on by itself when it is.").await?;
     // What computes is named once there is a worker.
@@ -120,7 +120,7 @@ async fn mobile_data_hours_and_presence_are_respected() -> Result<()> {
     let _turn = turn().await;
     let mut test_run = test_run(QUICK)?;
     let backbone = test_run.backbone().await?;
-    let tab = sensing(&backbone, "conduct-senses").await?;
+    let tab = sensing(&backbone, "limits-senses").await?;
     tab.until("doing() === 'idle'", SOON).await?;
     tab.read("void (battery.charging = true, battery.dispatchEvent(new Event('chargingchange')))").await?;
     tab.click("#toggle").await?;
@@ -129,7 +129,7 @@ async fn mobile_data_hours_and_presence_are_respected() -> Result<()> {
     until_paused(&tab, "metered", "this is mobile data").await?;
     tab.read("void (link.saveData = true, link.dispatchEvent(new Event('change')))").await?;
     until_paused(&tab, "saves-data", "saves data").await?;
-    tab.click("#conduct-summary").await?;
+    tab.click("#limits-summary").await?;
     tab.click("#on-metered").await?;
     until_more(&tab).await?;
 
@@ -164,11 +164,11 @@ async fn the_data_of_a_day_is_counted_over_reloads() -> Result<()> {
     let mut test_run = test_run(QUICK)?;
     let backbone = test_run.backbone().await?;
     let tab =
-        Tab::open("conduct-cap", Graphics::NoAdapter, &format!("{}/?device=cpu", backbone.page())).await?;
+        Tab::open("limits-cap", Graphics::NoAdapter, &format!("{}/?device=cpu", backbone.page())).await?;
     tab.until("doing() === 'idle'", SOON).await?;
     // Of fifty megabytes, most are used up already.
     let kept = format!(
-        "void (localStorage.setItem('barnraise.conduct', JSON.stringify({{ version: 1, cap_mb: 50, duty: 'x' }})), \
+        "void (localStorage.setItem('barnraise.settings', JSON.stringify({{ version: 1, cap_mb: 50, duty: 'x' }})), \
          localStorage.setItem('barnraise.usage', \
          JSON.stringify({{ day: {TODAY}, bytes: 45e6, is_waived: false }})))"
     );
@@ -194,7 +194,7 @@ async fn a_throttle_slows_the_tab_down_and_is_remembered() -> Result<()> {
     let _turn = turn().await;
     let mut test_run = test_run(SLOW)?;
     let backbone = test_run.backbone().await?;
-    let tab = contributor(&backbone, "conduct-throttle", Graphics::NoAdapter, "device=cpu").await?;
+    let tab = contributor(&backbone, "limits-throttle", Graphics::NoAdapter, "device=cpu").await?;
     tab.until("doing() === 'training' && value('speed') > 0", LONG).await?;
     let full = tab.number("speed").await?;
     let set = "void (element('throttle').value = 20, element('throttle').dispatchEvent(new Event('input')))";
@@ -204,8 +204,8 @@ async fn a_throttle_slows_the_tab_down_and_is_remembered() -> Result<()> {
     tab.until(&format!("value('speed') > 0 && value('speed') < {}", 0.5 * full), LONG).await?;
     tab.reload().await?;
     tab.until("text('throttle-text') === '20 %' && element('throttle').value === '20'", SOON).await?;
-    tab.click("#conduct-summary").await?;
-    tab.click("#conduct-defaults").await?;
+    tab.click("#limits-summary").await?;
+    tab.click("#limits-defaults").await?;
     tab.until("text('throttle-text') === '100 %'", SOON).await.map(drop)
 }
 
@@ -214,7 +214,7 @@ async fn a_visitor_pauses_goes_on_and_finishes() -> Result<()> {
     let _turn = turn().await;
     let mut test_run = test_run(SLOW)?;
     let backbone = test_run.backbone().await?;
-    let tab = contributor(&backbone, "conduct-pause", Graphics::NoAdapter, "device=cpu").await?;
+    let tab = contributor(&backbone, "limits-pause", Graphics::NoAdapter, "device=cpu").await?;
     tab.until("Number(element('batch').getAttribute('value')) >= 500", SOON).await?;
     ensure!(tab.text("toggle").await? == "Finish this batch and stop");
     tab.click("#pause").await?;
@@ -272,13 +272,13 @@ async fn a_device_that_slows_down_as_a_hot_one_does_rests_and_goes_on() -> Resul
     let _turn = turn().await;
     let mut test_run = test_run(QUICK)?;
     let backbone = test_run.backbone().await?;
-    let tab = Tab::open("conduct-heat", Graphics::NoAdapter, "about:blank").await?;
+    let tab = Tab::open("limits-heat", Graphics::NoAdapter, "about:blank").await?;
     tab.cdp("Page.addScriptToEvaluateOnNewDocument", json!({ "source": HEAT })).await?;
     tab.goto(&format!("{}/?device=cpu", backbone.page())).await?;
     tab.until("doing() === 'idle'", SOON).await?;
-    tab.click("#conduct-summary").await?;
+    tab.click("#limits-summary").await?;
     tab.click("#heeds-heat").await?;
-    tab.until("element('conduct').dataset.gentle === 'true'", SOON).await?;
+    tab.until("element('limits').dataset.gentle === 'true'", SOON).await?;
     tab.click("#toggle").await?;
     // More than are looked at together.
     until_passes(&tab, 20).await?;

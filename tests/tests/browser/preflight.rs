@@ -50,7 +50,8 @@ async fn pictures(tab: &Tab, name: &str) -> Result<()> {
 
 /// The mark of a transport's line.
 async fn way(tab: &Tab, way: &str) -> Result<String> {
-    let mark = format!("document.querySelector('#preflight-ways [data-way={way}]').dataset.state");
+    let mark =
+        format!("document.querySelector('#preflight-transports [data-transport={way}]').dataset.state");
     Ok(tab.read(&mark).await?.as_str().unwrap_or_default().to_owned())
 }
 
@@ -68,7 +69,7 @@ async fn a_visitor_learns_what_works_before_anything_large_is_fetched() -> Resul
     ensure!(summary.starts_with("This browser can take part"), "{summary}");
     ensure!(summary.contains("WebTransport works"), "{summary}");
     for each in ["WebTransport", "WebRTC", "WebSocket"] {
-        ensure!(way(&tab, each).await? == "works", "{each}: {}", tab.text("preflight-ways").await?);
+        ensure!(way(&tab, each).await? == "works", "{each}: {}", tab.text("preflight-transports").await?);
     }
     let graphics = tab.text("preflight-graphics").await?;
     ensure!(graphics.contains("in software") && graphics.contains("Buffers up to"), "{graphics}");
@@ -80,7 +81,7 @@ async fn a_visitor_learns_what_works_before_anything_large_is_fetched() -> Resul
     pictures(&tab, "good").await?;
     // What was found out is where the tab begins.
     tab.click("#toggle").await?;
-    tab.until("element('connection').dataset.way === 'WebTransport'", SOON).await?;
+    tab.until("element('connection').dataset.transport === 'WebTransport'", SOON).await?;
     Ok(())
 }
 
@@ -114,7 +115,7 @@ async fn where_udp_is_dropped_the_visitor_reads_which_way_is_left() -> Result<()
     let tab = looked_at(&backbone, "preflight-no-udp", Graphics::NoAdapter).await?;
     let summary = tab.text("preflight-summary").await?;
     ensure!(summary.contains("WebSocket works, WebTransport does not"), "{summary}");
-    let ways = tab.text("preflight-ways").await?;
+    let ways = tab.text("preflight-transports").await?;
     // Chromium may give up before the page does, and has words of its own for it.
     let reasons = ["nothing answered.", "Opening handshake failed."];
     let is_told = |reason| ways.contains(&format!("WebTransport does not work: {reason}"));
@@ -125,7 +126,7 @@ async fn where_udp_is_dropped_the_visitor_reads_which_way_is_left() -> Result<()
     pictures(&tab, "no-udp").await?;
     // The tab does not wait for what was seen not to work.
     tab.click("#toggle").await?;
-    tab.until("element('connection').dataset.way === 'WebSocket'", SOON).await?;
+    tab.until("element('connection').dataset.transport === 'WebSocket'", SOON).await?;
     tab.until("text('connection') === 'Connected by WebSocket.'", SOON).await?;
     drop(silent);
     Ok(())

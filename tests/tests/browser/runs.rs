@@ -119,7 +119,7 @@ fn called(id: &str, title: &str) -> String {
 
 #[tokio::test]
 async fn one_browser_computes_for_one_run_at_a_time_and_its_visitor_chooses() -> Result<()> {
-    const WAITS: &str = "doing() === 'paused' && element('conduct').dataset.reason === 'elsewhere'";
+    const WAITS: &str = "doing() === 'paused' && element('limits').dataset.reason === 'elsewhere'";
     let _turn = turn().await;
     let mut looks = Looks::begin().await?;
     let mut test_run = test_run(&called("quick", "The quick one"))?;

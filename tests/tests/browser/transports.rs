@@ -74,14 +74,14 @@ async fn trains_by(way: &str, silent: &[Multiaddr], works: &str) -> Result<(Tab,
     let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, &format!("way-{way}"), Graphics::NoAdapter, "device=cpu").await?;
     tab.until("value('accepted') >= 3", SOON).await?;
-    ensure!(tab.read(&format!("element('connection').dataset.way === '{way}'")).await? == true);
+    ensure!(tab.read(&format!("element('connection').dataset.transport === '{way}'")).await? == true);
     Ok((tab, test_run, backbone))
 }
 
 /// A reload begins with the transport that worked.
 async fn remembers(way: &str, tab: &Tab) -> Result<()> {
     tab.read("void location.reload()").await?;
-    let again = format!("element('connection')?.dataset.way === '{way}' && value('accepted') >= 1");
+    let again = format!("element('connection')?.dataset.transport === '{way}' && value('accepted') >= 1");
     tab.until(&again, SOON).await?;
     let given = stop(tab).await?;
     ensure!(given > 0, "nothing was given after the reload");

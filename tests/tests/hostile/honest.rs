@@ -8,7 +8,7 @@ use barnraise_protocol::access::ContributorToBackbone as Ask;
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::gradient::{ContributionRefusal, Offer};
 use barnraise_protocol::run::RunDescription;
-use barnraise_tests::client::TestClient;
+use barnraise_tests::client::{TestClient, n_parameters};
 use barnraise_tests::process::HANG;
 use libp2p::Multiaddr;
 use tokio::sync::watch;
@@ -83,13 +83,13 @@ impl HonestContributor {
         let mut session = client.join(&run.identity.run_id, &format!("honest {number}")).await.unwrap();
         // It listens for as long as it is spoken to.
         tokio::spawn(async move { while session.receive().await.is_ok() {} });
-        let gradient = vec![0; run.n_parameters as usize * 4];
+        let gradient = vec![0; n_parameters(&run).unwrap() as usize * 4];
         let offer = Offer {
             contribution_id: 0,
             epoch: client.state(&run).await.unwrap().epoch,
             n_samples: SAMPLES_OF_OFFER,
             loss: 1.0,
-            n_values: run.n_parameters,
+            n_values: n_parameters(&run).unwrap(),
             codec: TensorCodec::F32,
             transfer: Transfer::of(&gradient),
         };

@@ -11,7 +11,7 @@ use barnraise_protocol::gradient::{ContributionRefusal, Offer};
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
 use barnraise_protocol::{TensorCodec, framing};
-use barnraise_tests::client::TestClient;
+use barnraise_tests::client::{TestClient, n_parameters};
 use barnraise_tests::process::{BackboneProcess, TestRun};
 use barnraise_tests::provider::{self, Provider};
 use barnraise_tests::visitor::Visitor;
@@ -43,9 +43,9 @@ async fn conversations(client: &TestClient, run: &RunDescription) -> Vec<(&'stat
         BackboneToContributor::Refused(refusal) => Err(refusal.to_string()),
         _ => Ok(()),
     };
-    let bytes = vec![0; run.n_parameters as usize * 4];
+    let bytes = vec![0; n_parameters(run).unwrap() as usize * 4];
     let (contribution_id, n_samples, loss, codec) = (1, 1, 1.0, TensorCodec::F32);
-    let (n_values, transfer) = (run.n_parameters, Transfer::of(&bytes));
+    let (n_values, transfer) = (n_parameters(run).unwrap(), Transfer::of(&bytes));
     let offer = Offer { contribution_id, epoch: 0, n_samples, loss, n_values, codec, transfer };
     let gradient = match client.offer(&offer, &bytes).await.unwrap() {
         Err(ContributionRefusal::NoAccess(refusal)) => Err(refusal.to_string()),

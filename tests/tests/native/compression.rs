@@ -1,7 +1,7 @@
 //! A run whose gradients are sparse, one where slow links have a codec of their own, and a contributor that is too old.
 
 use barnraise_protocol::{ConversationError, TensorCodec, run};
-use barnraise_tests::client::TestClient;
+use barnraise_tests::client::{TestClient, n_parameters};
 use barnraise_tests::process::TestRun;
 
 use super::SMALL;
@@ -55,7 +55,7 @@ async fn a_link_that_turns_out_to_be_fast_carries_whole_gradients() {
     let given = joined.end().await.unwrap();
     assert!(given.status.success(), "{given:?}");
     assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
-    let n_bytes = |codec: TensorCodec| codec.encoded_len(run.n_parameters as usize) as u64;
+    let n_bytes = |codec: TensorCodec| codec.encoded_len(n_parameters(&run).unwrap() as usize) as u64;
     let sent: Vec<u64> = receipts(&file).iter().map(|receipt| receipt.n_bytes).collect();
     assert_eq!(sent[0], n_bytes(TensorCodec::Int8), "nothing was sent before it");
     assert!(sent.len() > 4 && sent[1..].iter().all(|sent| *sent == n_bytes(TensorCodec::F32)), "{sent:?}");

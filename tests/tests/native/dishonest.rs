@@ -6,7 +6,7 @@ use barnraise_protocol::gradient::{self, ContributionRefusal, Offer};
 use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_protocol::{TensorCodec, access, shard, state};
-use barnraise_tests::client::{TestClient, within};
+use barnraise_tests::client::{TestClient, n_parameters, within};
 use barnraise_tests::process::{BackboneProcess, TestRun, metric};
 use futures::{AsyncReadExt, AsyncWriteExt};
 
@@ -117,7 +117,7 @@ impl DishonestContributor {
 
     /// Others each time: the same gradient counts once.
     fn values(&self) -> Vec<f32> {
-        let mut values = vec![0.0; self.run.n_parameters as usize];
+        let mut values = vec![0.0; n_parameters(&self.run).unwrap() as usize];
         values[0] = 1e-6 * (1 + self.next_id) as f32;
         values
     }
@@ -173,7 +173,7 @@ impl DishonestContributor {
     }
 
     async fn makes_invalid_offers(&mut self) {
-        let n = self.run.n_parameters;
+        let n = n_parameters(&self.run).unwrap();
         let want = n;
         assert_eq!(
             self.refusal(|offer| offer.n_values = n + 1).await,

@@ -59,7 +59,7 @@ async fn when_a_donor_is_killed_another_one_gives_the_rest() {
     let status = first.status().await.unwrap();
     let epoch = status.progress.epoch;
     // A checkpoint is parameters and as many values of the optimizer: half of it may come of either.
-    let half = 4 * status.run.n_parameters;
+    let half = 4 * status.n_parameters;
     let first_proxy = ByteLimitProxy::new(&first.tcp().unwrap(), half).await.unwrap();
     let second_proxy = ByteLimitProxy::new(&second.tcp().unwrap(), half).await.unwrap();
     let addresses = [&first_proxy, &second_proxy].map(|proxy| proxy.address().to_string());

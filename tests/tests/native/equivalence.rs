@@ -10,7 +10,7 @@ use barnraise_protocol::contribute::BackboneToContributor;
 use barnraise_protocol::dataset::{ImageShape, LabelledImages};
 use barnraise_protocol::gradient::Offer;
 use barnraise_protocol::run::RunDescription;
-use barnraise_tests::client::{ContributeSession, TestClient};
+use barnraise_tests::client::{ContributeSession, TestClient, n_parameters};
 use barnraise_tests::process::TestRun;
 use libp2p::Multiaddr;
 
@@ -175,7 +175,7 @@ impl EquivalencePeer {
             epoch,
             n_samples: mean.n_samples,
             loss: mean.loss,
-            n_values: self.run.n_parameters,
+            n_values: n_parameters(&self.run).unwrap(),
             codec,
             transfer: Transfer::of(&bytes),
         };

@@ -6,7 +6,7 @@ use barnraise_protocol::contribute::BackboneToContributor;
 use barnraise_protocol::gradient::{ContributionRefusal, Offer};
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::robust::OUTLIER_ROUNDS;
-use barnraise_tests::client::{ContributeSession, TestClient};
+use barnraise_tests::client::{ContributeSession, TestClient, n_parameters};
 use barnraise_tests::process::{BackboneProcess, TestRun, metric};
 
 use super::SMALL;
@@ -79,7 +79,7 @@ async fn the_operator_sees_it(backbone: &BackboneProcess) {
     let rounds = f64::from(OUTLIER_ROUNDS);
     assert_eq!(read("barnraise_peers_aggregated_total{outcome=\"left_out\"}"), rounds);
     assert_eq!(read("barnraise_peers_aggregated_total{outcome=\"kept\"}"), rounds * N_HONEST as f64);
-    assert_eq!(read("barnraise_peers_far_off"), 1.0);
+    assert_eq!(read("barnraise_outlier_peers"), 1.0);
     assert_eq!(read("barnraise_contributions_refused_total{reason=\"norm\"}"), 1.0);
     assert!(backbone.log().unwrap().contains("far from all others"));
 }
@@ -136,7 +136,7 @@ impl OutvotedPeer {
                 (at * 16 + self.index as u64 + (epoch << 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
             random as f32 / (1 << 24) as f32 - 0.5
         };
-        let honest = (0..self.run.n_parameters).map(|at| 1.0 + 0.3 * noise(at));
+        let honest = (0..n_parameters(&self.run).unwrap()).map(|at| 1.0 + 0.3 * noise(at));
         honest.map(|value| if self.index == N_HONEST { FORGED_SCALE * value } else { value }).collect()
     }
 
@@ -157,7 +157,7 @@ impl OutvotedPeer {
     }
 
     async fn is_refused_for_the_length_of_its_gradient(&mut self) {
-        let values = vec![1e30; self.run.n_parameters as usize];
+        let values = vec![1e30; n_parameters(&self.run).unwrap() as usize];
         let refused = self.offer(0, 1, &values).await;
         assert!(
             matches!(refused, Err(ContributionRefusal::Norm { max, got }) if max == 1000.0 && got > 1e30),

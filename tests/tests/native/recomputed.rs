@@ -16,7 +16,7 @@ use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
 use barnraise_protocol::state::EpochParameters;
 use barnraise_swarm::recomputation::PROBATION;
-use barnraise_tests::client::{ContributeSession, TestClient};
+use barnraise_tests::client::{ContributeSession, TestClient, n_parameters};
 use barnraise_tests::process::{BackboneProcess, TestRun, metric};
 use libp2p::identity::Keypair;
 
@@ -81,7 +81,7 @@ impl ForgingContributor {
 
     /// A gradient that nobody's samples have, with a valid offer and commitment.
     fn forge(&mut self, state: &EpochParameters) -> PreparedContribution {
-        let values: Vec<f32> = (0..self.run.n_parameters).map(|i| 1e-3 * (i % 7) as f32).collect();
+        let values: Vec<f32> = (0..n_parameters(&self.run).unwrap()).map(|i| 1e-3 * (i % 7) as f32).collect();
         let bytes = TensorCodec::F32.encode(&values).unwrap();
         self.next_id += 1;
         let offer = Offer {
@@ -89,7 +89,7 @@ impl ForgingContributor {
             epoch: state.epoch,
             n_samples: 8,
             loss: 1.0,
-            n_values: self.run.n_parameters,
+            n_values: n_parameters(&self.run).unwrap(),
             codec: TensorCodec::F32,
             transfer: Transfer::of(&bytes),
         };
@@ -133,7 +133,7 @@ impl ForgingContributor {
             epoch: state.epoch,
             n_samples: mean.n_samples,
             loss: mean.loss,
-            n_values: self.run.n_parameters,
+            n_values: n_parameters(&self.run).unwrap(),
             codec: TensorCodec::F32,
             transfer: Transfer::of(&bytes),
         };

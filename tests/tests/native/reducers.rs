@@ -28,7 +28,7 @@ fn peer_of(key: &Path) -> String {
 
 /// Parts of native peers of which this came, as a backbone says.
 async fn n_parts(backbone: &BackboneProcess, outcome: &str) -> f64 {
-    let name = format!("barnraise_native_parts_total{{outcome=\"{outcome}\"}}");
+    let name = format!("barnraise_reducer_parts_total{{outcome=\"{outcome}\"}}");
     metric(&backbone.metrics().await.unwrap(), &name).unwrap()
 }
 

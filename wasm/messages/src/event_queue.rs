@@ -28,7 +28,7 @@ impl EventQueue {
             event => {
                 if is_replaced(&event) {
                     let kind = std::mem::discriminant(&event);
-                    self.events.retain(|told| std::mem::discriminant(told) != kind);
+                    self.events.retain(|queued| std::mem::discriminant(queued) != kind);
                 }
                 self.events.push(event);
             }
@@ -43,12 +43,12 @@ impl EventQueue {
         self.is_awaited = true;
         let receipts = std::mem::take(&mut self.receipts);
         let receipts = (!receipts.is_empty()).then_some(PeerToPage::Receipts { receipts });
-        let told = std::mem::take(&mut self.events).into_iter().map(PeerToPage::Told);
-        Some(PeerToPage::News { messages: receipts.into_iter().chain(told).collect() })
+        let events = std::mem::take(&mut self.events).into_iter().map(PeerToPage::Event);
+        Some(PeerToPage::Events { messages: receipts.into_iter().chain(events).collect() })
     }
 
     /// The page has taken the batch that was posted.
-    pub fn on_taken(&mut self) {
+    pub fn on_acknowledged(&mut self) {
         self.is_awaited = false;
     }
 
@@ -112,7 +112,7 @@ mod tests {
 
     fn posted(news: &mut EventQueue) -> Vec<PeerToPage> {
         match news.take() {
-            Some(PeerToPage::News { messages }) => messages,
+            Some(PeerToPage::Events { messages }) => messages,
             other => panic!("{other:?}"),
         }
     }
@@ -121,19 +121,19 @@ mod tests {
     fn a_page_that_takes_its_time_gets_the_newest_of_each_kind_and_every_receipt() {
         let mut news = EventQueue::default();
         news.add(training(1));
-        assert_eq!(posted(&mut news), [PeerToPage::Told(training(1))]);
+        assert_eq!(posted(&mut news), [PeerToPage::Event(training(1))]);
         for id in 0..5000 {
             news.add(training(id));
             news.add(ContributorEvent::Receipt(Box::new(receipt(id))));
             news.add(accepted(id));
             assert_eq!(news.take(), None, "one batch is on its way");
         }
-        news.on_taken();
+        news.on_acknowledged();
         let messages = posted(&mut news);
         let receipts = (0..5000).map(receipt).collect();
-        let told = [training(4999), accepted(4999)].map(PeerToPage::Told);
+        let told = [training(4999), accepted(4999)].map(PeerToPage::Event);
         assert_eq!(messages, [[PeerToPage::Receipts { receipts }].as_slice(), &told].concat());
-        news.on_taken();
+        news.on_acknowledged();
         assert_eq!(news.take(), None);
     }
 
@@ -146,7 +146,7 @@ mod tests {
         {
             news.add(event);
         }
-        let told = [accepted(2), ContributorEvent::Activity(Activity::Idle)].map(PeerToPage::Told);
+        let told = [accepted(2), ContributorEvent::Activity(Activity::Idle)].map(PeerToPage::Event);
         assert_eq!(posted(&mut news), told);
     }
 
@@ -155,7 +155,7 @@ mod tests {
         let mut news = EventQueue::default();
         let answer = |request| ContributorEvent::Prediction { request, epoch: 1, probabilities: vec![1.0] };
         (0..3).for_each(|request| news.add(answer(request)));
-        assert_eq!(posted(&mut news), [0, 1, 2].map(|request| PeerToPage::Told(answer(request))));
+        assert_eq!(posted(&mut news), [0, 1, 2].map(|request| PeerToPage::Event(answer(request))));
     }
 
     #[test]

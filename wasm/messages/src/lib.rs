@@ -35,14 +35,14 @@ pub enum PageToPeer {
         /// The code of an invitation to the run, where the visitor came with one.
         invitation: Option<String>,
         /// The transport that reached the backbone the last time on this network.
-        way: Option<TransportKind>,
+        transport: Option<TransportKind>,
     },
     /// Contribute until told otherwise.
     Start,
     /// Offer what is finished, then stop.
     Stop,
     /// Changes the contributor's pacing. Before the first one it works without rests.
-    Conduct(PacingSettings),
+    Pacing(PacingSettings),
     /// Classify an image. `pixels` is `[height, width, channels]`, 0 is background; answered by
     /// [`ContributorEvent::Prediction`] with the same `request`.
     Predict {
@@ -84,8 +84,8 @@ pub enum PageToPeer {
     /// The device was asleep, or its network changed: retry now what waits for a retry, and probe the
     /// connection.
     Woke,
-    /// Answer to [`PeerToPage::News`]: the page is ready for the next.
-    Taken,
+    /// Answer to [`PeerToPage::Events`]: the page is ready for the next.
+    Acknowledged,
 }
 
 /// The device that the visitor asked for.
@@ -149,7 +149,7 @@ pub enum PeerToPage {
     /// The worker is connected to a backbone.
     Connected {
         /// Transport of the connection.
-        way: TransportKind,
+        transport: TransportKind,
         /// The transports that failed before it, each with the reason.
         failures: Vec<(TransportKind, String)>,
     },
@@ -198,14 +198,14 @@ pub enum PeerToPage {
         /// Bytes of this download.
         bytes: u64,
     },
-    /// The contributor's events since the page answered with [`PageToPeer::Taken`], in order; the next batch waits for
+    /// The contributor's events since the page answered with [`PageToPeer::Acknowledged`], in order; the next batch waits for
     /// that answer.
-    News {
-        /// [`Self::Receipts`] and [`Self::Told`].
+    Events {
+        /// [`Self::Receipts`] and [`Self::Event`].
         messages: Vec<PeerToPage>,
     },
     /// An event of the contributor; receipts come in [`Self::Receipts`].
-    Told(ContributorEvent),
+    Event(ContributorEvent),
     /// Contributions were accepted: their receipts, verified, the oldest first.
     Receipts {
         /// One at least.
@@ -241,17 +241,17 @@ mod tests {
         let failed = PeerToPage::Failed { message: "x".into() };
         assert_eq!(json(&failed), serde_json::json!({"type": "failed", "message": "x"}));
         assert_eq!(json(&PeerToPage::Outdated), serde_json::json!({"type": "outdated"}));
-        let told = PeerToPage::Told(ContributorEvent::Activity(Activity::Training { epoch: 7 }));
-        let want = serde_json::json!({"type": "told", "event": "activity", "doing": "training", "epoch": 7});
+        let told = PeerToPage::Event(ContributorEvent::Activity(Activity::Training { epoch: 7 }));
+        let want = serde_json::json!({"type": "event", "event": "activity", "doing": "training", "epoch": 7});
         assert_eq!(json(&told), want);
     }
 
     #[test]
     fn a_duty_that_is_none_is_no_message() {
         let pacing = PacingSettings { duty: Duty::MIN, is_gentle: true, pass_samples_max: None };
-        let text = r#"{"type":"conduct","duty":5,"is_gentle":true}"#;
-        assert_eq!(serde_json::to_string(&PageToPeer::Conduct(pacing)).unwrap(), text);
-        assert_eq!(serde_json::from_str::<PageToPeer>(text).unwrap(), PageToPeer::Conduct(pacing));
+        let text = r#"{"type":"pacing","duty":5,"is_gentle":true}"#;
+        assert_eq!(serde_json::to_string(&PageToPeer::Pacing(pacing)).unwrap(), text);
+        assert_eq!(serde_json::from_str::<PageToPeer>(text).unwrap(), PageToPeer::Pacing(pacing));
         assert!(serde_json::from_str::<PageToPeer>(&text.replace('5', "4")).is_err());
     }
 
@@ -266,7 +266,7 @@ mod tests {
             identity: None,
             device: DeviceChoice::WebGpu,
             invitation: None,
-            way: None,
+            transport: None,
         };
         assert_eq!(hello, want);
     }

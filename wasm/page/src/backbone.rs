@@ -38,7 +38,7 @@ pub(crate) async fn follow(app: Rc<App>) {
     loop {
         let reason = match ask::<RunStatus>(&app, RUN_URL).await {
             Ok(status) => {
-                kept::keep_run(&status.run);
+                kept::keep_run(&status);
                 app.dispatch(PageEvent::RunArrived(Box::new(status)));
                 let since_ms = crate::dom::now_ms();
                 let reason = listen(&app).await;

@@ -44,8 +44,9 @@ pub(crate) struct RunCost {
 }
 
 impl RunCost {
-    pub(crate) fn of(run: &RunDescription) -> Self {
-        let n_values = usize::try_from(run.n_parameters).unwrap_or(usize::MAX);
+    /// Of a run whose model has `n_parameters`.
+    pub(crate) fn of(run: &RunDescription, n_parameters: u64) -> Self {
+        let n_values = usize::try_from(n_parameters).unwrap_or(usize::MAX);
         let shards = &run.data.manifest.shards;
         let data_bytes = shards.iter().map(|shard| u64::from(shard.n_bytes)).sum::<u64>();
         let n_shards = shards.len() as u64;
@@ -188,7 +189,7 @@ mod tests {
 
     #[test]
     fn an_hour_costs_what_it_did_for_those_before() {
-        let cost = RunCost::of(&fixture::run());
+        let cost = RunCost::of(&fixture::run(), fixture::N_PARAMETERS);
         let so_far = AcceptedTotals { n_contributions: 10, n_samples: 1, n_bytes: 1000, seconds: 120 };
         assert_eq!(cost.hour_bytes(&so_far), Some((1000 + 10 * cost.model_bytes) * 30));
         assert_eq!(cost.hour_bytes(&AcceptedTotals { seconds: 59, ..so_far }), None);
@@ -198,7 +199,7 @@ mod tests {
 
     #[test]
     fn an_hour_is_estimated_from_the_progress_of_the_run() {
-        let cost = RunCost::of(&fixture::run());
+        let cost = RunCost::of(&fixture::run(), fixture::N_PARAMETERS);
         let near = |bytes: u64, want: u64| bytes.abs_diff(want) <= want / 1000;
         // One step in ten seconds, of one update.
         assert!(near(cost.hour_bytes_at(409.6, 1), 360 * cost.step_bytes()));

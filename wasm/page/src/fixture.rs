@@ -9,7 +9,8 @@ use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry, 
 use barnraise_protocol::hash::Sha256Hash;
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
 use barnraise_protocol::run::{
-    DataSpec, GradientCodec, ModelKind, ModelSpec, RunDescription, RunIdentity, Scheme, Synchronous,
+    DataSpec, GradientCodec, ModelKind, ModelSpec, OptimizerDescription, RunDescription, RunIdentity,
+    ScheduleDescription, Scheme, Synchronous,
 };
 
 use crate::preflight::{Capabilities, WebGpu};
@@ -17,10 +18,14 @@ use crate::state::{PageEvent, PageState};
 
 pub(crate) const ORIGIN: &str = "http://127.0.0.1:4000";
 
+/// Of the fixture's run.
+pub(crate) const N_PARAMETERS: u64 = 61_706;
+
 pub(crate) fn page() -> PageState {
     let capabilities = Capabilities { secure: true, web_gpu: WebGpu::Adapter };
     let mut page = PageState::new(capabilities, DeviceChoice::Auto, ORIGIN.into(), None);
     page.run = Some(run());
+    page.n_parameters = N_PARAMETERS;
     page
 }
 
@@ -33,7 +38,6 @@ pub(crate) fn run() -> RunDescription {
             purpose: "For everybody.".into(),
         },
         model: ModelSpec { kind: ModelKind::LeNet, seed: 1 },
-        n_parameters: 61_706,
         data: DataSpec {
             manifest: Manifest {
                 name: "Fashion-MNIST".into(),
@@ -54,6 +58,8 @@ pub(crate) fn run() -> RunDescription {
             slow_links: None,
             state_codec: TensorCodec::F16,
             delayed_updates: false,
+            optimizer: OptimizerDescription::plain_sgd(),
+            schedule: ScheduleDescription::constant(0.5),
             local_steps: None,
             recomputed: false,
         }),
@@ -115,6 +121,7 @@ pub(crate) fn progress() -> RunProgress {
 pub(crate) fn status() -> RunStatus {
     RunStatus {
         run: run(),
+        n_parameters: N_PARAMETERS,
         addresses: vec![],
         progress: progress(),
         history: vec![],

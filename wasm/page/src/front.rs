@@ -8,7 +8,6 @@ use barnraise_protocol::access::AccessMode;
 use barnraise_protocol::api::{DataKind, InvitationTarget, Room, RunSummary, Runs};
 use barnraise_protocol::dataset::SampleKind;
 use barnraise_protocol::hash::Sha256Hash;
-use barnraise_protocol::run::RunDescription;
 use gloo::timers::callback::Timeout;
 use wasm_bindgen::JsValue;
 use wasm_bindgen_futures::spawn_local;
@@ -17,7 +16,7 @@ use web_sys::{Element, HtmlAnchorElement, HtmlElement, HtmlInputElement};
 use crate::base;
 use crate::dom::{DomError, DomListener, Field, by_id, create, document, window};
 use crate::format;
-use crate::kept;
+use crate::kept::{self, KeptRun};
 use crate::renewal;
 use crate::requests::{self, RUNS_URL};
 use crate::state::AnswerError;
@@ -231,7 +230,8 @@ impl Front {
 }
 
 /// Summary of a stored run, without the numbers of its progress.
-fn summary((id, run): (String, RunDescription)) -> RunSummary {
+fn summary((id, kept): (String, KeptRun)) -> RunSummary {
+    let run = kept.run;
     let data = match run.data.manifest.samples {
         SampleKind::Images { .. } => DataKind::Images,
         SampleKind::Tokens(_) => DataKind::Text,

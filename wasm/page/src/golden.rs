@@ -14,7 +14,7 @@ use barnraise_protocol::api::{
 use barnraise_protocol::codec::Density;
 use barnraise_protocol::contribute::DeviceKind;
 use barnraise_protocol::run::{
-    GradientCodec, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, SlowLinks, TopK,
+    DecayDescription, GradientCodec, LocalSteps, OptimizerDescription, ScheduleDescription, SlowLinks, TopK,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,6 +22,7 @@ use serde_json::Value;
 
 use crate::browser_totals::BrowserTotals;
 use crate::fixture;
+use crate::kept::KeptRun;
 use crate::limits::{Change, DataUsage, Hardware, Settings};
 
 fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, golden: &str) {
@@ -30,13 +31,18 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, golden:
     assert_eq!(serde_json::from_str::<T>(&golden).unwrap(), *value);
 }
 
-/// In the local storage, and in the answer of `GET /api/run`.
+/// In the local storage and in the answer of `GET /api/run`, beside the number of parameters.
 #[test]
 fn descriptions_of_runs() {
     check(&fixture::run(), RUN);
-    let schedule =
-        InnerSchedule { peak: 0.5, warmup_epochs: 2, decay: InnerDecay::Cosine { epochs: 3, floor: 0.25 } };
-    let adam = InnerOptimizer::Adam { beta1: 0.5, beta2: 0.25, epsilon: 1.0, weight_decay: 0.0 };
+    let kept = KeptRun { run: fixture::run(), n_parameters: fixture::N_PARAMETERS };
+    check(&kept, &r#"{"run":RUN,"n_parameters":61706}"#.replace("RUN", RUN));
+    let schedule = ScheduleDescription {
+        peak: 0.5,
+        warmup_epochs: 2,
+        decay: DecayDescription::Cosine { epochs: 3, floor: 0.25 },
+    };
+    let adam = OptimizerDescription::Adam { beta1: 0.5, beta2: 0.25, epsilon: 1.0, weight_decay: 0.0 };
     let mut run = fixture::text_page().run.unwrap();
     let scheme = run.synchronous_mut();
     let plain = TopK::plain(Density::from_share(0.01).unwrap(), 0);
@@ -48,8 +54,8 @@ fn descriptions_of_runs() {
     check(&fixture::swav_page().run.unwrap().model, SWAV);
 }
 
-const RUN: &str = r#"{"identity":{"run_id":"garments","title":"A model that knows garments","purpose":"For everybody."},"model":{"kind":"le-net","seed":1},"n_parameters":61706,"data":{"manifest":{"name":"Fashion-MNIST","samples":{"Images":{"shape":{"height":28,"width":28,"channels":1},"class_names":["T-shirt","Trouser","Pullover"]}},"shards":[{"n_samples":10,"n_bytes":10,"sha256":"0000000000000000000000000000000000000000000000000000000000000000"}],"gallery":{"n_samples":10,"n_bytes":10,"sha256":"0000000000000000000000000000000000000000000000000000000000000000"}},"shuffle_buffer_samples":1000},"scheme":{"synchronous":{"target_batch_size":4096,"micro_batch_size":64,"contribution_samples_max":4096,"gradient_codec":"f16","slow_links":null,"state_codec":"f16","delayed_updates":false,"local_steps":null,"recomputed":false}},"access":{"mode":"open","authority":"0101010101010101010101010101010101010101010101010101010101010101"}}"#;
-const TEXT_RUN: &str = r#"{"identity":{"run_id":"garments","title":"A model that knows garments","purpose":"For everybody."},"model":{"kind":{"albert":{"embedding":64,"hidden":128,"heads":4,"inner":512,"layers":4}},"seed":1},"n_parameters":61706,"data":{"manifest":{"name":"Fashion-MNIST","samples":{"Tokens":{"length":64,"vocabulary":4000}},"shards":[{"n_samples":10,"n_bytes":10,"sha256":"0000000000000000000000000000000000000000000000000000000000000000"}],"gallery":{"n_samples":10,"n_bytes":10,"sha256":"0000000000000000000000000000000000000000000000000000000000000000"}},"shuffle_buffer_samples":1000},"scheme":{"synchronous":{"target_batch_size":4096,"micro_batch_size":64,"contribution_samples_max":4096,"gradient_codec":{"top-k":{"density":0.01,"warmup_epochs":0,"momentum":0.5,"masking":true,"clip_norm":1.0}},"slow_links":{"below_bytes_per_second":300,"codec":"int8"},"state_codec":"f16","delayed_updates":false,"local_steps":{"steps":16,"optimizer":{"Adam":{"beta1":0.5,"beta2":0.25,"epsilon":1.0,"weight_decay":0.0}},"schedule":{"peak":0.5,"warmup_epochs":2,"decay":{"Cosine":{"epochs":3,"floor":0.25}}}},"recomputed":false}},"access":{"mode":"open","authority":"0101010101010101010101010101010101010101010101010101010101010101"}}"#;
+const RUN: &str = r#"{"identity":{"run_id":"garments","title":"A model that knows garments","purpose":"For everybody."},"model":{"kind":"le-net","seed":1},"data":{"manifest":{"name":"Fashion-MNIST","samples":{"Images":{"shape":{"height":28,"width":28,"channels":1},"class_names":["T-shirt","Trouser","Pullover"]}},"shards":[{"n_samples":10,"n_bytes":10,"sha256":"0000000000000000000000000000000000000000000000000000000000000000"}],"gallery":{"n_samples":10,"n_bytes":10,"sha256":"0000000000000000000000000000000000000000000000000000000000000000"}},"shuffle_buffer_samples":1000},"scheme":{"synchronous":{"target_batch_size":4096,"micro_batch_size":64,"contribution_samples_max":4096,"gradient_codec":"f16","slow_links":null,"state_codec":"f16","delayed_updates":false,"optimizer":{"sgd-momentum":{"momentum":0.0,"nesterov":false,"weight_decay":0.0}},"schedule":{"peak":0.5,"warmup_epochs":0,"decay":"constant"},"local_steps":null,"recomputed":false}},"access":{"mode":"open","authority":"0101010101010101010101010101010101010101010101010101010101010101"}}"#;
+const TEXT_RUN: &str = r#"{"identity":{"run_id":"garments","title":"A model that knows garments","purpose":"For everybody."},"model":{"kind":{"albert":{"embedding":64,"hidden":128,"heads":4,"inner":512,"layers":4}},"seed":1},"data":{"manifest":{"name":"Fashion-MNIST","samples":{"Tokens":{"length":64,"vocabulary":4000}},"shards":[{"n_samples":10,"n_bytes":10,"sha256":"0000000000000000000000000000000000000000000000000000000000000000"}],"gallery":{"n_samples":10,"n_bytes":10,"sha256":"0000000000000000000000000000000000000000000000000000000000000000"}},"shuffle_buffer_samples":1000},"scheme":{"synchronous":{"target_batch_size":4096,"micro_batch_size":64,"contribution_samples_max":4096,"gradient_codec":{"top-k":{"density":0.01,"warmup_epochs":0,"momentum":0.5,"masking":true,"clip_norm":1.0}},"slow_links":{"below_bytes_per_second":300,"codec":"int8"},"state_codec":"f16","delayed_updates":false,"optimizer":{"sgd-momentum":{"momentum":0.0,"nesterov":false,"weight_decay":0.0}},"schedule":{"peak":0.5,"warmup_epochs":0,"decay":"constant"},"local_steps":{"steps":16,"optimizer":{"adam":{"beta1":0.5,"beta2":0.25,"epsilon":1.0,"weight_decay":0.0}},"schedule":{"peak":0.5,"warmup_epochs":2,"decay":{"cosine":{"epochs":3,"floor":0.25}}}},"recomputed":false}},"access":{"mode":"open","authority":"0101010101010101010101010101010101010101010101010101010101010101"}}"#;
 const SWAV: &str = r#"{"kind":{"swav":{"maps":[16,32],"hidden":64,"projection":32,"prototypes":64,"small_crops":4,"small_side":14,"queue_samples":0,"queue_after":0,"frozen_epochs":1}},"seed":1}"#;
 
 #[test]
@@ -149,7 +155,7 @@ fn answers_of_backbones() {
     check(&hash, &format!("\"{}\"", "ab".repeat(32)));
 }
 
-const STATUS: &str = r#"{"run":RUN,"addresses":["/ip4/127.0.0.1/tcp/1"],"progress":{"epoch":9,"n_samples":1024,"target_batch_size":4096,"n_contributors":3,"samples_per_second":500.0,"train_loss":0.7,"test_accuracy":0.8},"history":[{"epoch":8,"n_samples_total":4096,"train_loss":0.5,"test_accuracy":null}],"devices":[{"device":"browser-web-gpu","n_contributors":2}],"paused":"new data","majority_accuracy":0.25}"#;
+const STATUS: &str = r#"{"run":RUN,"n_parameters":61706,"addresses":["/ip4/127.0.0.1/tcp/1"],"progress":{"epoch":9,"n_samples":1024,"target_batch_size":4096,"n_contributors":3,"samples_per_second":500.0,"train_loss":0.7,"test_accuracy":0.8},"history":[{"epoch":8,"n_samples_total":4096,"train_loss":0.5,"test_accuracy":null}],"devices":[{"device":"browser-web-gpu","n_contributors":2}],"paused":"new data","majority_accuracy":0.25}"#;
 const LIVE: &str = r#"{"progress":{"epoch":9,"n_samples":1024,"target_batch_size":4096,"n_contributors":3,"samples_per_second":500.0,"train_loss":0.7,"test_accuracy":0.8},"steps":[{"epoch":8,"n_samples_total":4096,"train_loss":0.5,"test_accuracy":null}],"evaluation":{"epoch":8,"test_accuracy":0.5},"devices":[{"device":"browser-web-gpu","n_contributors":2},{"device":"browser-cpu","n_contributors":2},{"device":"native-cpu","n_contributors":2},{"device":"native-wgpu","n_contributors":2},{"device":"native-cuda","n_contributors":2}],"paused":null}"#;
 const CONTRIBUTIONS: &str = r#"{"totals":{"n_contributions":1,"n_samples":64,"n_bytes":1000,"seconds":2},"n_contributors":1,"contributors":[{"peer":"12D3","name":"Ada","n_contributions":1,"n_samples":64,"n_bytes":1000,"seconds":2,"last_epoch":7}],"peer":{"peer":"12D3","name":"Ada","n_contributions":1,"n_samples":64,"n_bytes":1000,"seconds":2,"last_epoch":7},"rank":1,"aggregators":[{"peer":"12D4","n_steps":3,"n_bytes":4,"seconds":5}],"relays":[{"peer":"12D5","n_contributions":1,"n_bytes":2,"seconds":3}],"refused":[{"reason":"epoch","n":2}]}"#;
 const MODELS: &str = r#"{"latest":{"epoch":7,"age_seconds":8,"n_bytes":9},"earlier":[{"epoch":7,"age_seconds":8,"n_bytes":9}]}"#;

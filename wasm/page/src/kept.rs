@@ -2,10 +2,11 @@
 //! window or by a setting: then nothing is kept, and the page goes on.
 
 use barnraise_messages::{DisplayName, TransportKind};
+use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::run::RunDescription;
 use js_sys::Reflect;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use wasm_bindgen::JsValue;
 use web_sys::Storage;
 
@@ -16,13 +17,22 @@ use crate::dom::{network_information, window};
 /// Key of the seed of this browser's identity.
 const IDENTITY_KEY: &str = "barnraise.identity";
 /// Key of the totals of accepted contributions.
-const GIVEN_KEY: &str = "barnraise.given";
+const TOTALS_KEY: &str = "barnraise.totals";
 /// Key of the visitor's name.
 const NAME_KEY: &str = "barnraise.name";
 /// Key of the transport that reached the backbone, and of the kind of network.
-const WAY_KEY: &str = "barnraise.way";
+const TRANSPORT_KEY: &str = "barnraise.transport";
 /// Key of the run's description, for visits without a backbone.
 const RUN_KEY: &str = "barnraise.run";
+
+/// What is kept of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct KeptRun {
+    /// Its description.
+    pub(crate) run: RunDescription,
+    /// Length of the flat parameter vector, which the page cannot derive.
+    pub(crate) n_parameters: u64,
+}
 
 /// One of the two stores that a browser has for a page. Values are JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,12 +91,12 @@ pub(crate) fn keep_identity(seed: &[u8]) {
 
 /// The totals of this browser's contributions.
 pub(crate) fn totals() -> Option<BrowserTotals> {
-    BrowserStorage::Local.get(GIVEN_KEY)
+    BrowserStorage::Local.get(TOTALS_KEY)
 }
 
 /// Keeps the totals.
 pub(crate) fn keep_totals(totals: &BrowserTotals) {
-    BrowserStorage::Local.set(GIVEN_KEY, totals);
+    BrowserStorage::Local.set(TOTALS_KEY, totals);
 }
 
 /// The name of the visitor, if it is valid.
@@ -99,16 +109,16 @@ pub(crate) fn keep_name(name: Option<&DisplayName>) {
     BrowserStorage::Local.set(NAME_KEY, &name);
 }
 
-/// The run's description at the last visit.
-pub(crate) fn run() -> Option<RunDescription> {
+/// The run at the last visit.
+pub(crate) fn run() -> Option<KeptRun> {
     BrowserStorage::Local.get(&of_run(RUN_KEY))
 }
 
-/// The descriptions of this origin's runs, each with its id, where there are several.
-pub(crate) fn runs() -> Vec<(String, RunDescription)> {
+/// This origin's runs, each with its id, where there are several.
+pub(crate) fn runs() -> Vec<(String, KeptRun)> {
     let Some(storage) = BrowserStorage::Local.open() else { return Vec::new() };
     let keys = (0..storage.length().unwrap_or(0)).filter_map(|idx| storage.key(idx).ok().flatten());
-    let mut kept: Vec<(String, RunDescription)> = keys
+    let mut kept: Vec<(String, KeptRun)> = keys
         .filter_map(|key| {
             let id = id_of(key.strip_prefix(RUN_KEY)?)?.to_owned();
             Some((id, BrowserStorage::Local.get(&key)?))
@@ -118,22 +128,23 @@ pub(crate) fn runs() -> Vec<(String, RunDescription)> {
     kept
 }
 
-/// Keeps the run's description, if it changed. Where there is no room, the next visit needs the backbone.
-pub(crate) fn keep_run(description: &RunDescription) {
-    if run().as_ref() != Some(description) {
-        BrowserStorage::Local.set(&of_run(RUN_KEY), description);
+/// Keeps the run, if it changed. Where there is no room, the next visit needs the backbone.
+pub(crate) fn keep_run(status: &RunStatus) {
+    let kept = KeptRun { run: status.run.clone(), n_parameters: status.n_parameters };
+    if run().as_ref() != Some(&kept) {
+        BrowserStorage::Local.set(&of_run(RUN_KEY), &kept);
     }
 }
 
 /// The transport that reached the backbone the last time, on a network of this kind.
 pub(crate) fn transport() -> Option<TransportKind> {
-    let (kind, transport) = BrowserStorage::Local.get::<(String, TransportKind)>(&of_run(WAY_KEY))?;
+    let (kind, transport) = BrowserStorage::Local.get::<(String, TransportKind)>(&of_run(TRANSPORT_KEY))?;
     (kind == network_kind()).then_some(transport)
 }
 
 /// Keeps the transport that reached the backbone.
 pub(crate) fn keep_transport(transport: TransportKind) {
-    BrowserStorage::Local.set(&of_run(WAY_KEY), &(network_kind(), transport));
+    BrowserStorage::Local.set(&of_run(TRANSPORT_KEY), &(network_kind(), transport));
 }
 
 /// `wifi`, `cellular` and the like, where the browser tells; a page cannot learn which network it is on.

@@ -8,7 +8,6 @@ mod address;
 mod browser;
 
 use barnraise_messages::TransportKind;
-use barnraise_protocol::run::RunDescription;
 
 pub(crate) use address::{Address, RtcAddress};
 pub(crate) use browser::BrowserIdentity;
@@ -195,12 +194,12 @@ impl Preflight {
         }
     }
 
-    /// Bytes that this run's model needs in one buffer binding, and the adapter's limit, if that is less. Batches can be
+    /// Bytes that a model of `n_parameters` needs in one buffer binding, and the adapter's limit, if that is less. Batches can be
     /// cut to fit; parameters and their gradient cannot.
-    pub(crate) fn lacks(&self, run: &RunDescription) -> Option<(u64, u64)> {
+    pub(crate) fn lacks(&self, n_parameters: u64) -> Option<(u64, u64)> {
         let adapter = self.adapter.as_ref()?;
         let granted = adapter.binding_bytes_max.min(adapter.buffer_bytes_max);
-        let wanted = run.n_parameters.saturating_mul(BYTES_PER_PARAMETER);
+        let wanted = n_parameters.saturating_mul(BYTES_PER_PARAMETER);
         // An adapter that reports 0 has an unknown limit.
         (granted > 0 && wanted > granted).then_some((wanted, granted))
     }

@@ -2,7 +2,7 @@
 
 use barnraise_messages::{Activity, DeviceChoice, TransportKind};
 
-use crate::cost::{HourCost, RunCost};
+use crate::cost::HourCost;
 use crate::format;
 use crate::preflight::{Adapter, LITTLE_MEMORY_GIB, Preflight, ProbeResult, TransportOutcome, WebGpu};
 use crate::state::PageState;
@@ -196,8 +196,10 @@ pub(crate) fn graphics(page: &PageState) -> Vec<ReportLine> {
 /// Set if the model is too large for the graphics processor.
 fn lacks(page: &PageState) -> Option<String> {
     // A visitor who asks for WebGPU only gets it in any case.
-    let run = page.run.as_ref().filter(|_| page.device_choice != DeviceChoice::WebGpu)?;
-    let (wanted, granted) = page.preflight.lacks(run)?;
+    if page.device_choice == DeviceChoice::WebGpu {
+        return None;
+    }
+    let (wanted, granted) = page.preflight.lacks(page.n_parameters)?;
     Some(format!(
         "This model wants {} at once, more than the {} that this graphics processor grants. The processor does the \
          work, more slowly.",
@@ -314,10 +316,9 @@ fn transport_line(page: &PageState, transport: TransportKind, outcome: &Transpor
 
 /// Data that contributing needs.
 pub(crate) fn data(page: &PageState) -> Vec<ReportLine> {
-    let Some(run) = &page.run else {
+    let Some(cost) = page.run_cost() else {
         return vec![ReportLine::new("asking", "Asking what is trained here…")];
     };
-    let cost = RunCost::of(run);
     let program = match page.preflight.program_bytes {
         Some(n_bytes) => format!("{} for the program", format::bytes(n_bytes)),
         None => "The program".into(),

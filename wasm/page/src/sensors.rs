@@ -22,7 +22,7 @@ use crate::preflight::LITTLE_MEMORY_GIB;
 use crate::state::PageEvent;
 
 /// Storage key of the visitor's settings.
-const SETTINGS_KEY: &str = "barnraise.conduct";
+const SETTINGS_KEY: &str = "barnraise.settings";
 /// Storage key of today's data usage.
 const USAGE_KEY: &str = "barnraise.usage";
 /// Storage key of the end of a rest from heat, in milliseconds since 1970.

@@ -302,13 +302,13 @@ pub(crate) fn tabs_line(page: &PageState) -> Option<&'static str> {
 pub(crate) fn connection_line(page: &PageState) -> Option<String> {
     let is_lost = matches!(page.activity, Activity::Connecting | Activity::Reconnecting { .. });
     let is_ready = matches!(page.peer, WorkerState::Ready { .. });
-    let (way, failures) = page.connection.as_ref().filter(|_| is_ready && !is_lost)?;
-    let better = failures.iter().filter(|(failed, _)| failed < way);
+    let (transport, failures) = page.connection.as_ref().filter(|_| is_ready && !is_lost)?;
+    let better = failures.iter().filter(|(failed, _)| failed < transport);
     let why: Vec<String> = better
         .map(|(failed, reason)| format!("{failed} did not work ({})", format::reason(reason)))
         .collect();
     let why = if why.is_empty() { String::new() } else { format!(", as {}", why.join(" and ")) };
-    Some(format!("Connected by {way}{why}."))
+    Some(format!("Connected by {transport}{why}."))
 }
 
 /// What the run asks of a visitor to take part, and whether this tab has it; `None` where it asks nothing. What the status

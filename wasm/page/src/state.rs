@@ -58,6 +58,8 @@ pub(crate) struct PageState {
     pub(crate) preflight: Preflight,
     pub(crate) backbone: BackboneStatus,
     pub(crate) run: Option<RunDescription>,
+    /// Length of the run's flat parameter vector; 0 while the run is unknown.
+    pub(crate) n_parameters: u64,
     pub(crate) progress: Option<RunProgress>,
     /// Time of the last news about the run.
     pub(crate) last_news_ms: Option<f64>,
@@ -147,6 +149,7 @@ impl PageState {
             preflight: Preflight::default(),
             backbone: BackboneStatus::Asking,
             run: None,
+            n_parameters: 0,
             progress: None,
             last_news_ms: None,
             devices: Vec::new(),
@@ -208,9 +211,14 @@ impl PageState {
         self.totals.of(&self.run.as_ref()?.identity.run_id)
     }
 
+    /// Data that the run costs a contributor; `None` while it is unknown.
+    pub(crate) fn run_cost(&self) -> Option<RunCost> {
+        self.run.as_ref().map(|run| RunCost::of(run, self.n_parameters))
+    }
+
     /// Data that an hour of contributing takes, from the best source that there is.
     pub(crate) fn hour_cost(&self) -> Option<HourCost> {
-        let of_others = || RunCost::of(self.run.as_ref()?).hour_bytes(&self.leaders.as_ref()?.totals);
+        let of_others = || self.run_cost()?.hour_bytes(&self.leaders.as_ref()?.totals);
         let measured = self.meter.hour_bytes().map(HourCost::Measured);
         let known = measured.or_else(|| of_others().map(HourCost::OfOthers));
         known.or_else(|| self.hour_estimate.hour_bytes().map(HourCost::Estimated))
@@ -277,8 +285,8 @@ impl PageState {
                 self.preflight.adapter = adapter;
                 Vec::new()
             }
-            PageEvent::TransportProbed(way, tried) => {
-                self.preflight.on_tried(way, tried);
+            PageEvent::TransportProbed(transport, tried) => {
+                self.preflight.on_tried(transport, tried);
                 Vec::new()
             }
             PageEvent::ProgramMeasured(n_bytes) => {
@@ -317,6 +325,7 @@ impl PageState {
         self.backbone = BackboneStatus::Live;
         self.last_news_ms = Some(now_ms);
         self.run = Some(status.run);
+        self.n_parameters = status.n_parameters;
         self.progress = Some(status.progress);
         self.devices = status.devices;
         self.operator_pause = status.paused;
@@ -346,8 +355,8 @@ impl PageState {
     }
 
     fn on_progress(&mut self, now_ms: f64, progress: RunProgress) -> Vec<PageAction> {
-        if let Some(run) = &self.run {
-            self.hour_estimate.on_progress(now_ms, RunCost::of(run), &progress);
+        if let Some(cost) = self.run_cost() {
+            self.hour_estimate.on_progress(now_ms, cost, &progress);
         }
         self.progress = Some(progress);
         self.last_news_ms = Some(now_ms);
@@ -373,7 +382,7 @@ impl PageState {
             device: self.fitting_device(),
             invitation: self.invitation.clone(),
             // The transport that the preflight found to work goes before that of the last time.
-            way: self.preflight.best_transport().or(self.last_transport),
+            transport: self.preflight.best_transport().or(self.last_transport),
         };
         vec![PageAction::SpawnPeer, PageAction::Post(hello)]
     }
@@ -385,12 +394,12 @@ impl PageState {
                 self.peer_id = Some(peer_id);
                 return self.on_ready(now_ms, identity, device, device_name);
             }
-            PeerToPage::Told(told) => return self.on_contributor_event(now_ms, told),
+            PeerToPage::Event(event) => return self.on_contributor_event(now_ms, event),
             PeerToPage::Receipts { receipts } => return vec![PageAction::Remember(receipts)],
-            PeerToPage::Connected { way, failures } => {
-                self.last_transport = Some(way);
-                self.connection = Some((way, failures));
-                return vec![PageAction::SaveTransport(way)];
+            PeerToPage::Connected { transport, failures } => {
+                self.last_transport = Some(transport);
+                self.connection = Some((transport, failures));
+                return vec![PageAction::SaveTransport(transport)];
             }
             PeerToPage::PredictedEarlier { request, epoch, probabilities } => {
                 self.on_earlier(request, epoch, &probabilities);
@@ -404,7 +413,7 @@ impl PageState {
             }
             PeerToPage::Downloaded { bytes } => self.limits.on_received(bytes),
             // Handled by the driver.
-            PeerToPage::DialRtc { .. } | PeerToPage::News { .. } => {}
+            PeerToPage::DialRtc { .. } | PeerToPage::Events { .. } => {}
             PeerToPage::SelfCheck { device, checks } => self.checks = Some((device, checks)),
             PeerToPage::Failed { message } if matches!(self.peer, WorkerState::Ready { .. }) => {
                 self.on_failed(message);
@@ -417,8 +426,8 @@ impl PageState {
         Vec::new()
     }
 
-    fn on_contributor_event(&mut self, now_ms: f64, told: ContributorEvent) -> Vec<PageAction> {
-        match told {
+    fn on_contributor_event(&mut self, now_ms: f64, event: ContributorEvent) -> Vec<PageAction> {
+        match event {
             // Known from the web server, and sent in batches.
             ContributorEvent::Described(_) | ContributorEvent::Receipt(_) => {}
             ContributorEvent::Activity(activity) => {

@@ -18,9 +18,9 @@ use crate::kept::{self, BrowserStorage};
 use crate::state::{LoadEvent, LockHolder, PageAction, PageEvent, TabEvent, TabMessage};
 
 /// Name of the channel; it changes with the format of the messages.
-const CHANNEL: &str = "barnraise.tabs.4";
+const CHANNEL: &str = "barnraise.tabs.5";
 /// Storage key of the holder of the compute lock.
-const HOLDER_KEY: &str = "barnraise.bearer";
+const HOLDER_KEY: &str = "barnraise.compute-lock";
 
 // Declared here because web-sys features are shared by the whole build, burn included.
 #[wasm_bindgen]
@@ -57,8 +57,8 @@ enum Lock {
 impl Lock {
     fn name(self) -> String {
         match self {
-            Self::Lead => of_run("barnraise.contributor"),
-            Self::Load => "barnraise.load".to_owned(),
+            Self::Lead => of_run("barnraise.leader"),
+            Self::Load => "barnraise.compute".to_owned(),
         }
     }
 }
@@ -249,8 +249,8 @@ impl Siblings {
             let held = Promise::new(&mut |resolve, _| release = Some(resolve));
             app.dispatch(match lock {
                 Lock::Lead => {
-                    let (identity, way) = (kept::identity(), kept::transport());
-                    PageEvent::Tabs(TabEvent::Lead { identity, way })
+                    let (identity, transport) = (kept::identity(), kept::transport());
+                    PageEvent::Tabs(TabEvent::Lead { identity, transport })
                 }
                 Lock::Load => {
                     siblings.load.replace(release.map(|release| (release, hold)));

@@ -31,12 +31,12 @@ impl PeerWorker {
             let rtc = RtcConnections::default();
             let worker = worker.clone();
             move |event: web_sys::Event| match read(&event) {
-                PageEvent::FromPeer(PeerToPage::News { messages }) => {
+                PageEvent::FromPeer(PeerToPage::Events { messages }) => {
                     messages.into_iter().map(PageEvent::FromPeer).for_each(&dispatch);
                     let worker = worker.clone();
                     let ask = move || {
                         // A worker that has ended needs no answer.
-                        let _ = serde_wasm_bindgen::to_value(&PageToPeer::Taken)
+                        let _ = serde_wasm_bindgen::to_value(&PageToPeer::Acknowledged)
                             .map_err(JsValue::from)
                             .and_then(|taken| worker.post_message(&taken));
                     };

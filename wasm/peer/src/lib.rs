@@ -40,7 +40,7 @@ pub fn start() -> Result<(), JsValue> {
         console_error_panic_hook::hook(panic);
         let reason = Interruption::Panicked { detail: panic.to_string() };
         let message = reason.to_string();
-        page::post(&PeerToPage::Told(ContributorEvent::Activity(Activity::Broken { reason })));
+        page::post(&PeerToPage::Event(ContributorEvent::Activity(Activity::Broken { reason })));
         page::post(&PeerToPage::Failed { message });
     }));
     let scope = page::scope().ok_or_else(|| JsValue::from_str("this is no dedicated worker"))?;

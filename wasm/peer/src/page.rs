@@ -56,8 +56,8 @@ impl EventSender {
     }
 
     /// The page has taken what was posted last.
-    pub(crate) fn on_taken(&self) {
-        self.0.borrow_mut().on_taken();
+    pub(crate) fn on_acknowledged(&self) {
+        self.0.borrow_mut().on_acknowledged();
         self.post_events();
     }
 

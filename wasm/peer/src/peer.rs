@@ -22,7 +22,7 @@ use crate::text::Filler;
 /// Serves the page until its messages end, which they do with the worker.
 pub(crate) async fn run(mut messages: mpsc::Receiver<PageToPeer>) {
     while let Some(message) = messages.next().await {
-        let PageToPeer::Hello { origin, identity, device, invitation, way: transport } = message else {
+        let PageToPeer::Hello { origin, identity, device, invitation, transport } = message else {
             failed("say hello first".to_owned());
             continue;
         };
@@ -142,7 +142,7 @@ impl RunningPeer {
                 PageToPeer::Hello { .. } => failed("hello was said before".to_owned()),
                 PageToPeer::Start => self.command(ContributorCommand::Start),
                 PageToPeer::Stop => self.command(ContributorCommand::Stop),
-                PageToPeer::Conduct(pacing) => self.command(ContributorCommand::Pacing(pacing)),
+                PageToPeer::Pacing(pacing) => self.command(ContributorCommand::Pacing(pacing)),
                 PageToPeer::Predict { request, pixels } => {
                     self.command(ContributorCommand::Predict { request, pixels });
                 }
@@ -154,7 +154,7 @@ impl RunningPeer {
                 PageToPeer::LoadGallery => self.command(ContributorCommand::LoadGallery),
                 PageToPeer::SelfCheck => self.check(),
                 PageToPeer::Woke => self.command(ContributorCommand::Woke),
-                PageToPeer::Taken => self.event_sender.on_taken(),
+                PageToPeer::Acknowledged => self.event_sender.on_acknowledged(),
             }
         }
     }

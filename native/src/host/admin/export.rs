@@ -7,6 +7,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{ConnectInfo, Path, State};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
+use barnraise_learning::ParameterLayout;
 use futures::{StreamExt, TryStreamExt};
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -42,6 +43,7 @@ pub(super) async fn card(State(admin): State<Admin>, path: CheckpointPath) -> Re
     let _turn = admin.exports.try_acquire().map_err(|_| Problem::Busy)?;
     let (n_bytes, sha256) = measure(run, epoch).await?;
     let description = &run.description;
+    let layout = ParameterLayout::of_run(description).map_err(inside)?;
     Ok(json_response(&CheckpointCard {
         run: description.identity.run_id.clone(),
         title: description.identity.title.clone(),
@@ -49,7 +51,7 @@ pub(super) async fn card(State(admin): State<Admin>, path: CheckpointPath) -> Re
         model: serde_json::to_value(&description.model).map_err(inside)?,
         data: description.data.manifest.name.clone(),
         epoch,
-        n_parameters: description.n_parameters,
+        n_parameters: layout.n_parameters() as u64,
         n_bytes,
         sha256,
         format: FORMAT.to_owned(),

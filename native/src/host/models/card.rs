@@ -80,7 +80,7 @@ fn about(facts: &Facts, snapshot: &Snapshot, task: &HubTask) -> String {
         purpose = line(&run.identity.purpose),
         does = task.does,
         network = network(&run.model.kind),
-        n = run.n_parameters,
+        n = facts.layout.n_parameters(),
         epoch = snapshot.epoch,
         id = line(&run.identity.run_id),
     )

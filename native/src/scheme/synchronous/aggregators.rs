@@ -277,8 +277,8 @@ fn key(peer: PeerId) -> PeerKey {
 fn recipe(config: &RunConfig, description: &RunDescription) -> serde_json::Result<Sha256Hash> {
     let scheme = description.synchronous();
     let what = (
-        (&description.model, description.n_parameters, scheme.target_batch_size),
-        (&description.data.manifest, &config.synchronous().optimizer, &config.synchronous().schedule),
+        (&description.model, scheme.target_batch_size),
+        (&description.data.manifest, scheme.optimizer, scheme.schedule),
         (config.synchronous().average_codec, config.aggregators.reducers),
         (scheme.gradient_codec, scheme.slow_links, scheme.delayed_updates),
         (&scheme.local_steps, scheme.recomputed, config.storage.checkpoint_every_epochs),

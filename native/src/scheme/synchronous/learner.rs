@@ -255,6 +255,11 @@ impl Learner {
         &self.spec
     }
 
+    /// Length of the flat parameter vector.
+    pub fn n_parameters(&self) -> usize {
+        self.n_parameters
+    }
+
     /// Optimizer steps made.
     pub fn epoch(&self) -> u64 {
         self.epoch

@@ -41,7 +41,7 @@ pub struct Metrics {
     /// The same counts, which can be read.
     refused: Arc<Mutex<BTreeMap<&'static str, u64>>>,
     aggregated: ByReason,
-    far_peers: Gauge,
+    outliers: Gauge,
     averagings: ByReason,
     averaging_bytes: ByReason,
     group_rounds: Counter,
@@ -86,11 +86,11 @@ impl Metrics {
             "Peers of each step, by what a robust aggregation made of their share",
             aggregated.clone(),
         );
-        let far_peers = Gauge::default();
+        let outliers = Gauge::default();
         registry.register(
-            "peers_far_off",
-            "Peers whose share was left out of several steps in a row",
-            far_peers.clone(),
+            "outlier_peers",
+            "Peers whose gradients, far from those of others, were left out of several steps in a row",
+            outliers.clone(),
         );
         let averagings = ByReason::default();
         registry.register("averagings", "Averagings with other aggregators, by outcome", averagings.clone());
@@ -121,7 +121,7 @@ impl Metrics {
         );
         let reduced = ByReason::default();
         registry.register(
-            "native_parts",
+            "reducer_parts",
             "Parts of averagings that native peers were asked to reduce, by outcome",
             reduced.clone(),
         );
@@ -181,7 +181,7 @@ impl Metrics {
             contributions_refused,
             refused: Arc::default(),
             aggregated,
-            far_peers,
+            outliers,
             averagings,
             averaging_bytes,
             group_rounds,
@@ -213,12 +213,12 @@ impl Metrics {
         Arc::clone(&self.registry)
     }
 
-    /// A step was made of the shares of these peers; `n_far` peers were left out of several steps in a row.
-    pub fn on_aggregated(&self, outcomes: &[PeerOutcome], n_far: usize) {
+    /// A step was made of the shares of these peers; `n_outliers` peers were left out of several steps in a row.
+    pub fn on_aggregated(&self, outcomes: &[PeerOutcome], n_outliers: usize) {
         for PeerOutcome { outcome, .. } in outcomes {
             self.aggregated.get_or_create(&[("outcome", verdict(outcome.verdict))]).inc();
         }
-        self.far_peers.set(n_far.try_into().unwrap_or(i64::MAX));
+        self.outliers.set(n_outliers.try_into().unwrap_or(i64::MAX));
     }
 
     /// An averaging with other aggregators is over: `averaged`, `incomplete` or `failed`.
@@ -360,7 +360,7 @@ impl Collector for Database {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let help =
             "Seconds since the database of contributions last had everything: under one while it is at hand";
-        encode(&mut encoder, "database_behind_seconds", help, self.0.last().elapsed().as_secs_f64())
+        encode(&mut encoder, "database_lag_seconds", help, self.0.last().elapsed().as_secs_f64())
     }
 }
 

@@ -15,7 +15,7 @@ use barnraise_learning::{ComputeDevice, ModelError, Precision, Trainer};
 use barnraise_protocol::ConversationError;
 use barnraise_protocol::commitment::SampleId;
 use barnraise_protocol::dataset::{DatasetError, Samples};
-use barnraise_protocol::evidence::{Evidence, EvidenceError};
+use barnraise_protocol::evidence::{Evidence, EvidenceError, EvidenceHeader};
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::recomputation::Difference;
 
@@ -98,8 +98,7 @@ impl Recomputer {
         shard: impl AsyncFn(u32) -> Result<Vec<u8>, ShardSourceError>,
     ) -> Result<Difference, RecomputationError> {
         let run = &evidence.header.run;
-        description::validate(run)?;
-        let claim = evidence.verify()?;
+        let claim = evidence.verify(description::validate(run)?.n_parameters())?;
         let batches = gather(run, &claim.samples, &mut self.shards, shard).await?;
         let epoch = evidence.header.commitment.parameters_epoch;
         self.trainer.load_parameters(&claim.parameters)?;
@@ -108,8 +107,9 @@ impl Recomputer {
             self.trainer.accumulate_samples(batch, epoch).await?;
         }
         let mean = self.trainer.take_mean_gradient().await?.ok_or(RecomputationError::Nothing)?;
-        let codec = evidence.header.offer.codec;
-        let difference = Difference::between(&claim.gradient, &mean.values, codec, self.tolerance);
+        let EvidenceHeader { offer, commitment, .. } = &evidence.header;
+        let encoding = (offer.codec, commitment.rounding_seed());
+        let difference = Difference::between(&claim.gradient, &mean.values, encoding, self.tolerance);
         difference.ok_or(RecomputationError::Nothing)
     }
 }

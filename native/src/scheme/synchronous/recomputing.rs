@@ -10,7 +10,7 @@ mod work;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use barnraise_learning::ComputeDevice;
+use barnraise_learning::{ComputeDevice, ParameterLayout};
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::commitment::{self, Commitment, CommitmentError, SampleId};
@@ -64,6 +64,8 @@ pub(super) struct RecomputationContext {
 #[derive(Clone)]
 pub(super) struct Recomputing {
     description: Arc<RunDescription>,
+    /// Of its model.
+    n_parameters: usize,
     run: Sha256Hash,
     started: Instant,
     selection: Arc<Mutex<Selection>>,
@@ -156,12 +158,9 @@ impl Recomputing {
         getrandom::fill(&mut secret).map_err(|error| anyhow::anyhow!("no random bytes: {error}"))?;
         let (theirs, of_others) = mpsc::channel(THEIRS_MAX);
         let description = world.description.clone();
-        let n_bytes = description
-            .synchronous()
-            .gradient_codec
-            .encoding()
-            .encoded_len(description.n_parameters as usize)
-            .max(1) as u64;
+        let n_parameters = ParameterLayout::of_run(&description)?.n_parameters();
+        let encoding = description.synchronous().gradient_codec.encoding();
+        let n_bytes = encoding.encoded_len(n_parameters).max(1) as u64;
         let jobs_max = (JOBS_BYTES_MAX / n_bytes).clamp(2, JOBS_MAX) as usize;
         let queue = RecomputationQueue { jobs: Mutex::new(FairQueue::new(jobs_max)), came: Notify::new() };
         let (mut selection, mut usual) =
@@ -170,6 +169,7 @@ impl Recomputing {
         let recomputing = Self {
             run: commitment::run_hash(&description)?,
             description,
+            n_parameters,
             started: Instant::now(),
             selection: Arc::new(Mutex::new(selection)),
             usual: Arc::new(Mutex::new(usual)),

@@ -27,8 +27,8 @@ const BYTES_PER_PARAMETER: u64 = size_of::<f32>() as u64;
 impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
     /// The run's description, if the parameters that are fetched next have to be cached.
     pub(super) fn caches_next(&mut self, now: Moment) -> Option<Rc<RunDescription>> {
-        let run = self.run.as_ref().map(|run| Rc::clone(&run.description))?;
-        let pause = cache_interval(run.n_parameters);
+        let run = self.run.as_ref()?;
+        let (run, pause) = (Rc::clone(&run.description), cache_interval(run.n_parameters as u64));
         let is_due = self.cached_at.is_none_or(|at| now.saturating_sub(at) >= pause);
         if !is_due || !self.platform.caches_models() {
             return None;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use barnraise_learning::{ComputeDevice, MeanGradient, ModelError};
+use barnraise_learning::{ComputeDevice, MeanGradient, ModelError, ParameterLayout};
 use barnraise_protocol::gradient::{ContributionRefusal, PreparedContribution};
 use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::RunDescription;
@@ -177,6 +177,13 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
             return self.use_access(description);
         }
         let description = Rc::new(description);
+        let n_parameters = match ParameterLayout::of_run(&description) {
+            Ok(layout) => layout.n_parameters(),
+            Err(error) => {
+                self.give_up(Interruption::other(error));
+                return false;
+            }
+        };
         // Work for another run is of no use in this one.
         self.contributor.on_trainer_lost();
         self.prepared = None;
@@ -187,7 +194,7 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
         self.compute_kind = None;
         self.shard = Fuse::terminated();
         self.shard_id = None;
-        let compressor = compute::compressor(&description);
+        let compressor = compute::compressor(&description, n_parameters);
         let signer = match self.commitment_signer(&description) {
             Ok(signer) => signer,
             Err(error) => {
@@ -201,9 +208,10 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
         let n_shards = shards.len() as u32;
         let sizes = shards.iter().map(|entry| entry.n_bytes).collect();
         let capacity = description.data.shuffle_buffer_samples as usize;
-        self.platform.on_run(&description);
+        self.platform.on_run(&description, n_parameters);
         self.run = Some(RunContext {
             description: Rc::clone(&description),
+            n_parameters,
             trainer: None,
             compressor,
             commitment_signer: signer,
@@ -246,7 +254,7 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
                 return false;
             }
         }
-        self.platform.on_run(&description);
+        self.platform.on_run(&description, run.n_parameters);
         run.description = Rc::new(description);
         true
     }

@@ -133,12 +133,11 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
         let keep = self.caches_next(self.platform.now());
         let (operation, cancel) = self.operation();
         let (Some(link), Some(run)) = (&mut self.link, &mut self.run) else { return };
-        let description = &run.description;
-        let (n_parameters, codec) = (description.n_parameters, description.synchronous().state_codec);
+        let (n_parameters, codec) = (run.n_parameters, run.description.synchronous().state_codec);
         let progress = Rc::clone(&self.net_progress);
-        progress.set((0, codec.encoded_len(n_parameters as usize) as u64));
+        progress.set((0, codec.encoded_len(n_parameters) as u64));
         let partial = run.partial_state.take();
-        let (stream, wanted) = (link.state.take(), (n_parameters, codec));
+        let (stream, wanted) = (link.state.take(), (n_parameters as u64, codec));
         let fetch = network::fetch_state(operation, stream, partial, wanted, keep, progress);
         self.run_net(NetKind::State { is_background }, cancel, fetch);
     }

@@ -25,7 +25,8 @@ use barnraise_protocol::evidence::{Evidence, EvidenceHeader};
 use barnraise_protocol::gradient::{self, Accepted, ContributionRefusal, Offer};
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
 use barnraise_protocol::run::{
-    self, DataSpec, GradientCodec, ModelKind, ModelSpec, RunDescription, RunIdentity, Scheme, Synchronous,
+    self, DataSpec, GradientCodec, ModelKind, ModelSpec, OptimizerDescription, RunDescription, RunIdentity,
+    ScheduleDescription, Scheme, Synchronous,
 };
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};
@@ -144,7 +145,6 @@ impl InMemoryBackbone {
         let description = RunDescription {
             identity: RunIdentity { run_id: "test".into(), title: "Test".into(), purpose: "Testing.".into() },
             model,
-            n_parameters: layout.n_parameters() as u64,
             data: DataSpec { manifest, shuffle_buffer_samples: 300 },
             scheme: Scheme::Synchronous(Synchronous {
                 target_batch_size,
@@ -154,6 +154,8 @@ impl InMemoryBackbone {
                 slow_links: None,
                 state_codec: TensorCodec::F32,
                 delayed_updates: false,
+                optimizer: OptimizerDescription::plain_sgd(),
+                schedule: ScheduleDescription::constant(0.1),
                 local_steps: None,
                 recomputed: false,
             }),

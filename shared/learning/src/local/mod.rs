@@ -15,7 +15,6 @@
 //!
 //! Plain loops over flat vectors. No gradient is computed here, nothing is sent, and no device is touched.
 
-mod spec;
 #[cfg(test)]
 mod tests;
 
@@ -24,7 +23,6 @@ use barnraise_protocol::run;
 use crate::optimizer::{Optimizer, OptimizerError, OptimizerSpec};
 use crate::parameters::ParameterLayout;
 use crate::schedule::{ScheduleError, ScheduleSpec};
-pub use spec::describe;
 
 /// Most steps of a trajectory.
 pub const STEPS_MAX: u32 = 100_000;
@@ -212,15 +210,19 @@ impl LocalSteps {
     }
 }
 
-/// Checks a configuration of local steps, such as one from another peer.
+/// Checks local steps of a run's description, such as those from another peer.
 ///
 /// # Errors
-/// The first number that is out of its range.
+/// The first number that is out of its range, or an optimizer that cannot make local steps.
 pub fn check(described: &run::LocalSteps) -> Result<(), LocalStepsError> {
     let got = described.steps;
     if got == 0 || got > STEPS_MAX {
         return Err(LocalStepsError::Steps { max: STEPS_MAX, got });
     }
-    OptimizerSpec::from(described.optimizer).validate()?;
+    let optimizer = OptimizerSpec::from(described.optimizer);
+    if matches!(optimizer, OptimizerSpec::Lamb { .. } | OptimizerSpec::Lars { .. }) {
+        return Err(LocalStepsError::Kind(optimizer));
+    }
+    optimizer.validate()?;
     Ok(ScheduleSpec::from(described.schedule).validate()?)
 }

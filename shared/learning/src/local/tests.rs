@@ -18,8 +18,12 @@ fn layout() -> ParameterLayout {
     ParameterLayout::of(&model, DataShape::Images { shape, n_classes: 1 }).unwrap()
 }
 
+fn describe(steps: u32, optimizer: OptimizerSpec, schedule: ScheduleSpec) -> run::LocalSteps {
+    run::LocalSteps { steps, optimizer: optimizer.into(), schedule: schedule.into() }
+}
+
 fn described(steps: u32, optimizer: OptimizerSpec) -> run::LocalSteps {
-    describe(steps, optimizer, ScheduleSpec::constant(RATE)).unwrap()
+    describe(steps, optimizer, ScheduleSpec::constant(RATE))
 }
 
 fn local(steps: u32, optimizer: OptimizerSpec) -> LocalSteps {
@@ -141,7 +145,7 @@ fn a_stateless_contribution_depends_on_its_own_samples_alone() {
 #[test]
 fn the_learning_rate_is_that_of_the_epoch() {
     let schedule = ScheduleSpec { peak: 0.5, warmup_steps: 0, decay: Decay::Step { every: 10, factor: 0.5 } };
-    let described = describe(1, OptimizerSpec::plain_sgd(), schedule).unwrap();
+    let described = describe(1, OptimizerSpec::plain_sgd(), schedule);
     let mut local = LocalSteps::new(&described, &layout(), &START).unwrap();
     for (epoch, rate) in [(0, 0.5), (10, 0.25), (25, 0.125)] {
         local.on_epoch(epoch);
@@ -168,15 +172,16 @@ fn values_that_are_not_finite_are_reported_and_dropped() {
 fn an_invalid_configuration_is_named() {
     let rate = ScheduleSpec::constant(RATE);
     for got in [0, STEPS_MAX + 1] {
-        let error = describe(got, OptimizerSpec::adam(), rate);
+        let error = check(&describe(got, OptimizerSpec::adam(), rate));
         assert_eq!(error, Err(LocalStepsError::Steps { max: STEPS_MAX, got }));
     }
-    let lamb = OptimizerSpec::lamb();
-    assert_eq!(describe(1, lamb, rate), Err(LocalStepsError::Kind(lamb)));
+    for by_layer in [OptimizerSpec::lamb(), OptimizerSpec::lars()] {
+        assert_eq!(check(&describe(1, by_layer, rate)), Err(LocalStepsError::Kind(by_layer)));
+    }
     let wild = OptimizerSpec::SgdMomentum { momentum: 1.0, nesterov: false, weight_decay: 0.0 };
-    assert!(matches!(describe(1, wild, rate), Err(LocalStepsError::Optimizer(_))));
+    assert!(matches!(check(&describe(1, wild, rate)), Err(LocalStepsError::Optimizer(_))));
     let none = ScheduleSpec::constant(0.0);
-    assert!(matches!(describe(1, OptimizerSpec::adam(), none), Err(LocalStepsError::Schedule(_))));
+    assert!(matches!(check(&describe(1, OptimizerSpec::adam(), none)), Err(LocalStepsError::Schedule(_))));
 }
 
 #[test]
@@ -189,8 +194,8 @@ fn a_description_has_the_configured_values() {
     ] {
         let schedule = ScheduleSpec { peak: 0.5, warmup_steps: 3, decay };
         let nesterov = OptimizerSpec::SgdMomentum { momentum: 0.8, nesterov: true, weight_decay: 0.1 };
-        for optimizer in [OptimizerSpec::adam(), nesterov] {
-            let described = describe(16, optimizer, schedule).unwrap();
+        for optimizer in [OptimizerSpec::adam(), nesterov, OptimizerSpec::lamb(), OptimizerSpec::lars()] {
+            let described = describe(16, optimizer, schedule);
             assert_eq!(OptimizerSpec::from(described.optimizer), optimizer);
             assert_eq!(ScheduleSpec::from(described.schedule), schedule);
         }

@@ -1,5 +1,7 @@
-//! Which optimizer a run uses, with its hyperparameters, as an operator writes it.
+//! Which optimizer a run uses, with its hyperparameters, as an operator writes it. Participants get it as an
+//! [`OptimizerDescription`], which has no tags in its encoding.
 
+use barnraise_protocol::run::OptimizerDescription;
 use serde::{Deserialize, Serialize};
 
 use super::OptimizerError;
@@ -146,6 +148,44 @@ impl OptimizerSpec {
             }
         };
         check(weight_decay.is_finite() && weight_decay >= 0.0, "weight_decay", "zero or more", weight_decay)
+    }
+}
+
+impl From<OptimizerSpec> for OptimizerDescription {
+    fn from(spec: OptimizerSpec) -> Self {
+        match spec {
+            OptimizerSpec::SgdMomentum { momentum, nesterov, weight_decay } => {
+                Self::SgdMomentum { momentum, nesterov, weight_decay }
+            }
+            OptimizerSpec::Adam { beta1, beta2, epsilon, weight_decay } => {
+                Self::Adam { beta1, beta2, epsilon, weight_decay }
+            }
+            OptimizerSpec::Lamb { beta1, beta2, epsilon, weight_decay } => {
+                Self::Lamb { beta1, beta2, epsilon, weight_decay }
+            }
+            OptimizerSpec::Lars { momentum, trust_coefficient, weight_decay } => {
+                Self::Lars { momentum, trust_coefficient, weight_decay }
+            }
+        }
+    }
+}
+
+impl From<OptimizerDescription> for OptimizerSpec {
+    fn from(described: OptimizerDescription) -> Self {
+        match described {
+            OptimizerDescription::SgdMomentum { momentum, nesterov, weight_decay } => {
+                Self::SgdMomentum { momentum, nesterov, weight_decay }
+            }
+            OptimizerDescription::Adam { beta1, beta2, epsilon, weight_decay } => {
+                Self::Adam { beta1, beta2, epsilon, weight_decay }
+            }
+            OptimizerDescription::Lamb { beta1, beta2, epsilon, weight_decay } => {
+                Self::Lamb { beta1, beta2, epsilon, weight_decay }
+            }
+            OptimizerDescription::Lars { momentum, trust_coefficient, weight_decay } => {
+                Self::Lars { momentum, trust_coefficient, weight_decay }
+            }
+        }
     }
 }
 

@@ -5,6 +5,8 @@ use super::{INFINITY, max_magnitude};
 
 /// Values that share a scale in `TensorCodec::Int8`.
 pub const INT8_BLOCK_VALUES: usize = 256;
+/// Level of the value with the largest magnitude of a block of `TensorCodec::Int8`.
+pub const INT8_LEVEL_MAX: f32 = 127.0;
 /// Values that share a scale in `TensorCodec::Int4`: fewer, because the largest of them sets the step of all.
 pub const INT4_BLOCK_VALUES: usize = 64;
 
@@ -32,7 +34,7 @@ pub(super) struct Int8;
 
 impl Levels for Int8 {
     const BLOCK_VALUES: usize = INT8_BLOCK_VALUES;
-    const LARGEST: f32 = 127.0;
+    const LARGEST: f32 = INT8_LEVEL_MAX;
 
     fn n_bytes(n_levels: usize) -> usize {
         n_levels

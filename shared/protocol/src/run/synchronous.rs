@@ -2,10 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{GradientCodec, InnerOptimizer, LocalSteps, ModelKind, SlowLinks};
+use super::{GradientCodec, LocalSteps, ModelKind, OptimizerDescription, ScheduleDescription, SlowLinks};
 use crate::codec::TensorCodec;
 
-/// How contributors accumulate a target batch, and in which form its gradients and the parameters travel.
+/// How contributors accumulate a target batch, what aggregators make of it, and in which form gradients and parameters
+/// travel.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Synchronous {
     /// Samples that all peers together accumulate for one optimizer step.
@@ -23,6 +24,10 @@ pub struct Synchronous {
     /// Whether gradients are of the parameters of the epoch before, so that no contributor waits for averaging (DeDLOC
     /// §3.2, delayed parameter updates).
     pub delayed_updates: bool,
+    /// The optimizer that aggregators make the step with; the outer one where there are local steps.
+    pub optimizer: OptimizerDescription,
+    /// Its learning rate.
+    pub schedule: ScheduleDescription,
     /// Local steps of contributors, which then contribute pseudo-gradients. `None`: they contribute gradients.
     pub local_steps: Option<LocalSteps>,
     /// Whether backbones recompute contributions at random: each contribution has a commitment
@@ -37,7 +42,8 @@ impl Synchronous {
     /// What else it depends on.
     pub fn check_recomputable(&self, model: &ModelKind) -> Result<(), NotRecomputable> {
         if let Some(LocalSteps { steps, optimizer, .. }) = &self.local_steps
-            && (*steps > RECOMPUTED_STEPS_MAX || matches!(optimizer, InnerOptimizer::Adam { .. }))
+            && (*steps > RECOMPUTED_STEPS_MAX
+                || !matches!(optimizer, OptimizerDescription::SgdMomentum { .. }))
         {
             return Err(NotRecomputable::LocalSteps(*steps));
         }
@@ -84,7 +90,8 @@ pub enum NotRecomputable {
         at most {RECOMPUTED_STEPS_MAX} by sgd-momentum are wanted"
     )]
     LocalSteps(u32),
-    /// A codec with error feedback: a contribution contains the residual of earlier gradients.
+    /// A codec that needs error feedback: a contribution would contain the residual of earlier gradients. int8 does
+    /// without where it is rounded at random.
     #[error("gradients travel as {0:?}; f32, f16 or int8 is wanted")]
     Codec(GradientCodec),
     /// A model with a queue, which holds samples of other contributions.

@@ -10,12 +10,14 @@
 //! the sent values times their samples, plus the residual, are the computed gradient.
 //!
 //! F32 and F16 are precise enough: without [`Compressor::keep_always`] they have no residual. With it a contribution
-//! that came too late is kept as well, as the work of many local steps needs. The compressor sends nothing; the driver
-//! reports the outcome of each contribution with [`Compressor::settle`].
+//! that came too late is kept as well, as the work of many local steps needs. Contributions that are recomputed have no
+//! residual ([`Compressor::keep_nothing`]); with int8 they are rounded at random before ([`round_stochastically`]), so that
+//! nothing is lost on average. The compressor sends nothing; the driver reports the outcome of each contribution with [`Compressor::settle`].
 
 mod late;
 mod momentum;
 mod outcome;
+mod rounding;
 mod select;
 #[cfg(test)]
 mod tests;
@@ -26,6 +28,7 @@ use barnraise_protocol::run::GradientCodec;
 use self::late::LateGradient;
 use self::momentum::Momentum;
 pub use self::outcome::ContributionOutcome;
+pub use self::rounding::round_stochastically;
 pub use self::select::keep_largest;
 
 /// After this many optimizer steps without a contribution the state is reset: its residual is of another model.

@@ -16,7 +16,7 @@ use crate::state::PageEvent;
 pub(super) fn listen(app: &Rc<App>, sensors: &Rc<Sensors>) -> Result<(), DomError> {
     press(app, "pause", Input::TogglePause)?;
     press(app, "anyway", Input::Waive)?;
-    press(app, "conduct-defaults", Input::Set(Change::Defaults))?;
+    press(app, "limits-defaults", Input::Set(Change::Defaults))?;
     check(app, "heeds-heat", Change::HeedsHeat)?;
     check(app, "on-metered", Change::OnMetered)?;
     check(app, "scheduled", Change::IsScheduled)?;

@@ -39,11 +39,11 @@ fn arrives(page: &mut PageState, addresses: &[&str]) -> Vec<TransportKind> {
         PageAction::ProbeTransports(attempts) => Some(attempts),
         _ => None,
     });
-    attempts.unwrap_or_default().into_iter().map(|(way, _)| way).collect()
+    attempts.unwrap_or_default().into_iter().map(|(transport, _)| transport).collect()
 }
 
-fn tried(page: &mut PageState, way: TransportKind, tried: ProbeResult) {
-    assert_eq!(page.on_event(1.0, PageEvent::TransportProbed(way, tried)), []);
+fn tried(page: &mut PageState, transport: TransportKind, tried: ProbeResult) {
+    assert_eq!(page.on_event(1.0, PageEvent::TransportProbed(transport, tried)), []);
 }
 
 fn works() -> ProbeResult {
@@ -84,7 +84,7 @@ fn all_is_well_and_the_best_transport_goes_along() {
     assert!(text(super::transports(&page)).contains("WebTransport works (12 ms). WebRTC does not"));
     let actions = page.on_event(2.0, PageEvent::Toggle);
     let begins_with = actions.iter().find_map(|action| match action {
-        PageAction::Post(PageToPeer::Hello { way, .. }) => Some(*way),
+        PageAction::Post(PageToPeer::Hello { transport, .. }) => Some(*transport),
         _ => None,
     });
     assert_eq!(begins_with, Some(Some(TransportKind::WebTransport)));
@@ -93,9 +93,7 @@ fn all_is_well_and_the_best_transport_goes_along() {
 #[test]
 fn a_model_that_is_too_large_for_the_card_is_named_with_what_it_wants() {
     let mut page = page();
-    if let Some(run) = &mut page.run {
-        run.n_parameters = 50_000_000;
-    }
+    page.n_parameters = 50_000_000;
     page.on_event(1.0, PageEvent::GraphicsKnown(Some(card())));
     let graphics = text(super::graphics(&page));
     assert!(graphics.contains("wants 200 MB at once, more than the 134 MB"), "{graphics}");

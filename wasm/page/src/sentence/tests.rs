@@ -179,7 +179,7 @@ fn the_verdict_says_how_sure_it_is_and_whether_it_was_right() {
     assert!(matches!(actions[..], [crate::state::PageAction::Post(PageToPeer::Predict { .. })]));
     assert_eq!(verdict(&page), "Looking…");
     let answer = ContributorEvent::Prediction { request: 1, epoch: 1, probabilities: vec![0.5, 0.45, 0.05] };
-    page.on_event(0.0, PageEvent::FromPeer(PeerToPage::Told(answer)));
+    page.on_event(0.0, PageEvent::FromPeer(PeerToPage::Event(answer)));
     assert_eq!(verdict(&page), "Probably: T-shirt. It is labelled: Trouser.");
     page.prediction = Some(Prediction { epoch: 1, ranking: vec![(1, 0.9), (0, 0.1)] });
     assert_eq!(verdict(&page), "That is: Trouser. Right.");

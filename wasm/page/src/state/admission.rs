@@ -119,7 +119,7 @@ mod tests {
     fn refused(page: &mut PageState, reason: &str) {
         page.peer = WorkerState::Ready { device: DeviceKind::BrowserCpu, device_name: String::new() };
         let refused = Activity::NotAdmitted { reason: Interruption::other(reason) };
-        page.on_event(1.0, PageEvent::FromPeer(PeerToPage::Told(ContributorEvent::Activity(refused))));
+        page.on_event(1.0, PageEvent::FromPeer(PeerToPage::Event(ContributorEvent::Activity(refused))));
     }
 
     #[test]

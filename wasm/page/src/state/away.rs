@@ -49,7 +49,7 @@ mod tests {
     use crate::state::{AnswerError, PageEvent, PageState};
 
     fn does(page: &mut PageState, activity: Activity) {
-        page.on_event(2.0, PageEvent::FromPeer(PeerToPage::Told(ContributorEvent::Activity(activity))));
+        page.on_event(2.0, PageEvent::FromPeer(PeerToPage::Event(ContributorEvent::Activity(activity))));
     }
 
     #[test]

@@ -25,7 +25,7 @@ mod tests {
     #[test]
     fn a_pause_is_known_from_the_first_source_until_the_run_goes_on() {
         let mut page = fixture::page();
-        let told = |event| PageEvent::FromPeer(PeerToPage::Told(event));
+        let told = |event| PageEvent::FromPeer(PeerToPage::Event(event));
         let paused = Refusal::Paused { reason: RefusalReason::of("new data") };
         page.on_event(0.0, told(ContributorEvent::Refused { refusal: paused }));
         assert_eq!((page.operator_pause.as_deref(), &page.notice), (Some("new data"), &None));

@@ -1,17 +1,17 @@
 //! What a page knows when it is opened: of the browser, and of earlier visits.
 
 use barnraise_messages::TransportKind;
-use barnraise_protocol::run::RunDescription;
 
 use super::PageState;
 use crate::browser_totals::BrowserTotals;
+use crate::kept::KeptRun;
 use crate::limits::ResourceLimits;
 use crate::preflight::{Preflight, Surroundings};
 
 impl PageState {
     /// Sets the transport that reached the backbone before on this network.
-    pub(crate) fn reached_by(self, kept_way: Option<TransportKind>) -> Self {
-        Self { last_transport: kept_way, ..self }
+    pub(crate) fn reached_by(self, kept: Option<TransportKind>) -> Self {
+        Self { last_transport: kept, ..self }
     }
 
     /// Sets the browser's properties.
@@ -34,9 +34,10 @@ impl PageState {
         Self { invitation: code, ..self }
     }
 
-    /// Sets the run's description from an earlier visit.
-    pub(crate) fn knowing(self, run: Option<RunDescription>) -> Self {
-        Self { run, ..self }
+    /// Sets the run from an earlier visit.
+    pub(crate) fn knowing(self, kept: Option<KeptRun>) -> Self {
+        let Some(KeptRun { run, n_parameters }) = kept else { return self };
+        Self { run: Some(run), n_parameters, ..self }
     }
 
     /// Sets the first request number; it differs between tabs.

@@ -130,7 +130,7 @@ mod tests {
     use crate::sentence::verdict;
 
     fn told(event: ContributorEvent) -> PageEvent {
-        PageEvent::FromPeer(PeerToPage::Told(event))
+        PageEvent::FromPeer(PeerToPage::Event(event))
     }
 
     #[test]

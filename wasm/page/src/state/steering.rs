@@ -111,7 +111,7 @@ impl PageState {
                 let is_other = self.posted_pacing != pacing;
                 let is_started = std::mem::replace(&mut self.is_start_posted, true);
                 self.posted_pacing = pacing;
-                let pacing = is_other.then_some(PageToPeer::Conduct(pacing));
+                let pacing = is_other.then_some(PageToPeer::Pacing(pacing));
                 let start = (!is_started).then_some(PageToPeer::Start);
                 pacing.into_iter().chain(start).map(PageAction::Post).collect()
             }
@@ -142,7 +142,7 @@ impl PageState {
 
     /// The device to use: the CPU if the choice is free and the model is too large for the graphics processor.
     pub(super) fn fitting_device(&self) -> DeviceChoice {
-        let is_too_small = self.run.as_ref().is_some_and(|run| self.preflight.lacks(run).is_some());
+        let is_too_small = self.preflight.lacks(self.n_parameters).is_some();
         match self.device_choice {
             DeviceChoice::Auto if is_too_small => DeviceChoice::Cpu,
             choice => choice,

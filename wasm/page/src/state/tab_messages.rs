@@ -74,13 +74,13 @@ pub(crate) enum TabMessage {
     /// To the leader, for its worker.
     Post(PageToPeer),
     /// To the leader: the visitor set, paused or waived something.
-    Conduct(Input),
+    Limits(Input),
     /// To the leader: take the compute lock from a tab of another run.
     TakeLoad,
     /// From the leader: its state.
-    Standing(Box<LeaderState>),
+    State(Box<LeaderState>),
     /// From the leader: a message of its worker that is not part of its state.
-    Heard(PeerToPage),
+    Worker(PeerToPage),
 }
 
 /// State of the leader, which followers show as their own.
@@ -99,7 +99,7 @@ pub(crate) struct LeaderState {
     /// The next leader has no more memory.
     pub(super) n_memory_crashes: u32,
     pub(super) notice: Option<String>,
-    pub(super) way: Option<(TransportKind, Vec<(TransportKind, String)>)>,
+    pub(super) transport: Option<(TransportKind, Vec<(TransportKind, String)>)>,
     pub(super) peer_id: Option<String>,
     pub(super) name: Option<DisplayName>,
     /// The visitor's settings, and today's data usage.
@@ -113,7 +113,7 @@ pub(crate) enum TabEvent {
     /// Another tab has the lock.
     Follow,
     /// This tab has the lock, with the stored identity and transport.
-    Lead { identity: Option<Vec<u8>>, way: Option<TransportKind> },
+    Lead { identity: Option<Vec<u8>>, transport: Option<TransportKind> },
     /// Another tab took it.
     Deposed,
     /// The browser refuses locks.

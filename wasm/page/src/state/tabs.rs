@@ -86,7 +86,7 @@ impl PageState {
             }
             TabRole::Leading => {
                 // After this tab's writes to the storage, which followers read.
-                own.extend(heard.map(TabMessage::Heard).map(PageAction::Broadcast));
+                own.extend(heard.map(TabMessage::Worker).map(PageAction::Broadcast));
                 own.extend(self.share_leader_state());
                 own
             }
@@ -101,7 +101,7 @@ impl PageState {
         };
         match input {
             Input::Set(_) | Input::TogglePause | Input::Waive => {
-                actions.push(PageAction::Broadcast(TabMessage::Conduct(input)));
+                actions.push(PageAction::Broadcast(TabMessage::Limits(input)));
             }
             // The shown state may be outdated, if the leader was suspended.
             Input::Hidden(false) => actions.push(PageAction::Broadcast(TabMessage::Hello)),
@@ -133,7 +133,7 @@ impl PageState {
                 }
                 actions
             }
-            TabEvent::Lead { identity, way } => self.lead(now_ms, identity, way),
+            TabEvent::Lead { identity, transport } => self.lead(now_ms, identity, transport),
             TabEvent::Load(event) => self.on_load(now_ms, event),
             TabEvent::Deposed => {
                 self.tabs = Tabs { role: TabRole::Following, is_deposed: true, ..Tabs::default() };
@@ -167,11 +167,11 @@ impl PageState {
         &mut self,
         now_ms: f64,
         identity: Option<Vec<u8>>,
-        way: Option<TransportKind>,
+        transport: Option<TransportKind>,
     ) -> Vec<PageAction> {
         let was_following = self.tabs.role == TabRole::Following;
         self.identity = identity.or(self.identity.take());
-        self.last_transport = way.or(self.last_transport);
+        self.last_transport = transport.or(self.last_transport);
         (self.tabs.asked_at_ms, self.tabs.is_deposed, self.tabs.is_taking) = (None, false, false);
         let mut actions = self.settle(TabRole::Leading);
         if was_following {
@@ -194,7 +194,7 @@ impl PageState {
 
     /// Handles a follower's message.
     fn on_follower(&mut self, now_ms: f64, message: TabMessage) -> Vec<PageAction> {
-        if matches!(message, TabMessage::Standing(_) | TabMessage::Heard(_)) {
+        if matches!(message, TabMessage::State(_) | TabMessage::Worker(_)) {
             // From another leader: there are two for a moment, while the lock is taken.
             return Vec::new();
         }
@@ -202,14 +202,14 @@ impl PageState {
         // Send the state again, as the sender may be a new tab.
         self.tabs.told = None;
         match message {
-            TabMessage::Hello | TabMessage::Standing(_) | TabMessage::Heard(_) => Vec::new(),
+            TabMessage::Hello | TabMessage::State(_) | TabMessage::Worker(_) => Vec::new(),
             TabMessage::Contribute(true) if !self.contributing => self.start(now_ms),
             TabMessage::Contribute(false) if self.contributing => self.stop(now_ms),
             TabMessage::Contribute(_) => Vec::new(),
-            TabMessage::Conduct(input @ (Input::Set(_) | Input::TogglePause | Input::Waive)) => {
+            TabMessage::Limits(input @ (Input::Set(_) | Input::TogglePause | Input::Waive)) => {
                 self.on_event_here(now_ms, PageEvent::Limits(input))
             }
-            TabMessage::Conduct(_) => Vec::new(),
+            TabMessage::Limits(_) => Vec::new(),
             TabMessage::TakeLoad => self.on_take_load(),
             TabMessage::Invited(code) => self.on_invited(code),
             TabMessage::Load => self.load(),
@@ -217,8 +217,8 @@ impl PageState {
                 PageToPeer::Hello { .. }
                 | PageToPeer::Start
                 | PageToPeer::Stop
-                | PageToPeer::Conduct(_)
-                | PageToPeer::Taken,
+                | PageToPeer::Pacing(_)
+                | PageToPeer::Acknowledged,
             ) => Vec::new(),
             TabMessage::Post(message) => {
                 if let PageToPeer::Name { name } = &message {
@@ -247,8 +247,8 @@ impl PageState {
 
     fn on_leader(&mut self, now_ms: f64, message: TabMessage) -> Vec<PageAction> {
         match message {
-            TabMessage::Standing(standing) => self.on_leader_state(now_ms, *standing),
-            TabMessage::Heard(message) => self.on_event_here(now_ms, PageEvent::FromPeer(message)),
+            TabMessage::State(standing) => self.on_leader_state(now_ms, *standing),
+            TabMessage::Worker(message) => self.on_event_here(now_ms, PageEvent::FromPeer(message)),
             _ => Vec::new(),
         }
     }
@@ -277,7 +277,7 @@ impl PageState {
             let _ = self.fail_question(notice.clone());
         }
         self.notice = standing.notice;
-        self.connection = standing.way;
+        self.connection = standing.transport;
         self.peer_id = standing.peer_id.or(self.peer_id.take());
         self.giving.name = standing.name;
         self.limits.adopt(standing.settings, standing.written);
@@ -298,7 +298,7 @@ impl PageState {
             reviving: self.endurance.reviving.clone(),
             n_memory_crashes: self.endurance.n_memory_crashes,
             notice: self.notice.clone(),
-            way: self.connection.clone(),
+            transport: self.connection.clone(),
             peer_id: self.peer_id.clone(),
             name: self.giving.name.clone(),
             settings: self.limits.settings(),
@@ -315,7 +315,7 @@ impl PageState {
             return None;
         }
         self.tabs.told = Some(standing.clone());
-        Some(PageAction::Broadcast(TabMessage::Standing(standing)))
+        Some(PageAction::Broadcast(TabMessage::State(standing)))
     }
 
     /// Holds actions on the worker until the role is known; the others are returned.
@@ -374,10 +374,10 @@ fn is_passed_on(message: &PeerToPage) -> bool {
             | PeerToPage::Connected { .. }
             | PeerToPage::DialRtc { .. }
             | PeerToPage::Downloaded { .. }
-            | PeerToPage::News { .. }
+            | PeerToPage::Events { .. }
             | PeerToPage::Failed { .. }
             | PeerToPage::Outdated
-            | PeerToPage::Told(
+            | PeerToPage::Event(
                 ContributorEvent::Activity(_)
                     | ContributorEvent::Contribution(_)
                     | ContributorEvent::DeviceChanged { .. }

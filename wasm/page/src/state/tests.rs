@@ -21,7 +21,7 @@ fn ready(device: DeviceKind) -> PageEvent {
 }
 
 fn told_prediction(request: u32, epoch: u64, probabilities: Vec<f32>) -> PeerToPage {
-    PeerToPage::Told(ContributorEvent::Prediction { request, epoch, probabilities })
+    PeerToPage::Event(ContributorEvent::Prediction { request, epoch, probabilities })
 }
 
 fn posted(actions: &[PageAction]) -> Vec<&PageToPeer> {
@@ -43,7 +43,7 @@ fn one_click_loads_says_hello_and_starts_when_ready() {
         identity: None,
         device: DeviceChoice::Auto,
         invitation: None,
-        way: None,
+        transport: None,
     };
     assert_eq!(actions, [PageAction::SpawnPeer, PageAction::Post(hello)]);
     let actions = page.on_event(1.0, ready(DeviceKind::BrowserCpu));
@@ -139,7 +139,7 @@ fn the_same_picture_is_asked_about_again_as_the_model_changes_but_not_often() {
     page.on_event(0.0, ready(DeviceKind::BrowserCpu));
     page.on_event(0.0, PageEvent::Drawn(vec![1]));
     let progress = |epoch| {
-        PageEvent::FromPeer(PeerToPage::Told(ContributorEvent::Progress(RunProgress {
+        PageEvent::FromPeer(PeerToPage::Event(ContributorEvent::Progress(RunProgress {
             epoch,
             ..fixture::progress()
         })))
@@ -211,7 +211,7 @@ fn a_graphics_driver_that_takes_the_worker_down_is_replaced_by_the_cpu() {
         identity: Some(vec![7; 32]),
         device: DeviceChoice::Cpu,
         invitation: None,
-        way: None,
+        transport: None,
     };
     assert_eq!(posted(&actions), [&hello]);
     assert!(page.contributing && page.notice.is_some());
@@ -230,7 +230,7 @@ fn a_panic_on_the_graphics_processor_is_named_and_the_cpu_goes_on() {
     page.on_event(0.0, PageEvent::Toggle);
     page.on_event(0.0, ready(DeviceKind::BrowserWebGpu));
     let broken = Activity::Broken { reason: Interruption::other("device lost") };
-    page.on_event(1.0, PageEvent::FromPeer(PeerToPage::Told(ContributorEvent::Activity(broken))));
+    page.on_event(1.0, PageEvent::FromPeer(PeerToPage::Event(ContributorEvent::Activity(broken))));
     page.on_event(1.0, PageEvent::FromPeer(PeerToPage::Failed { message: "device lost".into() }));
     let lost = PageEvent::PeerLost { reason: PeerLoss::of_words("RuntimeError: unreachable") };
     assert_eq!(page.on_event(2.0, lost)[..2], [PageAction::EndPeer, PageAction::SpawnPeer]);
@@ -246,7 +246,7 @@ fn what_cannot_be_mended_releases_the_button() {
     page.on_event(0.0, PageEvent::Toggle);
     page.on_event(0.0, ready(DeviceKind::BrowserCpu));
     let broken = Activity::Broken { reason: Interruption::other("another version") };
-    page.on_event(1.0, PageEvent::FromPeer(PeerToPage::Told(ContributorEvent::Activity(broken))));
+    page.on_event(1.0, PageEvent::FromPeer(PeerToPage::Event(ContributorEvent::Activity(broken))));
     assert!(!page.contributing);
     assert_eq!(page.on_event(2.0, PageEvent::Toggle), [PageAction::Post(PageToPeer::Start)]);
 }
@@ -300,7 +300,7 @@ fn a_picture_of_the_gallery_is_asked_about_with_its_label() {
     let images = [vec![1; 784], vec![2; 784]].concat();
     page.on_event(
         0.0,
-        PageEvent::FromPeer(PeerToPage::Told(ContributorEvent::Gallery { images, labels: vec![0, 2] })),
+        PageEvent::FromPeer(PeerToPage::Event(ContributorEvent::Gallery { images, labels: vec![0, 2] })),
     );
     let predict = PageToPeer::Predict { request: 1, pixels: vec![2; 784] };
     assert_eq!(page.on_event(0.0, PageEvent::Picked(1)), [PageAction::Post(predict)]);
@@ -354,7 +354,7 @@ fn a_tab_that_may_not_work_loads_nothing_until_it_may() {
     assert_eq!(page.on_event(1.0, charging(true)), [], "for a moment longer");
     assert_eq!(page.on_event(9000.0, clock(7))[0], PageAction::SpawnPeer);
     let actions = page.on_event(9001.0, ready(DeviceKind::BrowserCpu));
-    let gentle = PageToPeer::Conduct(page.limits.pacing());
+    let gentle = PageToPeer::Pacing(page.limits.pacing());
     assert!(page.limits.pacing().is_gentle);
     assert_eq!(posted(&actions), [&gentle, &PageToPeer::Start, &PageToPeer::LoadGallery]);
     // Once it is loaded, a pause is a stop that hands in what is done.
@@ -391,7 +391,7 @@ fn what_is_set_reaches_the_worker_once() {
     page.on_event(0.0, ready(DeviceKind::BrowserCpu));
     let throttle = PageEvent::Limits(Input::Set(Change::Duty(20)));
     let actions = page.on_event(1.0, throttle.clone());
-    let slower = PageToPeer::Conduct(page.limits.pacing());
+    let slower = PageToPeer::Pacing(page.limits.pacing());
     assert_eq!(posted(&actions), [&slower]);
     let settings = page.limits.settings();
     assert_eq!(page.on_event(2.0, throttle), [PageAction::Limits(LimitsRequest::Keep(settings))]);
@@ -418,7 +418,7 @@ fn what_the_worker_moves_counts_for_the_day() {
     page.on_event(9000.0, ready(DeviceKind::BrowserCpu));
     let given = Contribution { bytes_up: 100_000_000, bytes_down: 149_000_000, ..Contribution::default() };
     let actions =
-        page.on_event(9001.0, PageEvent::FromPeer(PeerToPage::Told(ContributorEvent::Contribution(given))));
+        page.on_event(9001.0, PageEvent::FromPeer(PeerToPage::Event(ContributorEvent::Contribution(given))));
     let write = PageAction::Limits(LimitsRequest::Write { day: 7, bytes: 250_000_000 });
     assert_eq!(actions, [write, PageAction::Post(PageToPeer::Stop)]);
     assert_eq!(page.pause(), Some(PauseReason::Cap { mb: 250 }));
@@ -485,7 +485,7 @@ fn a_model_that_the_adapter_cannot_hold_is_left_to_the_processor() {
         buffer_bytes_max: u64::MAX,
         ..crate::preflight::Adapter::default()
     };
-    let wanted = 4 * fixture::run().n_parameters;
+    let wanted = 4 * fixture::N_PARAMETERS;
     for (n_bytes, device) in
         [(wanted, DeviceChoice::Auto), (wanted - 1, DeviceChoice::Cpu), (0, DeviceChoice::Auto)]
     {

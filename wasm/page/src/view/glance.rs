@@ -1,6 +1,6 @@
 //! What a newcomer asks first: how it goes, who helps, and what it costs.
 
-use crate::cost::{HourCost, RunCost};
+use crate::cost::HourCost;
 use crate::dom::{DomError, Field};
 use crate::format;
 use crate::state::PageState;
@@ -50,13 +50,13 @@ fn baseline(page: &PageState) -> String {
 
 /// The data of an hour, or of a step while nobody computes; and what the number is.
 fn cost(page: &PageState) -> (String, &'static str) {
-    let Some(run) = &page.run else { return ("–".into(), "") };
+    let Some(cost) = page.run_cost() else { return ("–".into(), "") };
     match page.hour_cost() {
         Some(HourCost::Measured(bytes) | HourCost::OfOthers(bytes)) => {
             (format::bytes(bytes), "an hour, about")
         }
         Some(HourCost::Estimated(bytes)) => (format::rough_bytes(bytes), "an hour, roughly"),
-        None => (format::bytes(RunCost::of(run).step_bytes()), "each time the model improves"),
+        None => (format::bytes(cost.step_bytes()), "each time the model improves"),
     }
 }
 

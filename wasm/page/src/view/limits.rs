@@ -54,8 +54,8 @@ impl LimitsView {
         offer(&cap, CAPS_MB.map(megabytes).into_iter().chain([(String::new(), "No limit".into())]))?;
         Field::find("link-note")?.set_optional(words::link_note(network_information().is_some()));
         Ok(Self {
-            panel: by_id("conduct")?,
-            summary: Field::find("conduct-summary")?,
+            panel: by_id("limits")?,
+            summary: Field::find("limits-summary")?,
             also: Field::find("also")?,
             pause: Field::find("pause")?,
             anyway: Field::find("anyway")?,

@@ -29,7 +29,7 @@ impl PreflightView {
                 part("preflight-browser", report::browser)?,
                 part("preflight-graphics", report::graphics)?,
                 part("preflight-processor", report::processor)?,
-                part("preflight-ways", report::transports)?,
+                part("preflight-transports", report::transports)?,
                 part("preflight-data", report::data)?,
             ],
         })
@@ -64,8 +64,8 @@ impl ReportPart {
 fn paragraph(line: &ReportLine) -> Result<Element, DomError> {
     let paragraph: Element = create("p")?;
     paragraph.set_attribute("data-state", line.state)?;
-    if let Some(way) = line.transport {
-        paragraph.set_attribute("data-way", &way.to_string())?;
+    if let Some(transport) = line.transport {
+        paragraph.set_attribute("data-transport", &transport.to_string())?;
     }
     paragraph.set_text_content(Some(&line.text));
     Ok(paragraph)

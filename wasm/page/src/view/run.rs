@@ -89,7 +89,7 @@ impl RunView {
         self.dataset.set_text(&learns_from);
         self.task.set_text(task);
         self.classes.set_text(&answers);
-        self.model.set_text(&network(run));
+        self.model.set_text(&network(run, page.n_parameters));
     }
 
     /// Marks outdated numbers.
@@ -104,8 +104,8 @@ impl RunView {
     }
 }
 
-fn network(run: &RunDescription) -> String {
-    let parameters = format::count(run.n_parameters);
+fn network(run: &RunDescription, n_parameters: u64) -> String {
+    let parameters = format::count(n_parameters);
     match &run.model.kind {
         ModelKind::LeNet => format!("LeNet, {parameters} parameters"),
         ModelKind::Mlp { hidden } => {

@@ -95,8 +95,8 @@ impl TabView {
             set_attribute(self.device.element(), "data-device", &crate::view::everyone::slug(*device));
         }
         self.connection.set_optional(connection_line(page).as_deref());
-        if let Some((way, _)) = &page.connection {
-            set_attribute(self.connection.element(), "data-way", &way.to_string());
+        if let Some((transport, _)) = &page.connection {
+            set_attribute(self.connection.element(), "data-transport", &transport.to_string());
         }
         let asked_for = invitation_line(page);
         self.invitation.set_hidden(asked_for.is_none());

@@ -290,9 +290,9 @@ impl TabNetwork {
 }
 
 /// Tells the page which transport works, and why others do not.
-fn post_connected(way: TransportKind, failures: &[(TransportKind, NetworkError)]) {
+fn post_connected(transport: TransportKind, failures: &[(TransportKind, NetworkError)]) {
     let failures = failures.iter().map(|(transport, error)| (*transport, error.to_string())).collect();
-    page::post(&PeerToPage::Connected { way, failures });
+    page::post(&PeerToPage::Connected { transport, failures });
 }
 
 struct Dial {

@@ -107,7 +107,6 @@ impl CrashHarness {
         let mut description = fixture::run();
         description.identity.run_id = run_id.to_owned();
         description.synchronous_mut().target_batch_size = config.synchronous().target_batch_size;
-        description.n_parameters = layout.n_parameters() as u64;
         let peer = |seed| PeerKey(peer_id(KeyPair::from_seed(&[seed; 32]).public()).unwrap().to_bytes());
         let contributors = vec![peer(2), peer(3)];
         let key = KeyPair::from_seed(&[1; 32]);

@@ -227,7 +227,6 @@ mod tests {
 
     fn run() -> RunDescription {
         let mut run = fixture::run();
-        run.n_parameters = 2;
         run.synchronous_mut().gradient_codec = GradientCodec::F32;
         run.synchronous_mut().recomputed = true;
         let manifest = &mut run.data.manifest;
@@ -292,7 +291,7 @@ mod tests {
             let (transfer, piece) = store.read(known.peer, HERE).await.unwrap();
             let bytes = piece.read(0..transfer.n_bytes).await.unwrap();
             assert_eq!((transfer, Transfer::of(&bytes)), (known.transfer, known.transfer));
-            Evidence::decode(&bytes).unwrap().verify().unwrap();
+            Evidence::decode(&bytes).unwrap().verify(2).unwrap();
         }
         let gone = store.read(evidence(0).header.peer, HERE).await;
         assert!(matches!(gone, Err(EvidenceStoreError::Unknown(_))));

@@ -98,7 +98,7 @@ async fn ask(
 ) -> Result<(), EvidenceFetchError> {
     let mut stream = Paced::duplex(node.open(peer, PROTOCOL).await?, PACE);
     let run = &recomputing.description;
-    let (n_values, scheme) = (run.n_parameters as usize, run.synchronous());
+    let (n_values, scheme) = (recomputing.n_parameters, run.synchronous());
     let bytes_max = run::MESSAGE_BYTES_MAX as u64
         + scheme.gradient_codec.encoding().encoded_len(n_values) as u64
         + scheme.state_codec.encoded_len(n_values) as u64

@@ -203,7 +203,7 @@ impl SimulatedBackbone {
         let policy = Policy { mode: AccessMode::Open, authority, clock_tolerance };
         let gate = Gate::new(policy, beside.key.public(), system_clock());
         let access = Access { gate, authority: None, remote_authority: None, here: beside.key.public() };
-        let description = Arc::new(config.describe(manifest.clone(), access.describe()).unwrap());
+        let description = Arc::new(config.describe(manifest.clone(), access.describe()));
         let listening = BackboneAddresses { run_id: RUN.to_owned(), operator: None, addresses: Vec::new() };
         let (outputs, state, status) = outputs(&learner, &description, &listening, None).await.unwrap();
         let metrics = Metrics::new(status, Some(storing.disk_space.clone()));

@@ -49,7 +49,7 @@ fn told_size(page: &mut PageState, device: DeviceKind) -> Option<u32> {
     let actions = page.on_event(3.0, ready(device));
     let start = actions.iter().position(|action| *action == PageAction::Post(PageToPeer::Start)).unwrap();
     actions[..start].iter().find_map(|action| match action {
-        PageAction::Post(PageToPeer::Conduct(pacing)) => pacing.pass_samples_max,
+        PageAction::Post(PageToPeer::Pacing(pacing)) => pacing.pass_samples_max,
         _ => None,
     })
 }
@@ -59,7 +59,7 @@ fn a_tab_that_ran_out_of_memory_goes_on_with_less_at_a_time_and_says_so() {
     let panicked = Activity::Broken {
         reason: Interruption::Panicked { detail: "memory allocation of 640000 bytes failed".into() },
     };
-    let told = PageEvent::FromPeer(PeerToPage::Told(ContributorEvent::Activity(panicked)));
+    let told = PageEvent::FromPeer(PeerToPage::Event(ContributorEvent::Activity(panicked)));
     // By the browser's message, by the program's last message, and without one.
     for (before, reason) in [
         (None, "RangeError: Array buffer allocation failed"),
@@ -143,7 +143,7 @@ fn the_contribution_of_a_tab_outlives_its_worker() {
             refusals: vec![RefusalCount { reason: "epoch".into(), n }],
             ..Contribution::default()
         };
-        PageEvent::FromPeer(PeerToPage::Told(ContributorEvent::Contribution(contribution)))
+        PageEvent::FromPeer(PeerToPage::Event(ContributorEvent::Contribution(contribution)))
     };
     page.on_event(1.0, told(3));
     page.on_event(2.0, lost("unreachable"));
@@ -160,7 +160,7 @@ fn the_contribution_of_a_tab_outlives_its_worker() {
 fn a_lost_graphics_processor_is_tried_again_later_and_not_for_ever() {
     let mut page = at_work(DeviceKind::BrowserWebGpu);
     let change = || {
-        PageEvent::FromPeer(PeerToPage::Told(ContributorEvent::DeviceChanged {
+        PageEvent::FromPeer(PeerToPage::Event(ContributorEvent::DeviceChanged {
             device: DeviceKind::BrowserCpu,
             device_name: "CPU".into(),
             reason: DeviceChange::Lost { detail: "reset".into() },
@@ -184,7 +184,7 @@ fn a_lost_graphics_processor_is_tried_again_later_and_not_for_ever() {
 #[test]
 fn a_paused_tab_tries_its_graphics_processor_once_it_goes_on() {
     let mut page = at_work(DeviceKind::BrowserWebGpu);
-    let change = PeerToPage::Told(ContributorEvent::DeviceChanged {
+    let change = PeerToPage::Event(ContributorEvent::DeviceChanged {
         device: DeviceKind::BrowserCpu,
         device_name: "CPU".into(),
         reason: DeviceChange::Lost { detail: "reset".into() },
@@ -200,7 +200,7 @@ fn a_paused_tab_tries_its_graphics_processor_once_it_goes_on() {
 #[test]
 fn a_processor_that_was_slower_or_asked_for_is_left_alone() {
     let mut page = at_work(DeviceKind::BrowserWebGpu);
-    let slower = PeerToPage::Told(ContributorEvent::DeviceChanged {
+    let slower = PeerToPage::Event(ContributorEvent::DeviceChanged {
         device: DeviceKind::BrowserCpu,
         device_name: "CPU".into(),
         reason: DeviceChange::Slower,
@@ -261,9 +261,9 @@ fn a_tab_whose_program_the_server_no_longer_has_goes_on_in_the_new_page() {
 /// A backbone that was updated while the tab computed tells its worker; the page is up to date after one reload.
 #[test]
 fn a_tab_that_is_older_than_its_run_says_so_and_goes_on_in_the_new_page() {
-    let versions = OlderThanRun { ours: run::PROTOCOL.to_owned(), theirs: "/barnraise/run/7".into() };
+    let versions = OlderThanRun { ours: run::PROTOCOL.to_owned(), theirs: "/barnraise/run/9".into() };
     let reason = Interruption::OlderThanRun(versions);
-    let told = |activity| PageEvent::FromPeer(PeerToPage::Told(ContributorEvent::Activity(activity)));
+    let told = |activity| PageEvent::FromPeer(PeerToPage::Event(ContributorEvent::Activity(activity)));
     let mut page = at_work(DeviceKind::BrowserCpu);
     let broken = told(Activity::Broken { reason: reason.clone() });
     assert_eq!(page.on_event(1.0, broken.clone()), [PageAction::EndPeer, PageAction::Reload]);
@@ -276,7 +276,7 @@ fn a_tab_that_is_older_than_its_run_says_so_and_goes_on_in_the_new_page() {
     assert!(page.endurance.has_new_version, "the new page is offered");
     let details: Vec<String> = crate::report::transports(&page).into_iter().map(|line| line.text).collect();
     let said = details.join(" ");
-    assert!(said.contains("/barnraise/run/7") && said.contains(run::PROTOCOL), "{said}");
+    assert!(said.contains("/barnraise/run/9") && said.contains(run::PROTOCOL), "{said}");
     // A tab that does not contribute shows the notice.
     let mut page = fixture::page();
     assert_eq!(page.on_event(1.0, broken), []);

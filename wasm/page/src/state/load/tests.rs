@@ -36,7 +36,7 @@ fn leader(run: &str) -> PageState {
     let LockHolder { origin, title } = holder(run);
     page.origin = origin;
     page.run.as_mut().unwrap().identity.title = title.unwrap();
-    page.on_event(0.0, PageEvent::Tabs(TabEvent::Lead { identity: None, way: None }));
+    page.on_event(0.0, PageEvent::Tabs(TabEvent::Lead { identity: None, transport: None }));
     page
 }
 
@@ -154,7 +154,7 @@ fn a_tab_that_pauses_lets_others_compute_unless_the_device_is_hot() {
             pass: Some(barnraise_messages::PassTime { n_samples: 16, milliseconds }),
             ..Default::default()
         };
-        let told = PeerToPage::Told(ContributorEvent::Contribution(contribution));
+        let told = PeerToPage::Event(ContributorEvent::Contribution(contribution));
         all.extend(acts(&mut page, f64::from(pass) * 200.0, PageEvent::FromPeer(told)));
     }
     assert!(

@@ -20,7 +20,7 @@ struct SimulatedBrowser {
 }
 
 fn lead() -> PageEvent {
-    PageEvent::Tabs(TabEvent::Lead { identity: Some(vec![7; 32]), way: None })
+    PageEvent::Tabs(TabEvent::Lead { identity: Some(vec![7; 32]), transport: None })
 }
 
 fn granted() -> PageEvent {
@@ -47,13 +47,13 @@ fn golden_text_of_what_tabs_say() {
         (TabMessage::Invited("code".into()), r#"{"Invited":"code"}"#),
         (TabMessage::Load, r#""Load""#),
         (TabMessage::Post(PageToPeer::LoadGallery), r#"{"Post":{"type":"load-gallery"}}"#),
-        (TabMessage::Conduct(Input::TogglePause), r#"{"Conduct":"TogglePause"}"#),
-        (TabMessage::Conduct(Input::Set(Change::Duty(5))), r#"{"Conduct":{"Set":{"Duty":5}}}"#),
+        (TabMessage::Limits(Input::TogglePause), r#"{"Limits":"TogglePause"}"#),
+        (TabMessage::Limits(Input::Set(Change::Duty(5))), r#"{"Limits":{"Set":{"Duty":5}}}"#),
         (TabMessage::TakeLoad, r#""TakeLoad""#),
-        (TabMessage::Standing(standing), STANDING),
+        (TabMessage::State(standing), STANDING),
         (
-            TabMessage::Heard(PeerToPage::Downloaded { bytes: 7 }),
-            r#"{"Heard":{"type":"downloaded","bytes":7}}"#,
+            TabMessage::Worker(PeerToPage::Downloaded { bytes: 7 }),
+            r#"{"Worker":{"type":"downloaded","bytes":7}}"#,
         ),
     ] {
         assert_eq!(serde_json::to_string(&message).unwrap(), golden);
@@ -61,7 +61,7 @@ fn golden_text_of_what_tabs_say() {
     }
 }
 
-const STANDING: &str = r#"{"Standing":{"peer":"Absent","contributing":false,"pause":null,"elsewhere":null,"activity":{"doing":"idle"},"contribution":{"n_samples_accepted":0,"n_samples_computed":0,"n_accepted":0,"n_refused":0,"refusals":[],"last_refusal":null,"n_steps_missed":0,"samples_per_second":0.0,"loss":null,"pass":null,"bytes_up":0,"bytes_down":0,"shards":{"bytes_from_peers":0,"bytes_from_backbone":0,"n_failed":0,"n_wrong":0}},"device_change":null,"trouble":null,"reviving":null,"n_memory_crashes":0,"notice":null,"way":null,"peer_id":null,"name":null,"settings":{"duty":100,"battery":"charged","heeds_heat":false,"on_metered":false,"cap_mb":null,"is_scheduled":false,"schedule":{"days":127,"from":1320,"until":420},"only_away":false,"in_background":true,"keeps_screen_on":false},"written":{"day":0,"bytes":0,"is_waived":false}}}"#;
+const STANDING: &str = r#"{"State":{"peer":"Absent","contributing":false,"pause":null,"elsewhere":null,"activity":{"doing":"idle"},"contribution":{"n_samples_accepted":0,"n_samples_computed":0,"n_accepted":0,"n_refused":0,"refusals":[],"last_refusal":null,"n_steps_missed":0,"samples_per_second":0.0,"loss":null,"pass":null,"bytes_up":0,"bytes_down":0,"shards":{"bytes_from_peers":0,"bytes_from_backbone":0,"n_failed":0,"n_wrong":0}},"device_change":null,"trouble":null,"reviving":null,"n_memory_crashes":0,"notice":null,"transport":null,"peer_id":null,"name":null,"settings":{"duty":100,"battery":"charged","heeds_heat":false,"on_metered":false,"cap_mb":null,"is_scheduled":false,"schedule":{"days":127,"from":1320,"until":420},"only_away":false,"in_background":true,"keeps_screen_on":false},"written":{"day":0,"bytes":0,"is_waived":false}}}"#;
 
 impl SimulatedBrowser {
     /// The first one leads.
@@ -118,9 +118,9 @@ fn a_second_tab_has_no_worker_and_shows_what_the_first_one_does() {
     let mut browser = SimulatedBrowser::open(2);
     browser.happens(0, 1.0, PageEvent::Toggle);
     browser.gets_ready(0);
-    browser.worker_says(0, PeerToPage::Told(ContributorEvent::Activity(Activity::Training { epoch: 4 })));
+    browser.worker_says(0, PeerToPage::Event(ContributorEvent::Activity(Activity::Training { epoch: 4 })));
     let contribution = Contribution { n_samples_accepted: 640, n_accepted: 2, ..Contribution::default() };
-    browser.worker_says(0, PeerToPage::Told(ContributorEvent::Contribution(contribution.clone())));
+    browser.worker_says(0, PeerToPage::Event(ContributorEvent::Contribution(contribution.clone())));
     let follower = &browser.pages[1];
     assert_eq!(browser.n_workers, [1, 0]);
     assert!(follower.contributing && matches!(follower.peer, WorkerState::Ready { .. }));
@@ -161,7 +161,7 @@ fn each_tab_gets_the_answers_to_its_own_questions() {
     assert_ne!(of_follower, of_leader);
     let answer = |request| {
         let probabilities = if request == of_leader { vec![1.0, 0.0] } else { vec![0.0, 1.0] };
-        PeerToPage::Told(ContributorEvent::Prediction { request, epoch: 5, probabilities })
+        PeerToPage::Event(ContributorEvent::Prediction { request, epoch: 5, probabilities })
     };
     browser.worker_says(0, answer(of_follower));
     assert!(browser.pages[0].is_asking());
@@ -240,7 +240,7 @@ fn what_was_paused_long_ago_is_not_paused_when_the_work_comes_back() {
 fn work_that_pauses_out_of_sight_comes_to_the_tab_in_front_once() {
     let mut browser = SimulatedBrowser::open(2);
     let hidden = |is_hidden| PageEvent::Limits(Input::Hidden(is_hidden));
-    let doing = |activity| PeerToPage::Told(ContributorEvent::Activity(activity));
+    let doing = |activity| PeerToPage::Event(ContributorEvent::Activity(activity));
     let n_taken = |browser: &SimulatedBrowser| {
         browser.others[1].iter().filter(|action| **action == PageAction::TakeLead).count()
     };
@@ -281,7 +281,7 @@ fn a_follower_that_is_looked_at_again_notices_that_its_leader_is_suspended() {
     let mut page = fixture::page().among_tabs();
     page.on_event(0.0, PageEvent::Tabs(TabEvent::Follow));
     let standing = fixture::page().leader_state();
-    page.on_event(1.0, PageEvent::Tabs(TabEvent::Received(TabMessage::Standing(Box::new(standing)))));
+    page.on_event(1.0, PageEvent::Tabs(TabEvent::Received(TabMessage::State(Box::new(standing)))));
     let over = f64::from(SILENCE_MAX_MS);
     assert_eq!(page.on_event(over, PageEvent::Tabs(TabEvent::Tick)), [], "it has answered");
     let actions = page.on_event(over, PageEvent::Limits(Input::Hidden(false)));
@@ -312,7 +312,7 @@ fn an_invitation_that_is_opened_in_a_second_tab_lets_the_first_one_in() {
     browser.happens(0, 1.0, PageEvent::Toggle);
     browser.gets_ready(0);
     let broken = Activity::Broken { reason: Interruption::NoInvitation };
-    browser.worker_says(0, PeerToPage::Told(ContributorEvent::Activity(broken)));
+    browser.worker_says(0, PeerToPage::Event(ContributorEvent::Activity(broken)));
     let mut second = fixture::page().among_tabs().invited_by(Some("code".into()));
     let follows = second.on_event(2.0, PageEvent::Tabs(TabEvent::Follow));
     for action in follows {
