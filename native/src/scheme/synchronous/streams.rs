@@ -27,8 +27,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::core::{CoreEvent, SESSION_MESSAGES_MAX};
 use super::ledger::SharedLedger;
 use super::metrics::Metrics;
-use super::recomputing::Recomputing;
-use super::recomputing::exchange::serve_evidence;
+use super::recomputation::EvidenceStore;
+use super::recomputation::exchange::serve_evidence;
+use super::recomputation::queue::Recomputing;
 use super::states::States;
 use crate::config::ConversationsSection;
 use crate::data::shards::ShardStore;
@@ -37,7 +38,6 @@ use crate::host::addresses::AddressGroups;
 use crate::host::contributions::{Issuer, NameRecorder, WorkMeter};
 use crate::net::transfer_slots::TransferSlots;
 use crate::net::violations;
-use crate::scheme::synchronous::recomputation::EvidenceStore;
 use gradients::take_gradients;
 
 /// An access stream that is idle for this long is closed. Renewals open streams of their own.

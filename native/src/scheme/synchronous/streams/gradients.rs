@@ -25,7 +25,7 @@ use tracing::Instrument as _;
 
 use super::super::core::{AcceptedOffer, CoreEvent, DeclinedOffer};
 use super::super::ledger::Reservation;
-use super::super::recomputing::{CommittedContribution, RecomputationVerdict};
+use super::super::recomputation::queue::{CommittedContribution, RecomputationVerdict};
 use super::{Caller, Duplex, Services, StreamError, send};
 use crate::computing::compute;
 use crate::net::violations;
