@@ -154,11 +154,12 @@ impl SynchronousRun {
         let (events, heard) = mpsc::channel(EVENTS_MAX);
         let ledger = SharedLedger::restore(&description.data.manifest, &storing.journal, learner.epoch());
         let ledger = ledger.await.context("the journal cannot be read")?;
-        let states = States::follow(state.clone());
+        let (states, following) = States::follow(state.clone());
+        host.tasks.spawn(following);
         let parts = DriverParts { description, device, metrics, states, events, store, work, evidence };
         let recomputing = parts.recompute(&mut host, standings).await?;
-        let services = parts.services(&host, ledger, (issuer, recomputing));
-        streams::serve(&services, host.config.network.contributors_max)?;
+        let services = parts.services(&mut host, ledger, (issuer, recomputing));
+        streams::serve(&services, host.config.network.contributors_max, &mut host.tasks)?;
         let others = parts.coordinate(&mut host, &storing, outputs.stands.subscribe())?;
         host.keep_current();
         let vocabulary = data.vocabulary.clone();
@@ -235,8 +236,9 @@ impl DriverParts {
             standings,
             metrics: self.metrics.clone(),
         };
-        let recomputing =
-            Recomputing::start(section, world, self.device.clone(), host.shutdown.clone()).await?;
+        let recomputing = Recomputing::start(section, world, self.device.clone(), host.shutdown.clone());
+        let (recomputing, working) = recomputing.await?;
+        host.tasks.spawn(working);
         let here = host.node.peer_id();
         let others = host.config.aggregators.peers().map(|(peer, _)| peer).filter(|peer| *peer != here);
         let others = others.collect();
@@ -248,10 +250,12 @@ impl DriverParts {
 
     fn services(
         &self,
-        host: &RunHost,
+        host: &mut RunHost,
         ledger: SharedLedger,
         (issuer, recomputing): (Issuer, Option<Recomputing>),
     ) -> Services {
+        let (names, recording) = NameRecorder::new(self.store.clone(), system_clock(), host.shutdown.clone());
+        host.tasks.spawn(recording);
         Services {
             description: self.description.clone(),
             states: self.states.clone(),
@@ -262,7 +266,7 @@ impl DriverParts {
             node: host.node.clone(),
             metrics: self.metrics.clone(),
             issuer,
-            names: NameRecorder::start(self.store.clone(), system_clock()),
+            names,
             work: self.work.clone(),
             conversations: host.config.conversations.clone(),
             addresses: AddressGroups::new(&host.key),
@@ -283,7 +287,8 @@ impl DriverParts {
             ServedStorage { journal: storing.journal.clone(), checkpoints: storing.checkpoints.clone() };
         let network = (host.node.clone(), host.dht.clone());
         let counted = (self.work.clone(), metrics.clone());
-        let reducers = Reducers::start(config, &host.node, host.access.gate.clone(), counted)?;
+        let (reducers, accepting) = Reducers::start(config, &host.node, host.access.gate.clone(), counted)?;
+        host.tasks.spawn(accepting);
         let aggregators = &config.aggregators;
         let speed = SpeedMeter::new(aggregators.download_per_second, aggregators.upload_per_second);
         let helpers = (reducers, speed.clone());

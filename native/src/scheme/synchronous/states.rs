@@ -43,17 +43,19 @@ pub(super) struct StateReader {
 }
 
 impl States {
-    /// Follows the published states until their sender is dropped. Needs a tokio runtime.
-    pub(super) fn follow(newest: watch::Receiver<PublishedState>) -> Self {
+    /// Returns them with the task that follows the published states until their sender is dropped.
+    pub(super) fn follow(
+        newest: watch::Receiver<PublishedState>,
+    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let states = Self { newest, kept: Arc::default() };
         drop(states.note());
         let (following, mut newest) = (states.clone(), states.newest.clone());
-        tokio::spawn(async move {
+        let follow = async move {
             while newest.changed().await.is_ok() {
                 drop(following.note());
             }
-        });
-        states
+        };
+        (states, follow)
     }
 
     /// Adds the newest state: on each change, and before each lookup, so that none is missed.
@@ -115,6 +117,7 @@ mod tests {
 
     use barnraise_protocol::bulk::Transfer;
     use barnraise_protocol::{ConversationError, TensorCodec, state};
+    use barnraise_relay::tasks;
     use futures::AsyncReadExt as _;
     use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
@@ -145,7 +148,8 @@ mod tests {
     #[tokio::test]
     async fn slow_readers_hold_no_parameters_however_many_they_are() {
         let (publish, newest) = watch::channel(published(0));
-        let states = States::follow(newest);
+        let (states, following) = States::follow(newest);
+        let _following = tasks::spawn("states", following);
         let mut held = vec![Arc::downgrade(&publish.borrow().bytes)];
         let (mut readers, mut serving) = (Vec::new(), tokio::task::JoinSet::new());
         for epoch in 0..20u64 {
@@ -177,7 +181,8 @@ mod tests {
     #[tokio::test]
     async fn a_download_that_is_cut_goes_on_after_a_step() {
         let (publish, newest) = watch::channel(published(0));
-        let states = States::follow(newest);
+        let (states, following) = States::follow(newest);
+        let _following = tasks::spawn("states", following);
         let mut partial = None;
         let (mut before, n_values) = (0, N_VALUES as u64);
         for (cut_after, n_steps) in [(300_000, 1), (600_000, 1), (u64::MAX, STATES_MAX as u64)] {

@@ -15,6 +15,7 @@ use barnraise_protocol::gradient::ContributionRefusal;
 use barnraise_protocol::receipt::ReceiptError;
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::{ConversationError, Refusal, contribute, evidence, gradient, run, shard, state};
+use barnraise_relay::tasks::TaskSet;
 use barnraise_relay::{Node, NodeError, Paced, Violation};
 use barnraise_swarm::AddressGroup;
 use barnraise_swarm::PeerKey;
@@ -36,6 +37,7 @@ use crate::data::shards::ShardStore;
 use crate::host::access::{Access, Conversation, Exclusion, Pass, converse};
 use crate::host::addresses::AddressGroups;
 use crate::host::contributions::{Issuer, NameRecorder, WorkMeter};
+use crate::host::run::RunTasks;
 use crate::net::transfer_slots::TransferSlots;
 use crate::net::violations;
 use gradients::take_gradients;
@@ -136,29 +138,33 @@ enum AccessPolicy {
 }
 
 /// Accepts every conversation on `node` until it shuts down.
-pub(super) fn serve(services: &Services, contributors_max: u32) -> Result<(), NodeError> {
+pub(super) fn serve(
+    services: &Services,
+    contributors_max: u32,
+    tasks: &mut RunTasks,
+) -> Result<(), NodeError> {
     let (per_peer, n_contributors) = (services.conversations.per_peer, contributors_max as usize);
     let n_of_strangers = (STREAMS_OF_STRANGERS * n_contributors).max(STREAMS_OF_STRANGERS_MIN);
     let slots = StreamSlots {
         members: Arc::new(TransferSlots::new(STREAMS_PER_CONTRIBUTOR * n_contributors, per_peer)),
         strangers: Arc::new(TransferSlots::new(n_of_strangers, STREAMS_PER_STRANGER)),
     };
-    accept(services, run::PROTOCOL, AccessPolicy::Open, &slots, describe)?;
+    accept(services, tasks, run::PROTOCOL, AccessPolicy::Open, &slots, describe)?;
     for before in run::OLDER_PROTOCOLS {
         let tell = |services, _, stream| tell_version(services, stream);
-        accept(services, before, AccessPolicy::Open, &slots, tell)?;
+        accept(services, tasks, before, AccessPolicy::Open, &slots, tell)?;
     }
-    accept(services, access::PROTOCOL, AccessPolicy::Open, &slots, grant_access)?;
+    accept(services, tasks, access::PROTOCOL, AccessPolicy::Open, &slots, grant_access)?;
     let no_state = |refusal: &Exclusion| {
         let message = state::BackboneToContributor::Refused(refusal.into());
         framing::encode(&message, state::MESSAGE_BYTES_MAX)
     };
-    accept(services, state::PROTOCOL, AccessPolicy::Gated(no_state), &slots, send_state)?;
+    accept(services, tasks, state::PROTOCOL, AccessPolicy::Gated(no_state), &slots, send_state)?;
     let no_shard = |refusal: &Exclusion| {
         let message = shard::BackboneToContributor::Refused(refusal.into());
         framing::encode(&message, shard::MESSAGE_BYTES_MAX)
     };
-    accept(services, shard::PROTOCOL, AccessPolicy::Gated(no_shard), &slots, send_shards)?;
+    accept(services, tasks, shard::PROTOCOL, AccessPolicy::Gated(no_shard), &slots, send_shards)?;
     let no_session = |refusal: &Exclusion| {
         let message = contribute::BackboneToContributor::Refused(refusal.into());
         framing::encode(&message, contribute::MESSAGE_BYTES_MAX)
@@ -167,7 +173,7 @@ pub(super) fn serve(services: &Services, contributors_max: u32) -> Result<(), No
         let group = services.addresses.group_of(&services.node, caller.peer).await;
         hold_session(services, caller, group, stream).await
     };
-    accept(services, contribute::PROTOCOL, AccessPolicy::Gated(no_session), &slots, session)?;
+    accept(services, tasks, contribute::PROTOCOL, AccessPolicy::Gated(no_session), &slots, session)?;
     let no_gradient = |refusal: &Exclusion| {
         let message = gradient::BackboneToContributor::Refused(ContributionRefusal::NoAccess(refusal.into()));
         framing::encode(&message, gradient::MESSAGE_BYTES_MAX)
@@ -176,8 +182,8 @@ pub(super) fn serve(services: &Services, contributors_max: u32) -> Result<(), No
         let group = services.addresses.group_of(&services.node, caller.peer).await;
         take_gradients(services, caller, group, stream).await
     };
-    accept(services, gradient::PROTOCOL, AccessPolicy::Gated(no_gradient), &slots, gradients)?;
-    accept(services, evidence::PROTOCOL, AccessPolicy::Open, &slots, give_evidence)
+    accept(services, tasks, gradient::PROTOCOL, AccessPolicy::Gated(no_gradient), &slots, gradients)?;
+    accept(services, tasks, evidence::PROTOCOL, AccessPolicy::Open, &slots, give_evidence)
 }
 
 /// Handles a stream as [`serve`] does, without a node; returns the violation that it ended with.
@@ -203,6 +209,7 @@ pub(super) async fn answer<S: Duplex>(
 
 fn accept<F>(
     services: &Services,
+    tasks: &mut RunTasks,
     protocol: &'static str,
     policy: AccessPolicy,
     slots: &StreamSlots,
@@ -213,7 +220,9 @@ where
 {
     let mut incoming = services.node.accept(protocol)?;
     let (services, slots) = (services.clone(), slots.clone());
-    tokio::spawn(async move {
+    // It ends with the node.
+    tasks.spawn(async move {
+        let conversations = TaskSet::default();
         while let Some((peer, stream)) = incoming.next().await {
             let access = services.access.gate.check(peer);
             let pool = if access.is_ok() { &slots.members } else { &slots.strangers };
@@ -234,7 +243,7 @@ where
                 }
             };
             let node = services.node.clone();
-            tokio::spawn(async move {
+            conversations.spawn(protocol, async move {
                 let ended = Abortable::new(conversation, registration).await;
                 let violation = match &ended {
                     Ok(ended) => ended.as_ref().err().and_then(StreamError::violation),

@@ -142,7 +142,7 @@ impl CommittedContribution {
 }
 
 impl Recomputing {
-    /// Starts to recompute selected contributions on `device`, until `shutdown`.
+    /// Returns it with the task that recomputes selected contributions on `device`, until `shutdown`.
     ///
     /// # Errors
     /// A model that the device does not have, no random bytes, or stored standings that cannot be read.
@@ -151,7 +151,7 @@ impl Recomputing {
         world: RecomputationContext,
         device: ComputeDevice,
         shutdown: CancellationToken,
-    ) -> anyhow::Result<Self> {
+    ) -> anyhow::Result<(Self, impl Future<Output = ()> + Send)> {
         let mut secret = [0; 32];
         getrandom::fill(&mut secret).map_err(|error| anyhow::anyhow!("no random bytes: {error}"))?;
         let (theirs, of_others) = mpsc::channel(THEIRS_MAX);
@@ -183,8 +183,10 @@ impl Recomputing {
         let recomputer = Recomputer::new(&world.description, device.clone(), section.tolerance)?;
         let anew = move |run: &RunDescription| Recomputer::new(run, device.clone(), section.tolerance);
         let working = work::work(recomputing.clone(), world, recomputer, anew, of_others);
-        tokio::spawn(async move { shutdown.run_until_cancelled(working).await });
-        Ok(recomputing)
+        let until_shutdown = async move {
+            let _ = Box::pin(shutdown.run_until_cancelled_owned(working)).await;
+        };
+        Ok((recomputing, until_shutdown))
     }
 
     /// Checks that an offer has a commitment that its peer signed, to parameters that the run had, and its sample list.

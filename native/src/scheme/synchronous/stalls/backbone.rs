@@ -23,6 +23,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, spawn_local};
+use tokio_util::sync::CancellationToken;
 
 use super::super::core::crash::folder;
 use super::super::core::{Core, CoreStorage, EVENTS_MAX};
@@ -120,7 +121,9 @@ impl SimulationFixture {
             let shards = ShardStore::open(Storage::in_memory(), &data, sharding).await.unwrap();
             let here = peer_id(key.public()).unwrap();
             let store = Store::open(folder.path(), None, RUN, here).await.unwrap();
-            let names = NameRecorder::start(store.clone(), system_clock());
+            let (names, recording) =
+                NameRecorder::new(store.clone(), system_clock(), CancellationToken::new());
+            tokio::spawn(recording);
             let node = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await.unwrap();
             node.clone().shutdown().await;
             (Arc::new(shards), store, names, node)
@@ -209,9 +212,11 @@ impl SimulatedBackbone {
         let metrics = Metrics::new(status, Some(storing.disk_space.clone()));
         let ledger = SharedLedger::restore(manifest, &storing.journal, learner.epoch()).await;
         let (events, heard) = mpsc::channel(EVENTS_MAX);
+        let (states, following) = States::follow(state.clone());
+        tokio::spawn(following);
         let services = Services {
             description: Arc::clone(&description),
-            states: States::follow(state.clone()),
+            states,
             ledger: ledger.unwrap(),
             shards: Arc::clone(&beside.shards),
             core: events,
