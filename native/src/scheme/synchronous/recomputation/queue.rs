@@ -26,12 +26,12 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::super::metrics::Metrics;
-use super::super::states::{KeptState, States};
 use super::{EvidenceStore, Recomputer, Standings};
 use crate::config::RecomputationSection;
 use crate::data::shards::ShardStore;
 use crate::host::access::Access;
 use crate::host::contributions::Store;
+use crate::host::states::{KeptState, States};
 use crate::storage::journal::CommittedSamples;
 
 /// Contributions that may wait for the device, and the bytes of their gradients.
