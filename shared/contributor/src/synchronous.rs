@@ -126,7 +126,7 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SynchronousParticipant<P> {
     fn on_run(&mut self, kit: &Kit<'a, P>, run: &RunDescription) -> Result<(), Interruption> {
         self.contributor.on_trainer_lost();
         self.prepared = None;
-        let Scheme::Synchronous(scheme) = &run.scheme;
+        let scheme = run.synchronous();
         self.run = SynchronousContext::new(kit, run, scheme).map_err(Interruption::other)?;
         self.configure();
         Ok(())

@@ -5,7 +5,7 @@ use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::CodecError;
 use barnraise_protocol::commitment::CommitmentError;
 use barnraise_protocol::gradient::{Offer, PreparedContribution};
-use barnraise_protocol::run::{RunDescription, Scheme, Synchronous};
+use barnraise_protocol::run::{RunDescription, Synchronous};
 use barnraise_swarm::Moment;
 use barnraise_swarm::compression::Compressor;
 use barnraise_swarm::contributor::LateWork;
@@ -56,7 +56,7 @@ impl ComputeError {
 /// The model or the local steps are invalid, or do not fit the device; or contributions are recomputed, and the device
 /// computes in mixed precision.
 pub fn trainer(run: &RunDescription, device: ComputeDevice) -> Result<Trainer, ModelError> {
-    let Scheme::Synchronous(scheme) = &run.scheme;
+    let scheme = run.synchronous();
     if scheme.recomputed && device.precision() == Precision::Mixed {
         return Err(ModelError::MixedPrecision);
     }
