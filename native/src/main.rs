@@ -20,6 +20,7 @@ use clap::Parser;
 use display::Display;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
@@ -64,7 +65,7 @@ fn telemetry(command: &CliCommand) -> anyhow::Result<TelemetrySection> {
 
 async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let source = args.source()?;
-    let shutdown = shutdown_at_signal("storing a checkpoint; once more to quit at once")?;
+    let (shutdown, _signals) = shutdown_at_signal("storing a checkpoint; once more to quit at once")?;
     let (listening, here) = oneshot::channel();
     let page = PageSource::chosen(args.web_root);
     let mut running = Box::pin(serve::serve(source, page, listening, shutdown.clone()));
@@ -84,15 +85,15 @@ async fn join(args: JoinArgs, display: &Display) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A token that the first signal cancels; `answer` is logged then.
-fn shutdown_at_signal(answer: &'static str) -> anyhow::Result<CancellationToken> {
+/// A token that the first signal cancels, while the handle lives; `answer` is logged then.
+fn shutdown_at_signal(answer: &'static str) -> anyhow::Result<(CancellationToken, AbortOnDropHandle<()>)> {
     let shutdown = CancellationToken::new();
     let cancel = shutdown.clone();
-    signals::listen(move || {
+    let signals = signals::listen(move || {
         tracing::info!("{answer}");
         cancel.cancel();
     })?;
-    Ok(shutdown)
+    Ok((shutdown, signals))
 }
 
 fn announcement(open: &ServingAddresses) -> String {

@@ -84,7 +84,7 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
             commands.close_channel();
         }
     };
-    barnraise_relay::signals::listen(leave)?;
+    let _signals = barnraise_relay::signals::listen(leave)?;
 
     let (address, invitation) = resolve_link(args.address, args.invitation, display).await?;
     let config = config(device, &keypair, invitation)?;

@@ -16,14 +16,14 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use axum::serve::ListenerExt;
 use barnraise_protocol::access::AccessMode;
-use barnraise_relay::Node;
+use barnraise_relay::{Node, tasks};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot, watch};
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 pub use self::args::{RunFolder, RunSource, ServeArgs};
 
@@ -211,7 +211,7 @@ impl Process {
         let http = BoundedListener::new(http, network.http_connections(), network.http_timeout, first);
         let http = http.shared(&network.trusted_proxies).tap_io(|_| ());
         let stop = self.shutdown.clone();
-        let visitors = tokio::spawn(async move {
+        let visitors = tasks::spawn("page", async move {
             let routes = routes.into_make_service_with_connect_info::<SocketAddr>();
             axum::serve(http, routes).with_graceful_shutdown(stop.cancelled_owned()).await
         });
@@ -248,15 +248,13 @@ async fn on_own_thread(
     ended.with_context(|| format!("the run `{id}`"))
 }
 
-type Serving = JoinHandle<std::io::Result<()>>;
+type Serving = AbortOnDropHandle<std::io::Result<()>>;
 
 /// Waits for open requests; event streams end with the runs, and other requests are aborted after a timeout.
 async fn say_goodbye(mut visitors: Serving) -> anyhow::Result<()> {
     match tokio::time::timeout(GOODBYE_MAX, &mut visitors).await {
         Ok(served) => Ok(served??),
-        Err(_) => {
-            visitors.abort();
-            Ok(())
-        }
+        // Dropped, it ends.
+        Err(_) => Ok(()),
     }
 }

@@ -95,7 +95,7 @@ fn metrics() -> (Metrics, watch::Sender<RunStatus>) {
     metrics.on_cut_off(1);
     metrics.on_followed("step");
     metrics.on_recomputed("same");
-    metrics.on_shard(1);
+    metrics.of_run().on_shard(1);
     metrics.on_accepted(1);
     metrics.on_refused(&ContributionRefusal::Busy);
     (metrics, status)

@@ -22,6 +22,7 @@ pub mod server;
 pub mod signals;
 mod source;
 mod streams;
+pub mod tasks;
 mod tls;
 pub mod udp;
 mod usage;

@@ -4,22 +4,26 @@
 
 use std::io;
 
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::tasks;
+
 /// Exit code of a process that was interrupted: 128 and the number of SIGINT.
 const INTERRUPTED: i32 = 130;
 
-/// Calls `leave` at the first signal and ends the process at the second. Needs a tokio runtime.
+/// Calls `leave` at the first signal and ends the process at the second, for as long as the handle lives. Needs a tokio
+/// runtime.
 ///
 /// # Errors
 /// The system takes no handler.
-pub fn listen(leave: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub fn listen(leave: impl FnOnce() + Send + 'static) -> io::Result<AbortOnDropHandle<()>> {
     let mut signals = Signals::new()?;
-    tokio::spawn(async move {
+    Ok(tasks::spawn("signals", async move {
         signals.next().await;
         leave();
         signals.next().await;
         std::process::exit(INTERRUPTED);
-    });
-    Ok(())
+    }))
 }
 
 #[cfg(unix)]

@@ -32,6 +32,8 @@ mod modules;
 #[cfg(test)]
 mod promises;
 #[cfg(test)]
+mod spawning;
+#[cfg(test)]
 mod words;
 
 use std::path::PathBuf;

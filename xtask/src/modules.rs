@@ -258,7 +258,7 @@ fn leaves(tree: &UseTree) -> Vec<(Vec<String>, String)> {
 }
 
 /// Whether an item is compiled for tests only.
-fn is_test(attributes: &[Attribute]) -> bool {
+pub(crate) fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let syn::Meta::List(list) = &attribute.meta else { return false };
         let condition = list.tokens.to_string();

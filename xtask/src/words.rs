@@ -30,7 +30,7 @@ const OF_PAPERS: [&str; 7] = [
     "shared/swarm",
 ];
 /// Public modules that no paper is behind.
-const OF_NO_PAPER: [&str; 28] = [
+const OF_NO_PAPER: [&str; 29] = [
     "learning::conformance",
     "learning::device",
     "learning::error",
@@ -58,6 +58,7 @@ const OF_NO_PAPER: [&str; 28] = [
     "swarm::pacing",
     "swarm::recomputation",
     "swarm::rhythm",
+    "swarm::session",
     "swarm::uplink",
 ];
 

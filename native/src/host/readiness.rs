@@ -17,8 +17,10 @@ use axum::routing::get;
 use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use barnraise_relay::server::HostNames;
+use barnraise_relay::tasks;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tower::ServiceExt as _;
 
 use crate::host::contributions::Store;
@@ -145,6 +147,7 @@ pub async fn ready(State(readiness): State<Readiness>) -> Response {
 pub struct OperatorPage {
     address: SocketAddr,
     rest: Arc<OnceLock<Router>>,
+    _serving: AbortOnDropHandle<()>,
 }
 
 impl OperatorPage {
@@ -170,8 +173,8 @@ impl OperatorPage {
         let routes = routes.into_make_service_with_connect_info::<SocketAddr>();
         let serving = axum::serve(listener, routes).into_future();
         // It ends without waiting for open requests, which only read.
-        tokio::spawn(async move { stop.run_until_cancelled(serving).await });
-        Ok(Self { address, rest })
+        let serving = async move { drop(stop.run_until_cancelled(serving).await) };
+        Ok(Self { address, rest, _serving: tasks::spawn("operator's page", serving) })
     }
 
     /// Its address.

@@ -35,7 +35,7 @@ use crate::data::shards::ShardStore;
 use crate::host::access::login::Login;
 use crate::host::access::rooms::{RoomKey, Rooms};
 use crate::host::access::{Access, keep_gate_current, signing_key};
-use crate::host::admin::HostedRun;
+use crate::host::admin::{Admin, HostedRun};
 use crate::host::announce::{Announcement, announce};
 use crate::host::clock::system_clock;
 use crate::host::contributions::Store;
@@ -167,6 +167,8 @@ pub(crate) struct RunHost {
     pub(crate) shutdown: CancellationToken,
     storage: Storage,
     operator: Option<OperatorPage>,
+    /// Executes the operator's commands.
+    admin: Option<Admin>,
     page: PageSource,
     contributor: LocalContributor,
     login: Option<Login>,
@@ -217,6 +219,7 @@ impl RunHost {
             shutdown,
             storage,
             operator,
+            admin: None,
             page,
             contributor,
             login,
@@ -300,9 +303,11 @@ impl RunHost {
             bail!("the page was not opened");
         }
         self.readiness.done(StartupStep::Listeners);
-        if let (Some(operator), Some(admin)) = (&self.operator, admin) {
-            operator.show(operator_routes_with(self.node.clone(), page.registry).merge(admin.routes()));
+        if let (Some(operator), Some(admin)) = (&self.operator, &admin) {
+            let routes = admin.clone().routes();
+            operator.show(operator_routes_with(self.node.clone(), page.registry).merge(routes));
         }
+        self.admin = admin;
         Ok(begin)
     }
 
@@ -322,6 +327,9 @@ impl RunHost {
     /// A task failed.
     pub(crate) async fn close(mut self) -> anyhow::Result<()> {
         self.shutdown.cancel();
+        if let Some(admin) = self.admin.take() {
+            admin.finish().await;
+        }
         self.node.shutdown().await;
         self.tasks.join().await
     }

@@ -18,6 +18,7 @@ use barnraise_protocol::reduce::{
     self, BackboneToReducer, MESSAGE_BYTES_MAX, Offer, OfferRefusal, PROTOCOL, ReducerRound,
 };
 use barnraise_protocol::run::RunDescription;
+use barnraise_relay::tasks::{self, TaskSet};
 use barnraise_relay::{Node, NodeError};
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::averaging::{Group, GroupError, GroupMember};
@@ -25,7 +26,6 @@ use futures::future::Abortable;
 use futures::{AsyncWriteExt, StreamExt};
 use libp2p::{PeerId, Stream};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -148,18 +148,13 @@ impl Reducing {
         let rounds = Arc::new(RoundRegistry::default());
         let platform = NodePlatform::new(node.clone()).measured_by(self.shared.speed.clone());
         let (taking, of_streams) = (rounds.clone(), platform.clone());
-        let accepting = spawn(async move {
+        let accepting = tasks::spawn("averaging streams", async move {
             let slots = Arc::new(TransferSlots::new(STREAMS_MAX, STREAMS_PER_PEER));
-            let mut tasks = JoinSet::new();
-            loop {
-                let (peer, stream) = tokio::select! {
-                    Some(opened) = incoming.next() => opened,
-                    Some(_) = tasks.join_next() => continue,
-                    else => return,
-                };
+            let taken = TaskSet::default();
+            while let Some((peer, stream)) = incoming.next().await {
                 let Some((slot, registration)) = TransferSlots::take(&slots, peer) else { continue };
                 let (rounds, platform) = (taking.clone(), of_streams.clone());
-                tasks.spawn(async move {
+                taken.spawn("averaging stream", async move {
                     let taken = rounds.take(&platform, PeerKey(peer.to_bytes()), stream);
                     // A peer with too many streams loses its oldest.
                     let _ = Abortable::new(taken, registration).await;
@@ -176,7 +171,11 @@ impl Reducing {
             platform,
             stop: stop.clone(),
         };
-        Ok(ReducerSession { stop, offering: spawn(helping.run()), _accepting: accepting })
+        Ok(ReducerSession {
+            stop,
+            offering: tasks::spawn("offer to average", helping.run()),
+            _accepting: accepting,
+        })
     }
 }
 
@@ -324,7 +323,7 @@ impl ReducerConnection {
             drop(rounds.remove(0));
         }
         let (helping, n_parameters) = (self.clone(), run.n_parameters);
-        rounds.push(spawn(async move {
+        rounds.push(tasks::spawn("averaging", async move {
             match helping.average(n_parameters, round).await {
                 Ok(n_bytes) => helping.shared.on_averaged(n_bytes),
                 Err(error) => tracing::warn!(%error, "an averaging for the backbones came to nothing"),
@@ -389,10 +388,6 @@ fn checked(
         ..AveragingConfig::default()
     };
     Ok((group, config))
-}
-
-fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
-    AbortOnDropHandle::new(tokio::spawn(task))
 }
 
 #[cfg(test)]

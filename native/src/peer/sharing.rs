@@ -19,7 +19,7 @@ use barnraise_protocol::access::{Authority, KeyPair};
 use barnraise_protocol::dataset::{Manifest, ShardEntry};
 use barnraise_protocol::dht::shards::ShardSet;
 use barnraise_protocol::run::RunDescription;
-use barnraise_relay::{Node, NodeError};
+use barnraise_relay::{Node, NodeError, tasks};
 use barnraise_swarm::access::Policy;
 use barnraise_swarm::shards::{Survey, Uplink};
 use barnraise_swarm::{Moment, PeerKey};
@@ -140,9 +140,15 @@ impl Sharing {
         let mut tasks = Vec::new();
         if self.serves() {
             tasks.push(serve::spawn(self.shared.clone(), node.clone())?);
-            tasks.push(spawn(serve::keep_gate(self.shared.clone(), node.clone(), backbone)));
+            tasks.push(tasks::spawn(
+                "access of sharers",
+                serve::keep_gate(self.shared.clone(), node.clone(), backbone),
+            ));
         }
-        tasks.push(spawn(announce::run(self.shared.clone(), node.clone(), backbone, said.clone())));
+        tasks.push(tasks::spawn(
+            "announcing shards",
+            announce::run(self.shared.clone(), node.clone(), backbone, said.clone()),
+        ));
         Ok(SharingSession { sharing: self.clone(), node, backbone, said, tasks })
     }
 }
@@ -207,10 +213,6 @@ impl SharingState {
         let read = move || cache.get(entry.sha256).filter(|bytes| Sha256Hash::of(bytes) == entry.sha256);
         tokio::task::spawn_blocking(read).await.ok().flatten()
     }
-}
-
-fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
-    AbortOnDropHandle::new(tokio::spawn(task))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -4,17 +4,14 @@
 
 pub mod aggregators;
 pub mod core;
-mod evaluator;
 mod learner;
 mod ledger;
 pub mod metrics;
 mod operating;
 mod progress;
 pub mod recomputation;
-mod recomputing;
 #[cfg(test)]
 mod stalls;
-mod states;
 mod streams;
 
 use std::sync::Arc;
@@ -22,6 +19,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use barnraise_learning::{ComputeDevice, DataShape, ParameterLayout, open_device};
 use barnraise_protocol::api::RunStatus;
+use barnraise_protocol::commitment::STALENESS_EPOCHS_MAX;
 use barnraise_protocol::contribute::RunProgress;
 use barnraise_protocol::dht::progress::LocalProgress as Standing;
 use barnraise_protocol::run::RunDescription;
@@ -32,20 +30,20 @@ use tokio_util::sync::CancellationToken;
 
 use self::aggregators::{Aggregators, Reducers, ServedStorage};
 use self::core::{Core, CoreEvent, CoreStorage, EVENTS_MAX, Outputs};
-use self::evaluator::{Evaluator, evaluated_on, majority_accuracy};
-use self::learner::{Learner, PublishedState};
+use self::learner::Learner;
 use self::ledger::SharedLedger;
 use self::metrics::Metrics;
 use self::progress::{ProgressAnnouncer, tell};
+use self::recomputation::exchange::poll_other_backbones;
+use self::recomputation::queue::{RecomputationContext, Recomputing};
 use self::recomputation::{EvidenceStore, Standings};
-use self::recomputing::exchange::poll_other_backbones;
-use self::recomputing::{RecomputationContext, Recomputing};
-use self::states::States;
 use self::streams::Services;
 use crate::data::TrainingData;
 use crate::host::addresses::AddressGroups;
 use crate::host::clock::system_clock;
 use crate::host::contributions::{Issuer, NameRecorder, Recording, RefusalCounts, Store, WorkMeter};
+use crate::host::conversations::RunServices;
+use crate::host::evaluator::{Evaluator, evaluated_on, majority_accuracy};
 use crate::host::events::EventSender;
 use crate::host::models::Publisher;
 use crate::host::operator::request::OperatorHandle;
@@ -54,8 +52,12 @@ use crate::host::readiness::StartupStep;
 use crate::host::run::{
     BackboneAddresses, Credit, CreditCounters, Mounted, OpenedRun, RunHost, RunPage, RunStores,
 };
+use crate::host::states::{PublishedState, States};
 use crate::net::speed::SpeedMeter;
 
+/// Epochs whose parameters are kept: the newest, the one before for delayed updates, and the earlier ones of which late
+/// work is accepted.
+const STATES_MAX: usize = 2 + STALENESS_EPOCHS_MAX as usize;
 /// Live progress that a slow reader may lag behind.
 const LIVE_EVENTS: usize = 16;
 
@@ -149,17 +151,19 @@ impl SynchronousRun {
         let (outputs, state, status) = outputs(&learner, &description, &host.addresses, majority).await?;
         let metrics = Metrics::new(status.clone(), Some(storing.disk_space.clone()));
         host.readiness.stores_in(&storing.disk_space);
-        let counters = CreditCounters { refused: refusals(&metrics), caught_up: metrics.caught_up() };
+        let counters =
+            CreditCounters { refused: refusals(&metrics), caught_up: metrics.of_run().caught_up() };
         let credit = host.credit(&storing.journal, learner.epoch(), counters).await?;
         let Credit { store, issuer, work, recording, crediting } = credit;
         let (events, heard) = mpsc::channel(EVENTS_MAX);
         let ledger = SharedLedger::restore(&description.data.manifest, &storing.journal, learner.epoch());
         let ledger = ledger.await.context("the journal cannot be read")?;
-        let states = States::follow(state.clone());
+        let (states, following) = States::follow(state.clone(), STATES_MAX);
+        host.tasks.spawn(following);
         let parts = DriverParts { description, device, metrics, states, events, store, work, evidence };
         let recomputing = parts.recompute(&mut host, standings).await?;
-        let services = parts.services(&host, ledger, (issuer, recomputing));
-        streams::serve(&services, host.config.network.contributors_max)?;
+        let services = parts.services(&mut host, ledger, (issuer, recomputing));
+        streams::serve(&services, host.config.network.contributors_max, &mut host.tasks)?;
         let others = parts.coordinate(&mut host, &storing, outputs.stands.subscribe())?;
         host.keep_current();
         let vocabulary = data.vocabulary.clone();
@@ -236,8 +240,9 @@ impl DriverParts {
             standings,
             metrics: self.metrics.clone(),
         };
-        let recomputing =
-            Recomputing::start(section, world, self.device.clone(), host.shutdown.clone()).await?;
+        let recomputing = Recomputing::start(section, world, self.device.clone(), host.shutdown.clone());
+        let (recomputing, working) = recomputing.await?;
+        host.tasks.spawn(working);
         let here = host.node.peer_id();
         let others = host.config.aggregators.peers().map(|(peer, _)| peer).filter(|peer| *peer != here);
         let others = others.collect();
@@ -249,23 +254,28 @@ impl DriverParts {
 
     fn services(
         &self,
-        host: &RunHost,
+        host: &mut RunHost,
         ledger: SharedLedger,
         (issuer, recomputing): (Issuer, Option<Recomputing>),
     ) -> Services {
+        let (names, recording) = NameRecorder::new(self.store.clone(), system_clock(), host.shutdown.clone());
+        host.tasks.spawn(recording);
         Services {
-            description: self.description.clone(),
-            states: self.states.clone(),
+            host: RunServices {
+                description: self.description.clone(),
+                states: self.states.clone(),
+                shards: host.shards.clone(),
+                access: host.access.clone(),
+                node: host.node.clone(),
+                conversations: host.config.conversations.clone(),
+                metrics: self.metrics.of_run().clone(),
+            },
             ledger,
-            shards: host.shards.clone(),
             core: self.events.clone(),
-            access: host.access.clone(),
-            node: host.node.clone(),
             metrics: self.metrics.clone(),
             issuer,
-            names: NameRecorder::start(self.store.clone(), system_clock()),
+            names,
             work: self.work.clone(),
-            conversations: host.config.conversations.clone(),
             addresses: AddressGroups::new(&host.key),
             recomputing,
             evidence: self.evidence.clone(),
@@ -284,7 +294,8 @@ impl DriverParts {
             ServedStorage { journal: storing.journal.clone(), checkpoints: storing.checkpoints.clone() };
         let network = (host.node.clone(), host.dht.clone());
         let counted = (self.work.clone(), metrics.clone());
-        let reducers = Reducers::start(config, &host.node, host.access.gate.clone(), counted)?;
+        let (reducers, accepting) = Reducers::start(config, &host.node, host.access.gate.clone(), counted)?;
+        host.tasks.spawn(accepting);
         let aggregators = &config.aggregators;
         let speed = SpeedMeter::new(aggregators.download_per_second, aggregators.upload_per_second);
         let helpers = (reducers, speed.clone());
@@ -319,7 +330,7 @@ impl DriverParts {
             publisher,
             clock: system_clock(),
         };
-        let events = self.events.clone();
+        let events = EventSender::new(self.events.clone());
         host.tasks.spawn_blocking(move || {
             evaluator.run(state, &events).context("the model could not be evaluated")
         });

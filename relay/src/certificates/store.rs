@@ -18,7 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::generate::{self, GenerateError, ServableCertificate};
 use super::schedule::{CertificateSchedule, ScheduleError};
 use super::{Certhash, SERVICE_PERIOD};
-use crate::files;
+use crate::{files, tasks};
 
 /// Source of the time of day: the system's clock, or a test's.
 pub type SystemClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
@@ -143,7 +143,7 @@ impl Certificates {
     #[must_use = "rotation stops when the handle is dropped"]
     pub fn spawn_rotation(&self) -> AbortOnDropHandle<()> {
         let certificates = self.clone();
-        AbortOnDropHandle::new(tokio::spawn(async move {
+        tasks::spawn("certificates", async move {
             loop {
                 tokio::time::sleep(certificates.until_next_check()).await;
                 let refreshing = certificates.clone();
@@ -153,7 +153,7 @@ impl Certificates {
                     Err(error) => tracing::error!(%error, "the certificate refresh ended early"),
                 }
             }
-        }))
+        })
     }
 
     /// The hashes that belong into the listener's addresses: the current certificate's and the next's.

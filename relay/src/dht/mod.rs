@@ -30,6 +30,7 @@ pub use self::counters::DhtCounters;
 use self::links::Links;
 use self::neighbours::Neighbours;
 use self::searches::Searches;
+use crate::tasks::{self, TaskSet};
 use crate::{Node, NodeError};
 
 /// How often is looked at what is due: refreshes of the cache, streams that nobody uses.
@@ -59,6 +60,8 @@ struct DhtState {
     counters: Counters,
     /// Records that each peer sent lately.
     senders: Mutex<RateLimiter<PeerId>>,
+    /// Requests to other peers, each with a deadline.
+    tasks: TaskSet,
 }
 
 impl Dht {
@@ -79,14 +82,15 @@ impl Dht {
             on_behalf: Searches::new(config.on_behalf_max),
             counters: Counters::default(),
             senders: Mutex::new(RateLimiter::new(config.records_per_peer_and_minute, SENDERS_MAX)),
+            tasks: TaskSet::default(),
             node,
             config,
         });
         shared.node.register_metrics(|registry| metrics::register(registry, Arc::downgrade(&shared)));
-        let mut tasks = vec![AbortOnDropHandle::new(tokio::spawn(maintain(shared.clone())))];
+        let mut tasks = vec![tasks::spawn("dht maintenance", maintain(shared.clone()))];
         if let Some(incoming) = incoming {
-            tasks.push(AbortOnDropHandle::new(tokio::spawn(serve::run(shared.clone(), incoming))));
-            tasks.push(AbortOnDropHandle::new(tokio::spawn(handover::run(shared.clone()))));
+            tasks.push(tasks::spawn("dht", serve::run(shared.clone(), incoming)));
+            tasks.push(tasks::spawn("dht handover", handover::run(shared.clone())));
         }
         Ok(Self { shared, _tasks: tasks.into() })
     }

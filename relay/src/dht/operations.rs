@@ -61,7 +61,7 @@ impl DhtState {
         for (peer, records) in lacking.into_iter().filter(|(_, records)| !records.is_empty()) {
             let shared = self.clone();
             // Nobody waits for it. It ends with its deadline.
-            tokio::spawn(async move {
+            self.tasks.spawn("dht cache", async move {
                 for records in batches(records) {
                     let _ = shared.send_records(&peer, records, Purpose::Cache).await;
                 }
@@ -108,7 +108,7 @@ impl DhtState {
             while let Some(TraversalAction::Ask { peer, keys }) = search.poll_action(now) {
                 let shared = self.clone();
                 // In a task, so that an answer nobody waits for any more leaves its stream in order.
-                answers.push(tokio::spawn(async move {
+                answers.push(self.tasks.answer("dht search", async move {
                     let found = shared.find(&peer, keys).await;
                     (peer.peer_id, found)
                 }));
@@ -123,7 +123,7 @@ impl DhtState {
                         tracing::debug!(%error, "a peer of the DHT did not answer");
                         search.on_failure(&peer);
                     }
-                    // A task that was cancelled: the runtime ends. Its deadline counts it as lost.
+                    // A task that was ended or panicked. Its deadline counts it as lost.
                     Err(_) => {}
                 },
                 () = self.sleep_until(search.next_deadline(now)) => search.on_timeout(self.now()),
@@ -141,7 +141,7 @@ impl DhtState {
                     continue;
                 }
                 let shared = self.clone();
-                answers.push(tokio::spawn(async move {
+                answers.push(self.tasks.answer("dht placement", async move {
                     let verdicts = shared.send_records(&peer, records, Purpose::Replica).await;
                     (peer.peer_id, verdicts)
                 }));

@@ -46,7 +46,7 @@ use self::task::{NodeCommand, NodeTask};
 use crate::certificates::Certificates;
 use crate::guard_metrics::{GuardMetrics, Violation};
 use crate::streams::{IncomingStreams, Registry};
-use crate::webrtc;
+use crate::{tasks, webrtc};
 
 /// Commands that wait for the swarm's task.
 const COMMANDS_MAX: usize = 64;
@@ -105,7 +105,7 @@ impl Node {
             rotation,
         );
         task.listen(&config.listen).await?;
-        tokio::spawn(task.run());
+        tasks::spawn_for_handles("node", task.run());
         Ok(Self { peer_id: keypair.public().to_peer_id(), shared, registry, commands, events })
     }
 

@@ -33,7 +33,7 @@ pub async fn run_file(path: &Path) -> Result<(), CommandError> {
     let config = RelayConfig::load(path)?;
     let shutdown = CancellationToken::new();
     let cancel = shutdown.clone();
-    signals::listen(move || {
+    let _signals = signals::listen(move || {
         tracing::info!("closing connections; once more to quit at once");
         cancel.cancel();
     })

@@ -16,6 +16,7 @@ use futures::future::BoxFuture;
 use futures::task::AtomicWaker;
 use futures::{AsyncRead, AsyncWrite, FutureExt as _};
 use libp2p::core::muxing::{StreamMuxer, StreamMuxerEvent};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +28,7 @@ use webrtc::peer_connection::peer_connection_state::RTCPeerConnectionState;
 
 use super::runtimes::Tasks;
 use super::stream::{DataStream, RemoteObserver};
+use crate::tasks;
 
 /// Streams that a connection may have in its whole life. A tab opens a few dozen.
 const STREAMS_PER_LIFE_MAX: usize = 4096;
@@ -134,7 +136,7 @@ impl WebRtcConnection {
         let shared = ConnectionState { tasks, n_open: AtomicUsize::new(0), waiting: AtomicWaker::new() };
         let over = CancellationToken::new();
         Self {
-            accepted: accept_channels(&peer),
+            accepted: accept_channels(&peer, shared.tasks.handle().clone()),
             is_over: over.clone().cancelled_owned().boxed(),
             over: cancel_when_lost(&peer, over),
             peer: Some(Arc::new(peer)),
@@ -174,13 +176,13 @@ impl WebRtcConnection {
     }
 }
 
-fn accept_channels(peer: &RTCPeerConnection) -> mpsc::Receiver<Arc<DataChannel>> {
+fn accept_channels(peer: &RTCPeerConnection, runtime: Handle) -> mpsc::Receiver<Arc<DataChannel>> {
     let (sender, accepted) = mpsc::channel(ACCEPTED_MAX);
     peer.on_data_channel(Box::new(move |channel| {
-        let sender = sender.clone();
+        let (sender, runtime) = (sender.clone(), runtime.clone());
         Box::pin(async move {
             // Not awaited here: the library opens the channel once this returns.
-            tokio::spawn(async move {
+            tasks::spawn_on(&runtime, "webrtc channel", async move {
                 let Some(channel) = opened(&channel).await else { return };
                 if let Err(refused) = sender.try_send(channel) {
                     // An error is harmless: the channel is closed with the connection at the latest.
@@ -237,7 +239,7 @@ impl StreamMuxer for WebRtcConnection {
                 let channel = peer.create_data_channel("", None).await?;
                 opened(&channel).await.ok_or(ConnectionError::NoChannel)
             };
-            let open = AbortOnDropHandle::new(handle.spawn(open));
+            let open = AbortOnDropHandle::new(tasks::spawn_on(&handle, "webrtc channel", open));
             async move { open.await.unwrap_or(Err(ConnectionError::NoChannel)) }.boxed()
         });
         let opened = ready!(opening.poll_unpin(cx));
@@ -264,7 +266,8 @@ impl StreamMuxer for WebRtcConnection {
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), ConnectionError>> {
         if let Some(peer) = self.peer.take() {
-            let closing = AbortOnDropHandle::new(self.shared.tasks.handle().spawn(close(peer)));
+            let closing = tasks::spawn_on(self.shared.tasks.handle(), "webrtc close", close(peer));
+            let closing = AbortOnDropHandle::new(closing);
             self.closing = Some(async move { closing.await.unwrap_or(Ok(())) }.boxed());
         }
         let Some(closing) = &mut self.closing else { return Poll::Ready(Ok(())) };
@@ -282,8 +285,8 @@ async fn close(peer: Arc<RTCPeerConnection>) -> Result<(), webrtc::Error> {
 impl Drop for WebRtcConnection {
     fn drop(&mut self) {
         let (peer, closing) = (self.peer.take(), self.closing.take());
-        let tasks = Arc::clone(&self.shared.tasks);
-        tasks.handle().clone().spawn(async move {
+        let runtime = Arc::clone(&self.shared.tasks);
+        tasks::spawn_on(&runtime.handle().clone(), "webrtc close", async move {
             // An error is ignored: no task is left to handle it.
             if let Some(closing) = closing {
                 let _ = closing.await;
@@ -291,7 +294,7 @@ impl Drop for WebRtcConnection {
             if let Some(peer) = peer {
                 let _ = close(peer).await;
             }
-            drop(tasks);
+            drop(runtime);
         });
     }
 }

@@ -21,6 +21,7 @@ use webrtc::ice::udp_mux::UDPMux;
 use webrtc::util::{Conn, Error as ConnError};
 
 use super::greeting::ufrag_of;
+use crate::tasks;
 use crate::udp::bind_udp;
 
 /// Names that are remembered, those of connections that are over among them.
@@ -58,7 +59,7 @@ impl Mux {
         let socket = Arc::new(bind((Ipv4Addr::LOCALHOST, 0).into())?);
         let address = socket.local_addr()?;
         let (sender, greeted) = mpsc::channel(GREETINGS_MAX);
-        let task = AbortOnDropHandle::new(tokio::spawn(pass(socket, sender)));
+        let task = tasks::spawn("webrtc packets", pass(socket, sender));
         Ok(Self { address, greeted, _task: task })
     }
 

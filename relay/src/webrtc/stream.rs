@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use webrtc::data::data_channel::DataChannel;
 
 use self::message::{Decoder, Flag, MESSAGE_BYTES_MAX, OVERHEAD_BYTES_MAX, encode_data, encode_flag};
+use crate::tasks;
 
 /// Bytes of one write. The specification allows messages of 16 KiB; rust-libp2p's own listener reads half of that
 /// and resets the stream.
@@ -98,7 +99,7 @@ impl DataStream {
         let (sender, received) = mpsc::channel(UNREAD_MESSAGES_MAX);
         let ends = Arc::<StreamEnds>::default();
         let listening = listen(Arc::clone(&channel), sender, Arc::clone(&ends), observer);
-        tasks.spawn(async move {
+        tasks::spawn_on(&tasks, "webrtc stream", async move {
             listening.await;
             drop(until_the_end);
         });
@@ -207,7 +208,7 @@ impl Drop for DataStream {
         let (writing, channel, ends) =
             (self.writing.take(), Arc::clone(&self.channel), Arc::clone(&self.ends));
         let is_said = self.is_finishing;
-        self.tasks.spawn(async move {
+        tasks::spawn_on(&self.tasks, "webrtc stream", async move {
             if let Some(writing) = writing {
                 // A message that was begun must not be cut: its parts have numbers.
                 let _ = writing.await;

@@ -19,6 +19,7 @@ use super::connection::{ConnectionLimits, WebRtcConnection};
 use super::listener::{ListenerEvent, WebRtcListener, to_socket_address};
 use super::runtimes::{Runtimes, Tasks};
 use super::upgrade::{UpgradeError, WebRtcUpgrade};
+use crate::tasks;
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -95,7 +96,8 @@ where
         let upgrade = upgrade?;
         let tasks: Arc<Tasks> = Arc::clone(&upgrade.tasks);
         // On a heap of its own: the library's handshake is a large future.
-        let running = AbortOnDropHandle::new(tasks.handle().spawn(Box::pin(begin(upgrade))));
+        let running = tasks::spawn_on(tasks.handle(), "webrtc handshake", Box::pin(begin(upgrade)));
+        let running = AbortOnDropHandle::new(running);
         Ok(running.await.map_err(|_| TransportError::Broken)??)
     }
     .boxed()

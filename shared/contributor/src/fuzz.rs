@@ -6,7 +6,7 @@ use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::framing;
 use barnraise_protocol::run::RunDescription;
 
-use crate::model_cache;
+use crate::kit::model_cache;
 
 /// A valid header around any bytes: an attacker with access to the cache can change the hash as well.
 fn with_hash(description: &[u8], values: &[u8]) -> Option<Vec<u8>> {

@@ -1,14 +1,11 @@
-//! The contributor's driver, which the tab and the native peer share.
+//! A participant of a run, which the tab and the native peer share.
 //!
-//! [`contribute`] carries out the actions of [`barnraise_swarm::contributor::Contributor`] over the
-//! streams and the clock of a [`Platform`], and reports [`ContributorEvent`]s. All of it runs in
-//! one task. It never opens a socket, reads a clock or spawns: the platform does.
+//! [`contribute`] works over the streams and the clock of a [`Platform`], and reports [`ContributorEvent`]s. All of it
+//! runs in one task. It never opens a socket, reads a clock or spawns: the platform does. The kit is the same in every
+//! run; a folder beside it for each scheme carries out the actions of that scheme's state machine
+//! ([`barnraise_swarm::contributor::Contributor`] for the synchronous one).
 
-mod access;
-mod commitment;
-mod compute;
 pub mod description;
-mod driver;
 mod error;
 mod event;
 #[cfg(test)]
@@ -16,20 +13,18 @@ mod event;
 mod fixture;
 #[cfg(test)]
 mod fuzz;
-mod meter;
-mod model_cache;
-mod network;
-mod operation;
+mod kit;
 mod platform;
 mod race;
-mod speed;
-mod trial;
+mod scheme;
+mod synchronous;
 
-pub use access::Credentials;
-pub use compute::trainer;
-pub use driver::{Config, contribute};
 pub use error::STALL_MAX;
 pub use event::{COMMANDS_MAX, ContributorCommand, ContributorEvent};
-pub use model_cache::decode as decode_cached_model;
+pub use kit::Config;
+pub use kit::access::Credentials;
+pub use kit::model_cache::decode as decode_cached_model;
 pub use platform::{PeerShardOutcome, Platform, PlatformError};
 pub use race::race;
+pub use scheme::contribute;
+pub use synchronous::trainer;

@@ -16,6 +16,7 @@ use futures::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use serde::{Deserialize, Serialize};
 
 use crate::access::AccessDescription;
+use crate::codec::TensorCodec;
 use crate::error::{ConversationError, OlderThanRun};
 use crate::framing::{self, FrameError};
 use crate::refusal::Refusal;
@@ -94,6 +95,22 @@ pub struct RunDescription {
 pub enum Scheme {
     /// All gradients of a target batch become one optimizer step (DeDLOC §3.1).
     Synchronous(Synchronous),
+}
+
+impl Scheme {
+    /// Samples in one forward and backward pass.
+    pub fn micro_batch_size(&self) -> u32 {
+        match self {
+            Self::Synchronous(scheme) => scheme.micro_batch_size,
+        }
+    }
+
+    /// Codec of parameters.
+    pub fn state_codec(&self) -> TensorCodec {
+        match self {
+            Self::Synchronous(scheme) => scheme.state_codec,
+        }
+    }
 }
 
 impl RunDescription {

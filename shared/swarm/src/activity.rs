@@ -1,5 +1,6 @@
 //! Status and events of a contributor, which a page or a terminal shows. Plain data.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use barnraise_protocol::Refusal;
@@ -145,6 +146,28 @@ impl Interruption {
     pub fn other(error: impl fmt::Display) -> Self {
         Self::Other { detail: error.to_string() }
     }
+}
+
+/// Samples and contributions so far, by outcome.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SampleCounts {
+    /// Forward and backward passes times their samples.
+    pub n_samples_computed: u64,
+    /// Samples of accepted contributions.
+    pub n_samples_accepted: u64,
+    /// Samples whose epoch ended before or while they were offered, including those that went into a later
+    /// contribution.
+    pub n_samples_late: u64,
+    /// Accepted contributions.
+    pub n_accepted: u64,
+    /// Refused contributions.
+    pub n_refused: u64,
+    /// The same by reason ([`ContributionRefusal::kind`](barnraise_protocol::gradient::ContributionRefusal::kind)).
+    pub refusals: BTreeMap<&'static str, u64>,
+    /// Newest reason of a refusal.
+    pub last_refusal: Option<String>,
+    /// Steps in a row that were made without this contributor's samples.
+    pub n_steps_missed: u32,
 }
 
 /// Contributions of this peer since it was started.

@@ -1,7 +1,8 @@
-//! State machine of a contributor: dial, fetch parameters, compute, report, offer, wait, leave.
+//! State machine of a contributor in the synchronous scheme: fetch parameters, compute, report, offer, wait.
 //!
 //! The tab and the native peer share it. The driver polls [`Contributor::next_action`], executes the action, and
-//! reports the result. The state machine never holds a tensor; the driver's trainer does.
+//! reports the result. The state machine never holds a tensor; the driver's trainer does. When to dial and when to leave
+//! is decided by the [`Session`], which is the same in every scheme.
 //!
 //! With delayed parameter updates (DeDLOC §3.2) gradients are computed with the parameters of one epoch before, so
 //! that the device never waits. While the gradients of an epoch travel and are averaged, those of the next are computed with
@@ -13,7 +14,6 @@ mod moved;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use barnraise_protocol::contribute::Report;
@@ -22,17 +22,9 @@ use barnraise_protocol::gradient::{Accepted, ContributionRefusal};
 pub use self::action::ContributorAction;
 pub use self::late::LateWork;
 use crate::Moment;
-use crate::activity::Interruption;
-use crate::backoff::Backoff;
-use crate::rhythm::Rhythm;
+use crate::activity::SampleCounts;
+use crate::session::{Session, SessionAction};
 
-/// A backbone that is silent for so long is taken for dead: it reports progress every second. Where the run has other
-/// backbones, one that usually reports on time is given up sooner ([`Rhythm`]).
-pub const SILENCE_MAX: Duration = Duration::from_secs(8);
-/// How long a connection has to prove that it is alive, after the device woke up or changed its network.
-pub const PROOF_MAX: Duration = Duration::from_secs(3);
-/// How long a contributor that is stopping tries to deliver its last gradient.
-pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// A contributor that missed as many calls for its samples in one epoch, or as many steps in a row, delivers each batch
 /// as soon as it has it.
 const MISSED_MAX: u32 = 3;
@@ -42,27 +34,6 @@ const OFFER_AGAIN: Duration = Duration::from_millis(300);
 /// attempt transfers the whole gradient.
 const OFFER_AGAIN_TO_A_DISK: Duration = Duration::from_secs(5);
 
-/// Command of the user.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
-    Nothing,
-    Contribute,
-    Stop { deadline: Moment },
-}
-
-#[derive(Debug, Clone, PartialEq)]
-enum LinkState {
-    Down {
-        retry_at: Moment,
-        reason: Option<Interruption>,
-    },
-    Up {
-        rhythm: Rhythm,
-        /// Until then the connection has to prove that it is alive.
-        proof_by: Option<Moment>,
-    },
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Pending {
     contribution_id: u64,
@@ -71,34 +42,9 @@ struct Pending {
     not_before: Moment,
 }
 
-/// Samples and contributions so far, by outcome.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct SampleCounts {
-    /// Forward and backward passes times their samples.
-    pub n_samples_computed: u64,
-    /// Samples of accepted contributions.
-    pub n_samples_accepted: u64,
-    /// Samples whose epoch ended before or while they were offered, including those that went into a later
-    /// contribution.
-    pub n_samples_late: u64,
-    /// Accepted contributions.
-    pub n_accepted: u64,
-    /// Refused contributions.
-    pub n_refused: u64,
-    /// The same by reason ([`ContributionRefusal::kind`]).
-    pub refusals: BTreeMap<&'static str, u64>,
-    /// Newest reason of a refusal.
-    pub last_refusal: Option<String>,
-    /// Steps in a row that were made without this contributor's samples.
-    pub n_steps_missed: u32,
-}
-
 /// State of a contributor.
 #[derive(Debug)]
 pub struct Contributor {
-    wanted: Wanted,
-    link: LinkState,
-    backoff: Backoff,
     contribution_samples_max: u32,
     micro_batch_size: u32,
     late_work: LateWork,
@@ -126,20 +72,16 @@ pub struct Contributor {
     pending: Option<Pending>,
     next_contribution_id: u64,
     samples_per_second: f32,
-    has_others: bool,
     /// Samples were computed since the epoch began, and none accepted.
     is_unacknowledged: bool,
     sample_counts: SampleCounts,
 }
 
 impl Contributor {
-    /// A contributor that is not started. It numbers its contributions from `first_contribution_id` on; this peer's key
-    /// must not have used these numbers before. `seed` decides the jitter of reconnections.
-    pub fn new(first_contribution_id: u64, seed: u64) -> Self {
+    /// A contributor that knows no epoch yet. It numbers its contributions from `first_contribution_id` on; this peer's
+    /// key must not have used these numbers before.
+    pub fn new(first_contribution_id: u64) -> Self {
         Self {
-            wanted: Wanted::Nothing,
-            link: LinkState::Down { retry_at: Moment::ZERO, reason: None },
-            backoff: Backoff::new(seed),
             contribution_samples_max: 1,
             micro_batch_size: 1,
             late_work: LateWork::Dropped,
@@ -158,7 +100,6 @@ impl Contributor {
             pending: None,
             next_contribution_id: first_contribution_id,
             samples_per_second: 0.0,
-            has_others: false,
             is_unacknowledged: false,
             sample_counts: SampleCounts::default(),
         }
@@ -174,37 +115,8 @@ impl Contributor {
         self.run_epoch
     }
 
-    /// While there is no connection: time of the next attempt, and the error of the last one.
-    pub fn down(&self) -> Option<(Moment, Option<&Interruption>)> {
-        match &self.link {
-            LinkState::Down { retry_at, reason } => Some((*retry_at, reason.as_ref())),
-            LinkState::Up { .. } => None,
-        }
-    }
-
-    /// Whether the contributor is stopping and delivers its last gradient.
-    pub fn is_stopping(&self) -> bool {
-        matches!(self.wanted, Wanted::Stop { .. })
-    }
-
-    /// Contribute from now on.
-    pub fn start(&mut self, now: Moment) {
-        self.wanted = Wanted::Contribute;
-        if let LinkState::Down { retry_at, .. } = &mut self.link {
-            *retry_at = now;
-        }
-    }
-
-    /// Deliver the last gradient, then leave.
-    pub fn stop(&mut self, now: Moment) {
-        if self.wanted == Wanted::Contribute {
-            self.wanted = Wanted::Stop { deadline: now + STOP_TIMEOUT };
-        }
-    }
-
     /// The session is open; the sizes come from the run's description.
-    pub fn on_connected(&mut self, now: Moment, contribution_samples_max: u32, micro_batch_size: u32) {
-        self.link = LinkState::Up { rhythm: Rhythm::new(now), proof_by: None };
+    pub fn on_connected(&mut self, contribution_samples_max: u32, micro_batch_size: u32) {
         self.contribution_samples_max = contribution_samples_max;
         self.micro_batch_size = micro_batch_size;
         // Reports and announcements of the last session are void.
@@ -222,15 +134,14 @@ impl Contributor {
 
     /// Whether a batch can be computed while the driver waits for something else. Its samples count for the next epoch
     /// once this one is delivered.
-    pub fn computes_meanwhile(&self) -> bool {
+    pub fn computes_meanwhile(&self, session: &Session) -> bool {
         let has_room = self.accumulated + self.micro_batch_size <= self.contribution_samples_max;
         let has_room = has_room && self.moved_at.is_none();
         let is_taken = self.delivered || !self.due;
-        let is_at_work = self.wanted == Wanted::Contribute && matches!(self.link, LinkState::Up { .. });
         let (Some(run_epoch), Some(loaded)) = (self.run_epoch, self.loaded_epoch) else { return false };
         let counts_for = run_epoch + u64::from(self.delivered);
         let is_fresh = loaded == counts_for || loaded + 1 == counts_for;
-        self.is_delayed && is_at_work && has_room && is_taken && is_fresh
+        self.is_delayed && session.is_at_work() && has_room && is_taken && is_fresh
     }
 
     /// Whether parameters of `epoch` are not to be loaded until the gradient in the trainer is taken. If so call
@@ -247,77 +158,6 @@ impl Contributor {
         if self.run_epoch.is_some_and(|known| known < epoch) {
             self.on_epoch(epoch);
         }
-    }
-
-    /// The connection broke or could not be made.
-    pub fn on_disconnected(&mut self, now: Moment, reason: Interruption) {
-        let retry_at = now + self.backoff.next_delay();
-        self.link = LinkState::Down { retry_at, reason: Some(reason) };
-    }
-
-    /// The device was asleep, or has changed its network: the backoff is reset, and a reconnection is tried at once.
-    /// An open connection has [`PROOF_MAX`] to prove that it is alive. After a sleep (`was_asleep`) it is lost, since
-    /// the other side has given it up. Returns whether there is no connection.
-    pub fn on_woke(&mut self, now: Moment, was_asleep: bool) -> bool {
-        self.backoff.reset();
-        match &mut self.link {
-            LinkState::Down { retry_at, .. } => *retry_at = now,
-            LinkState::Up { proof_by, .. } if !was_asleep => *proof_by = Some(now + PROOF_MAX),
-            LinkState::Up { .. } => {
-                self.link = LinkState::Down { retry_at: now, reason: Some(Interruption::Asleep) };
-            }
-        }
-        matches!(self.link, LinkState::Down { .. })
-    }
-
-    /// Begin a new session on the same connection: this peer's device or name has changed.
-    pub fn rejoin(&mut self, now: Moment) {
-        if matches!(self.link, LinkState::Up { .. }) {
-            self.link = LinkState::Down { retry_at: now, reason: None };
-        }
-    }
-
-    /// A message of the backbone was received.
-    pub fn on_message(&mut self, now: Moment) {
-        if let LinkState::Up { rhythm, proof_by } = &mut self.link {
-            rhythm.on_message(now);
-            *proof_by = None;
-        }
-    }
-
-    /// Bytes of an incomplete message were received from the backbone.
-    pub fn on_partial_message(&mut self, now: Moment) {
-        if let LinkState::Up { rhythm, proof_by } = &mut self.link {
-            rhythm.on_partial_message(now);
-            *proof_by = None;
-        }
-    }
-
-    /// This contributor itself was stalled for so long until `now`, and could not receive anything.
-    pub fn on_own_stall(&mut self, now: Moment, deaf: Duration) {
-        if let LinkState::Up { rhythm, proof_by } = &mut self.link {
-            rhythm.on_own_stall(now, deaf);
-            *proof_by = proof_by.map(|by| by + deaf);
-        }
-    }
-
-    /// Whether the run has other backbones to move to.
-    pub fn set_others(&mut self, has_others: bool) {
-        self.has_others = has_others;
-    }
-
-    /// Whether the backbone has been silent for too long.
-    pub fn is_silent(&self, now: Moment) -> bool {
-        self.silent_at().is_some_and(|at| at <= now)
-    }
-
-    fn silent_at(&self) -> Option<Moment> {
-        let LinkState::Up { rhythm, proof_by } = &self.link else { return None };
-        let at = match self.has_others {
-            true => rhythm.silent_at(SILENCE_MAX),
-            false => rhythm.last_received_at() + SILENCE_MAX,
-        };
-        Some(proof_by.map_or(at, |by| at.min(by)))
     }
 
     /// The backbone announces the epoch to compute on, for the first time or again.
@@ -337,7 +177,6 @@ impl Contributor {
         self.due = false;
         self.delivered = false;
         self.reported = 0;
-        self.backoff.reset();
     }
 
     /// The backbone requests the gradients of `epoch`.
@@ -381,7 +220,12 @@ impl Contributor {
     }
 
     /// The aggregator's answer to the offer.
-    pub fn on_answer(&mut self, now: Moment, answer: &Result<Accepted, ContributionRefusal>) {
+    pub fn on_answer(
+        &mut self,
+        session: &Session,
+        now: Moment,
+        answer: &Result<Accepted, ContributionRefusal>,
+    ) {
         let Some(pending) = self.pending.take() else { return };
         match answer {
             // Counted before: the first acknowledgement was lost.
@@ -397,9 +241,8 @@ impl Contributor {
                 | ContributionRefusal::Storage
                 | ContributionRefusal::NotJoined),
             ) => {
-                let is_stopping = matches!(self.wanted, Wanted::Stop { .. });
                 let pause = match refusal {
-                    ContributionRefusal::Storage if !is_stopping => OFFER_AGAIN_TO_A_DISK,
+                    ContributionRefusal::Storage if !session.is_stopping() => OFFER_AGAIN_TO_A_DISK,
                     _ => OFFER_AGAIN,
                 };
                 self.pending = Some(Pending { not_before: now + pause, ..pending });
@@ -418,26 +261,15 @@ impl Contributor {
     }
 
     /// Next action of the driver. Poll it again after each action and each event.
-    pub fn next_action(&mut self, now: Moment) -> ContributorAction {
-        if self.wanted == Wanted::Nothing {
-            return ContributorAction::Wait(None);
+    pub fn next_action(&mut self, session: &mut Session, now: Moment) -> ContributorAction {
+        let is_done = self.pending.is_none() && self.accumulated == 0 && self.kept_after.is_none();
+        match session.next_action(now, is_done) {
+            Some(SessionAction::Connect) => return ContributorAction::Connect,
+            Some(SessionAction::Wait(until)) => return ContributorAction::Wait(until),
+            Some(SessionAction::Leave) => return self.leave(session),
+            None => {}
         }
-        if let Wanted::Stop { deadline } = self.wanted {
-            let nothing_left = self.pending.is_none() && self.accumulated == 0 && self.kept_after.is_none();
-            if nothing_left || now >= deadline {
-                return self.leave();
-            }
-        }
-        match self.link {
-            LinkState::Down { retry_at, .. } if now >= retry_at => return ContributorAction::Connect,
-            LinkState::Down { retry_at, .. } => return ContributorAction::Wait(Some(retry_at)),
-            LinkState::Up { .. } => {}
-        }
-        if self.is_silent(now) {
-            self.on_disconnected(now, Interruption::Silent);
-            return self.next_action(now);
-        }
-        let silence = ContributorAction::Wait(self.silent_at());
+        let silence = ContributorAction::Wait(session.silent_at());
         if self.fetched_epoch.is_some() && self.fetched_epoch == self.run_epoch && self.is_free() {
             return ContributorAction::LoadState;
         }
@@ -458,12 +290,12 @@ impl Contributor {
         let is_one_behind =
             self.is_delayed && self.loaded_epoch.is_some_and(|loaded| loaded + 1 == run_epoch);
         if self.loaded_epoch != Some(run_epoch) && !is_one_behind {
-            let is_stopping = self.is_stopping();
+            let is_stopping = session.is_stopping();
             // There will be no next contribution.
             let is_of_use = !is_stopping || self.late_work == LateWork::ByItself;
             return match self.keep_late().filter(|_| is_of_use) {
                 Some(action) => action,
-                None if is_stopping => self.leave(),
+                None if is_stopping => self.leave(session),
                 None => ContributorAction::FetchState,
             };
         }
@@ -473,10 +305,11 @@ impl Contributor {
         // Reports and gradients that the backbone waits for go first.
         let is_waited_for =
             !self.delivered && (self.due || self.is_overdue() || self.reported != self.accumulated);
-        if is_one_behind && self.fetched_epoch != Some(run_epoch) && !is_waited_for && !self.is_stopping() {
+        if is_one_behind && self.fetched_epoch != Some(run_epoch) && !is_waited_for && !session.is_stopping()
+        {
             return ContributorAction::FetchState;
         }
-        self.next_in_epoch(run_epoch, silence)
+        self.next_in_epoch(run_epoch, session.is_stopping(), silence)
     }
 
     /// Whether all gradients of the epoch are taken from the trainer.
@@ -484,10 +317,15 @@ impl Contributor {
         self.accumulated == 0 && self.delivered
     }
 
-    fn next_in_epoch(&mut self, epoch: u64, silence: ContributorAction) -> ContributorAction {
+    fn next_in_epoch(
+        &mut self,
+        epoch: u64,
+        is_stopping: bool,
+        silence: ContributorAction,
+    ) -> ContributorAction {
         let full = self.accumulated + self.micro_batch_size > self.contribution_samples_max;
         let is_called_for = (self.due || self.is_overdue() || full) && !self.delivered;
-        if self.accumulated > 0 && (is_called_for || self.is_stopping()) {
+        if self.accumulated > 0 && (is_called_for || is_stopping) {
             return self.take_gradient(epoch);
         }
         if self.due || self.delivered {
@@ -525,12 +363,11 @@ impl Contributor {
         self.sample_counts.n_samples_late += u64::from(std::mem::take(&mut self.accumulated));
     }
 
-    fn leave(&mut self) -> ContributorAction {
+    fn leave(&mut self, session: &mut Session) -> ContributorAction {
+        session.on_left();
         self.drop_accumulated();
         self.pending = None;
         self.kept_after = None;
-        self.wanted = Wanted::Nothing;
-        self.link = LinkState::Down { retry_at: Moment::ZERO, reason: None };
         self.loaded_epoch = None;
         self.fetched_epoch = None;
         self.moved_at = None;

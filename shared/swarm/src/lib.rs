@@ -2,7 +2,8 @@
 //!
 //! - An epoch on its aggregator: [`collection`], [`robust`] aggregation, [`recomputation`] of contributions.
 //! - Averaging between aggregators: [`matchmaking`], [`averaging`].
-//! - A contributor: [`contributor`], [`pacing`], [`samples`], [`shards`], [`compression`], [`uplink`].
+//! - A participant: [`session`], [`pacing`], [`samples`], [`shards`], [`uplink`].
+//! - A contributor in the synchronous scheme: [`contributor`], [`compression`].
 //! - Every peer: [`dht`], [`access`], [`guard`], [`bandwidth`], [`backoff`], [`rhythm`].
 //!
 //! The state machines have no I/O. They never read a clock, draw entropy, spawn or do I/O: time and seeds are
@@ -27,6 +28,7 @@ pub mod recomputation;
 pub mod rhythm;
 pub mod robust;
 pub mod samples;
+pub mod session;
 pub mod shards;
 pub mod uplink;
 

@@ -51,7 +51,7 @@ impl RunCost {
         let data_bytes = shards.iter().map(|shard| u64::from(shard.n_bytes)).sum::<u64>();
         let n_shards = shards.len() as u64;
         Self {
-            model_bytes: run.synchronous().state_codec.encoded_len(n_values) as u64,
+            model_bytes: run.scheme.state_codec().encoded_len(n_values) as u64,
             // Once a warm-up is over.
             update_bytes: *run
                 .synchronous()

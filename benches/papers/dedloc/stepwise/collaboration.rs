@@ -20,6 +20,7 @@ use barnraise_swarm::collection::{
 };
 use barnraise_swarm::contributor::{Contributor, ContributorAction};
 use barnraise_swarm::robust::Aggregation;
+use barnraise_swarm::session::Session;
 use barnraise_swarm::{Moment, PeerKey};
 
 use super::machine::{SimulatedTrainer, trainer};
@@ -53,6 +54,7 @@ enum CollaborationEvent {
 
 struct SimulatedContributor {
     contributor: Contributor,
+    link: Session,
     trainer: Trainer,
     feed: Feed,
     is_there: bool,
@@ -100,7 +102,8 @@ impl Collaboration {
         let machine = SimulatedTrainer::new(shape, n_steps)?;
         let peer = |index: usize| {
             Ok(SimulatedContributor {
-                contributor: Contributor::new(0, index as u64),
+                contributor: Contributor::new(0),
+                link: Session::new(index as u64),
                 trainer: trainer(shape)?,
                 feed: Feed::new(shards, SEEDS[0] + index as u64),
                 is_there: false,
@@ -185,9 +188,9 @@ impl Collaboration {
         let now = self.now();
         let one = &mut self.peers[peer];
         one.is_there = true;
-        one.contributor.start(now);
+        one.link.start(now);
         ensure!(
-            one.contributor.next_action(now) == ContributorAction::Connect,
+            one.contributor.next_action(&mut one.link, now) == ContributorAction::Connect,
             "a contributor that does not connect"
         );
         one.is_busy = true;
@@ -229,7 +232,8 @@ impl Collaboration {
         match event {
             CollaborationEvent::Connect(_) => {
                 self.round.on_join(key(peer), DeviceKind::NativeCpu, AddressGroup::UNKNOWN)?;
-                one.contributor.on_connected(now, SAMPLES_MAX, MICRO_BATCH as u32);
+                one.link.on_connected(now);
+                one.contributor.on_connected(SAMPLES_MAX, MICRO_BATCH as u32);
                 one.contributor.on_epoch(epoch);
             }
             CollaborationEvent::State(_) => {
@@ -244,7 +248,7 @@ impl Collaboration {
                 let speed = 1000.0 * MICRO_BATCH as f32 / PEERS[peer].0 as f32;
                 one.contributor.on_batch(MICRO_BATCH as u32, speed);
             }
-            CollaborationEvent::Answer(_, answer) => one.contributor.on_answer(now, &answer),
+            CollaborationEvent::Answer(_, answer) => one.contributor.on_answer(&one.link, now, &answer),
             CollaborationEvent::Epoch(_, epoch) => one.contributor.on_epoch(epoch),
             CollaborationEvent::Due(_, epoch) => one.contributor.on_due(epoch),
             CollaborationEvent::Report(..)
@@ -261,8 +265,8 @@ impl Collaboration {
         while !self.peers[peer].is_busy {
             let one = &mut self.peers[peer];
             // The backbone is never silent here.
-            one.contributor.on_message(now);
-            let (delay_ms, event) = match one.contributor.next_action(now) {
+            one.link.on_message(now);
+            let (delay_ms, event) = match one.contributor.next_action(&mut one.link, now) {
                 ContributorAction::FetchState => (3 * LATENCY_MS, CollaborationEvent::State(peer)),
                 ContributorAction::ComputeBatch => (PEERS[peer].0, CollaborationEvent::Batch(peer)),
                 ContributorAction::Offer => {

@@ -44,7 +44,8 @@ async fn decide(
     let peer: PeerId = peer.parse().map_err(|_| Problem::Address("a peer id is wanted".into()))?;
     let verb = if is_hidden { "hide" } else { "unhide" };
     let record = audit_record(caller, verb, &id, json!({"peer": peer.to_string()}));
-    let done = tokio::spawn(async move {
+    let commands = admin.commands.clone();
+    let done = commands.answer("name", async move {
         admin.with_audit(&record, write(&run, peer, is_hidden)).await?;
         admin.show(&run).await.map(|view| json_response(&view))
     });

@@ -12,6 +12,7 @@ use axum::extract::rejection::PathRejection;
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use barnraise_protocol::run::RunDescription;
+use barnraise_relay::tasks::TaskSet;
 use barnraise_swarm::guard::RateLimiter;
 use serde_json::Value;
 use tokio::sync::{Semaphore, oneshot};
@@ -60,6 +61,8 @@ pub struct Admin {
     failures: Arc<Mutex<RateLimiter<IpAddr>>>,
     started: Instant,
     pub(super) exports: Arc<Semaphore>,
+    /// Commands under way, which go on to their end also where nobody waits for the answer.
+    pub(super) commands: Arc<TaskSet>,
 }
 
 impl Admin {
@@ -74,7 +77,13 @@ impl Admin {
             failures: Arc::new(Mutex::new(RateLimiter::new(FAILURES_PER_MINUTE, ADDRESSES_MAX))),
             started: Instant::now(),
             exports: Arc::new(Semaphore::new(EXPORTS_MAX)),
+            commands: Arc::default(),
         }
+    }
+
+    /// Waits for the commands that are under way, and for their last lines in the audit log.
+    pub async fn finish(&self) {
+        self.commands.finish(ANSWER_MAX).await;
     }
 
     pub(super) fn runs(&self) -> impl Iterator<Item = &HostedRun> {
@@ -127,7 +136,7 @@ impl Admin {
     ) -> Result<Response, Problem> {
         let run = self.run(run)?.clone();
         let admin = self.clone();
-        let done = tokio::spawn(async move {
+        let done = self.commands.answer("command", async move {
             // Without a timeout: the log must have the outcome.
             match admin.with_audit(&record, admin.say(&run, word)).await? {
                 OperatorReply::Run(view) => Ok(json_response(&*view)),

@@ -12,6 +12,7 @@ use barnraise_protocol::api::RANK_MAX;
 use libp2p::PeerId;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
 
 use super::database::StoreError;
 use super::database::{SqlValue, on};
@@ -33,11 +34,14 @@ type NameUpdate = (PeerId, Option<DisplayName>);
 pub struct NameRecorder(mpsc::Sender<NameUpdate>);
 
 impl NameRecorder {
-    /// Writes into `store` for as long as any clone lives.
-    pub fn start(store: Store, clock: WallClock) -> Self {
+    /// Returns it with the task that writes into `store`, until the shutdown or until no clone lives.
+    pub fn new(
+        store: Store,
+        clock: WallClock,
+        shutdown: CancellationToken,
+    ) -> (Self, impl Future<Output = ()> + Send) {
         let (sender, told) = mpsc::channel(QUEUE);
-        tokio::spawn(take_down(store, clock, told));
-        Self(sender)
+        (Self(sender), take_down(store, clock, told, shutdown))
     }
 
     /// `peer` joined under this name, or without one.
@@ -48,7 +52,13 @@ impl NameRecorder {
     }
 }
 
-async fn take_down(store: Store, clock: WallClock, mut told: mpsc::Receiver<NameUpdate>) {
+/// A name that is being written at the shutdown is written to its end.
+async fn take_down(
+    store: Store,
+    clock: WallClock,
+    mut told: mpsc::Receiver<NameUpdate>,
+    shutdown: CancellationToken,
+) {
     let mut newcomers: VecDeque<NameUpdate> = VecDeque::new();
     let mut ticks = tokio::time::interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -62,8 +72,12 @@ async fn take_down(store: Store, clock: WallClock, mut told: mpsc::Receiver<Name
                 None => return,
             },
             _ = ticks.tick() => newcomers.drain(..).collect(),
+            () = shutdown.cancelled() => return,
         };
         for (peer, name) in due {
+            if shutdown.is_cancelled() {
+                return;
+            }
             match store.call(peer, name.as_ref(), clock().0).await {
                 Ok(true) => {}
                 Ok(false) => {

@@ -11,12 +11,12 @@ use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::framing::{self, FrameError};
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::{ConversationError, Refusal};
+use barnraise_relay::tasks::{self, TaskSet};
 use barnraise_relay::{Node, NodeError, Paced, Violation};
 use barnraise_swarm::guard::PaceLimits;
-use futures::StreamExt;
 use futures::future::Abortable;
+use futures::{FutureExt, StreamExt};
 use libp2p::{PeerId, Stream};
-use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::throttle::Throttled;
@@ -76,13 +76,12 @@ pub(super) fn spawn(shared: Arc<SharingState>, node: Node) -> Result<AbortOnDrop
     let n_streams = (shared.bytes_per_second / STREAM_BYTES_PER_SECOND).clamp(1, STREAMS_MAX) as usize;
     let takers = Arc::new(TransferSlots::new(n_streams, STREAMS_PER_PEER));
     let askers = Arc::new(TransferSlots::new(ACCESS_STREAMS_MAX, STREAMS_PER_PEER));
-    Ok(super::spawn(async move {
-        let mut tasks = JoinSet::new();
+    Ok(tasks::spawn("serving shards", async move {
+        let serving = TaskSet::default();
         loop {
             let (peer, stream, slots, wants_shards) = tokio::select! {
                 Some((peer, stream)) = shards.next() => (peer, stream, &takers, true),
                 Some((peer, stream)) = tokens.next() => (peer, stream, &askers, false),
-                Some(_) = tasks.join_next() => continue,
                 else => return,
             };
             let Some((slot, registration)) = TransferSlots::take(slots, peer) else {
@@ -90,7 +89,7 @@ pub(super) fn spawn(shared: Arc<SharingState>, node: Node) -> Result<AbortOnDrop
                 continue;
             };
             let (shared, node) = (shared.clone(), node.clone());
-            let serving = async move {
+            let conversation = async move {
                 let ended = match wants_shards {
                     true => serve_shards(shared, peer, stream).await,
                     false => serve_access(&shared, peer, stream).await,
@@ -103,7 +102,7 @@ pub(super) fn spawn(shared: Arc<SharingState>, node: Node) -> Result<AbortOnDrop
                 }
                 drop(slot);
             };
-            tasks.spawn(Abortable::new(serving, registration));
+            serving.spawn("serving a shard", Abortable::new(conversation, registration).map(drop));
         }
     }))
 }

@@ -24,6 +24,7 @@ use barnraise_protocol::model::StepHeader;
 use barnraise_protocol::run::RunDescription;
 use barnraise_relay::Node;
 use barnraise_relay::dht::Dht;
+use barnraise_relay::tasks::TaskSet;
 use barnraise_swarm::PeerKey;
 use libp2p::{PeerId, Stream};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -121,11 +122,12 @@ pub struct ServedStorage {
     pub checkpoints: Checkpoints,
 }
 
-/// Handle to the other aggregators. Its tasks end with the core's receiver of events.
+/// Handle to the other aggregators. Its tasks end with it.
 pub struct Aggregators {
     shared: AggregationContext,
     standing: watch::Sender<Option<AggregatorStatus>>,
     proposals: BTreeMap<PeerId, mpsc::Sender<Proposal>>,
+    tasks: TaskSet,
 }
 
 impl Aggregators {
@@ -168,17 +170,18 @@ impl Aggregators {
         let members = others.len() * STREAMS_PER_PEER;
         let slots = Arc::new(TransferSlots::new(members, STREAMS_PER_PEER));
         let strangers = Arc::new(TransferSlots::new(STRANGERS_MAX, 1));
-        link::accept(&shared, &slots, &strangers)?;
-        average::accept(&shared, &slots)?;
-        follow::accept(&shared, &slots, stored)?;
+        let tasks = TaskSet::default();
+        tasks.spawn("links of aggregators", link::accept(&shared, &slots, &strangers)?);
+        tasks.spawn("averaging streams", average::accept(&shared, &slots)?);
+        tasks.spawn("serving models", follow::accept(&shared, &slots, stored)?);
         let (standing, told) = watch::channel(None);
         let mut proposals = BTreeMap::new();
         for (peer, address) in others {
             let (sender, proposed) = mpsc::channel(PROPOSALS_MAX);
             proposals.insert(peer, sender);
-            tokio::spawn(link::keep(shared.clone(), peer, address, told.clone(), proposed));
+            tasks.spawn("link", link::keep(shared.clone(), peer, address, told.clone(), proposed));
         }
-        Ok(Some(Self { shared, standing, proposals }))
+        Ok(Some(Self { shared, standing, proposals, tasks }))
     }
 
     /// Sets the standing that is sent to the other aggregators.
@@ -214,17 +217,17 @@ impl Aggregators {
             Topology::Group(group) => group,
             Topology::Grid(grid) => {
                 let averaging = grid::average(shared, proposal, grid, me, values);
-                return tokio::spawn(averaging.instrument(span)).abort_handle();
+                return self.tasks.spawn("averaging", averaging.instrument(span));
             }
         };
         shared.reducers.ask(&proposal, &group, &group::round(&proposal.model, proposal.nonce));
         let averaging = average::average(shared, proposal, Arc::new(group), me, values);
-        tokio::spawn(averaging.instrument(span)).abort_handle()
+        self.tasks.spawn("averaging", averaging.instrument(span))
     }
 
     /// Fetches the model that `from` have, step by step or as a checkpoint, and notifies the core.
     pub fn follow(&self, model: ModelVersion, from: Vec<PeerKey>, n_parameters: usize) {
-        tokio::spawn(follow::follow(self.shared.clone(), model, from, n_parameters));
+        self.tasks.spawn("following", follow::follow(self.shared.clone(), model, from, n_parameters));
     }
 
     /// Configuration of averagings.

@@ -19,9 +19,10 @@ use barnraise_protocol::{Sha256Hash, TensorCodec};
 use barnraise_swarm::collection::CollectionConfig;
 use barnraise_swarm::history::History;
 
-pub(super) use self::weights::{PublishedState, SharedWeights};
+pub(super) use self::weights::SharedWeights;
 use crate::computing::compute;
 use crate::config::RunConfig;
+use crate::host::states::PublishedState;
 use crate::storage::StorageError;
 use crate::storage::checkpoint::{Checkpoint, CheckpointError, Included};
 use crate::storage::journal::{CommitRecord, JournalError};

@@ -1,10 +1,8 @@
-//! Metrics of a backbone for its operator, in one registry.
+//! Metrics of a backbone for its operator, in one registry with those of every scheme ([`crate::host::metrics`]).
 //!
-//! Counters are incremented where something happens; the state of the run is read at each scrape. It decides nothing,
-//! and serves nothing: the operator's page is that of `barnraise-relay`.
+//! Counters are incremented where something happens. It decides nothing, and serves nothing: the operator's page is that of `barnraise-relay`.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,18 +11,13 @@ use barnraise_protocol::gradient::ContributionRefusal;
 use barnraise_relay::MetricsRegistry;
 use barnraise_swarm::bandwidth::MeasuredBandwidth;
 use barnraise_swarm::robust::{ClipVerdict, PeerOutcome};
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::watch;
 
-use crate::host::contributions::CaughtUp;
+use crate::host::metrics::RunMetrics;
 use crate::storage::disk_space::DiskSpace;
-
-/// Prefix of each metric's name.
-const PREFIX: &str = "barnraise";
 
 /// A counter for each value of one label; the values are ours, so there are few.
 type ByReason = Family<[(&'static str, &'static str); 1], Counter>;
@@ -56,16 +49,14 @@ pub struct Metrics {
     recomputations_waiting: Gauge,
     recomputed_share: Gauge<f64, AtomicU64>,
     recomputed_share_wanted: Gauge<f64, AtomicU64>,
-    shards: Counter,
-    shard_bytes: Counter,
-    caught_up: CaughtUp,
+    of_run: RunMetrics,
 }
 
 impl Metrics {
     /// All counters at zero. The state of the run is read from `status`, that of its disk from `disk_space`.
     #[must_use]
     pub fn new(status: watch::Receiver<RunStatus>, disk_space: Option<DiskSpace>) -> Self {
-        let mut registry = MetricsRegistry::with_prefix(PREFIX);
+        let (of_run, mut registry) = RunMetrics::new(status, disk_space);
         let contributions = Counter::default();
         registry.register(
             "contributions_accepted",
@@ -160,20 +151,6 @@ impl Metrics {
             "The configured share, from which the present one falls short while the device does not keep up",
             recomputed_share_wanted.clone(),
         );
-        let shards = Counter::default();
-        registry.register(
-            "shards_sent",
-            "Shards of the data that were asked for and are here",
-            shards.clone(),
-        );
-        let shard_bytes = Counter::default();
-        registry.register("shard_bytes_sent", "Bytes of those shards", shard_bytes.clone());
-        registry.register_collector(Box::new(RunCollector(status)));
-        if let Some(disk_space) = disk_space {
-            registry.register_collector(Box::new(disk_space));
-        }
-        let caught_up = CaughtUp::default();
-        registry.register_collector(Box::new(Database(caught_up.clone())));
         Self {
             registry: Arc::new(registry),
             contributions,
@@ -195,16 +172,14 @@ impl Metrics {
             recomputations_waiting,
             recomputed_share,
             recomputed_share_wanted,
-            shards,
-            shard_bytes,
-            caught_up,
+            of_run,
         }
     }
 
-    /// For the task that writes the counts into the database.
+    /// Those of every scheme.
     #[must_use]
-    pub fn caught_up(&self) -> CaughtUp {
-        self.caught_up.clone()
+    pub fn of_run(&self) -> &RunMetrics {
+        &self.of_run
     }
 
     /// For the operator's page.
@@ -294,12 +269,6 @@ impl Metrics {
         self.recomputed.get_or_create(&[("outcome", outcome)]).inc();
     }
 
-    /// A shard of `n_bytes` bytes was sent.
-    pub fn on_shard(&self, n_bytes: u64) {
-        self.shards.inc();
-        self.shard_bytes.inc_by(n_bytes);
-    }
-
     /// A contribution of `n_samples` samples was counted.
     pub fn on_accepted(&self, n_samples: u32) {
         self.contributions.inc();
@@ -327,45 +296,4 @@ fn verdict(verdict: ClipVerdict) -> &'static str {
         ClipVerdict::Clipped => "clipped",
         ClipVerdict::LeftOut => "left_out",
     }
-}
-
-/// Reads the state of the run at each scrape.
-#[derive(Debug)]
-struct RunCollector(watch::Receiver<RunStatus>);
-
-impl Collector for RunCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let progress = self.0.borrow().progress;
-        let gauges = [
-            ("epoch", "Optimizer steps so far", Some(progress.epoch as f64)),
-            ("round_samples", "Samples reported for the next step", Some(progress.n_samples as f64)),
-            ("contributors", "Contributors at present", Some(f64::from(progress.n_contributors))),
-            ("samples_per_second", "Of all contributors together", Some(progress.samples_per_second.into())),
-            ("train_loss", "Of the last step", progress.train_loss.map(f64::from)),
-            ("test_accuracy", "Of the last evaluation", progress.test_accuracy.map(f64::from)),
-        ];
-        for (name, help, value) in gauges {
-            let Some(value) = value else { continue };
-            encode(&mut encoder, name, help, value)?;
-        }
-        Ok(())
-    }
-}
-
-/// Reads how far the database of contributions is behind at each scrape; it rises also while a query hangs.
-#[derive(Debug)]
-struct Database(CaughtUp);
-
-impl Collector for Database {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let help =
-            "Seconds since the database of contributions last had everything: under one while it is at hand";
-        encode(&mut encoder, "database_lag_seconds", help, self.0.last().elapsed().as_secs_f64())
-    }
-}
-
-fn encode(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> Result<(), fmt::Error> {
-    let gauge = ConstGauge::new(value);
-    let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
-    gauge.encode(metric)
 }

@@ -1,65 +1,54 @@
-//! The backbone's handlers of libp2p streams: one accept loop per protocol, a task per stream.
+//! The conversations of synchronous runs: sessions, gradients and evidence.
 //!
 //! Each handler reads with a limit, waits with a limit, and passes what it received to the core. None of
-//! them decides anything. Access is checked in one place, [`accept`], by the gate.
+//! them decides anything.
 
 mod gradients;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use barnraise_protocol::access;
-use barnraise_protocol::bulk;
 use barnraise_protocol::framing::{self, FrameError};
 use barnraise_protocol::gradient::ContributionRefusal;
-use barnraise_protocol::receipt::ReceiptError;
-use barnraise_protocol::run::RunDescription;
-use barnraise_protocol::{ConversationError, Refusal, contribute, evidence, gradient, run, shard, state};
-use barnraise_relay::{Node, NodeError, Paced, Violation};
+use barnraise_protocol::{Refusal, contribute, evidence, gradient};
+#[cfg(test)]
+use barnraise_protocol::{run, shard, state};
+#[cfg(test)]
+use barnraise_relay::Violation;
+use barnraise_relay::{NodeError, Paced};
 use barnraise_swarm::AddressGroup;
 use barnraise_swarm::PeerKey;
-use barnraise_swarm::guard::PaceLimits;
-use futures::future::{Abortable, Either};
-use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, StreamExt};
-use libp2p::{PeerId, Stream};
+use futures::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+#[cfg(test)]
+use libp2p::PeerId;
+use libp2p::Stream;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use self::gradients::take_gradients;
 use super::core::{CoreEvent, SESSION_MESSAGES_MAX};
 use super::ledger::SharedLedger;
 use super::metrics::Metrics;
-use super::recomputing::Recomputing;
-use super::recomputing::exchange::serve_evidence;
-use super::states::States;
-use crate::config::ConversationsSection;
-use crate::data::shards::ShardStore;
-use crate::host::access::{Access, Conversation, Exclusion, Pass, converse};
+use super::recomputation::EvidenceStore;
+use super::recomputation::exchange::serve_evidence;
+use super::recomputation::queue::Recomputing;
+use crate::host::access::Exclusion;
+#[cfg(test)]
+use crate::host::access::Pass;
 use crate::host::addresses::AddressGroups;
 use crate::host::contributions::{Issuer, NameRecorder, WorkMeter};
-use crate::net::transfer_slots::TransferSlots;
-use crate::net::violations;
-use crate::scheme::synchronous::recomputation::EvidenceStore;
-use gradients::take_gradients;
-
-/// An access stream that is idle for this long is closed. Renewals open streams of their own.
-const ACCESS_IDLE_MAX: Duration = Duration::from_secs(30);
+use crate::host::conversations::{
+    self, AccessPolicy, Caller, Duplex, RunServices, StreamError, StreamSlots, accept, within,
+};
+use crate::host::run::RunTasks;
 
 /// Shared state of the handlers.
 #[derive(Clone)]
 pub(super) struct Services {
-    /// The run.
-    pub description: Arc<RunDescription>,
-    /// Newest parameters.
-    pub states: States,
+    /// For the conversations of every scheme.
+    pub host: RunServices,
     /// Claimed work, so that none counts twice.
     pub ledger: SharedLedger,
-    /// The data.
-    pub shards: Arc<ShardStore>,
     /// Events to the core.
     pub core: mpsc::Sender<CoreEvent>,
-    /// Access control.
-    pub access: Access,
-    /// Opens streams to the run's authority, and knows the paths of peers.
-    pub node: Node,
     /// Counters for the operator.
     pub metrics: Metrics,
     /// Signs receipts.
@@ -68,8 +57,6 @@ pub(super) struct Services {
     pub names: NameRecorder,
     /// Measures this aggregator's work.
     pub work: Arc<WorkMeter>,
-    /// Limits on streams and their pace.
-    pub conversations: ConversationsSection,
     /// Groups peers by their addresses.
     pub addresses: AddressGroups,
     /// Recomputes contributions, where the run asks for it.
@@ -78,106 +65,39 @@ pub(super) struct Services {
     pub evidence: EvidenceStore,
 }
 
-/// A stream in both directions.
-pub(super) trait Duplex: AsyncRead + AsyncWrite + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> Duplex for S {}
-
-/// The peer on the other side of a stream, and its access.
-struct Caller {
-    peer: PeerId,
-    pass: Pass,
-}
-
-/// Why a stream ended early. Only for the log: the peer was sent a refusal where that was possible.
-#[derive(Debug, thiserror::Error)]
-enum StreamError {
-    #[error(transparent)]
-    Conversation(#[from] ConversationError),
-    #[error(transparent)]
-    Frame(#[from] FrameError),
-    #[error("nothing moved for {0:?}")]
-    Stalled(Duration),
-    #[error("a second Join in one session")]
-    JoinedTwice,
-    #[error("the transfer took too long, or gave way to another")]
-    Abandoned,
-    #[error("the backbone is shutting down")]
-    ShuttingDown,
-    #[error(transparent)]
-    Receipt(#[from] ReceiptError),
-    #[error("access ended: {0}")]
-    AccessEnded(#[from] Exclusion),
-}
-
-/// Slots of peers with access, and of peers without.
-#[derive(Clone)]
-struct StreamSlots {
-    members: Arc<TransferSlots>,
-    strangers: Arc<TransferSlots>,
-}
-
-/// Streams of all contributors at a time, for each contributor that the run admits; it needs five.
-const STREAMS_PER_CONTRIBUTOR: usize = 8;
-/// Streams at a time of one peer without access; it needs one for the description and one for the token.
-const STREAMS_PER_STRANGER: usize = 8;
-/// Streams of all peers without access, for each contributor that the run admits.
-const STREAMS_OF_STRANGERS: usize = 2;
-/// The same where the run admits a few: they all come at once.
-const STREAMS_OF_STRANGERS_MIN: usize = 64;
-
-/// Whether a protocol is open to everybody, or how it refuses a peer without access.
-#[derive(Clone, Copy)]
-enum AccessPolicy {
-    /// For everybody: the run's description, and requests for access.
-    Open,
-    /// For peers with access; encodes the refusal of others.
-    Gated(fn(&Exclusion) -> Result<Vec<u8>, FrameError>),
+impl AsRef<RunServices> for Services {
+    fn as_ref(&self) -> &RunServices {
+        &self.host
+    }
 }
 
 /// Accepts every conversation on `node` until it shuts down.
-pub(super) fn serve(services: &Services, contributors_max: u32) -> Result<(), NodeError> {
-    let (per_peer, n_contributors) = (services.conversations.per_peer, contributors_max as usize);
-    let n_of_strangers = (STREAMS_OF_STRANGERS * n_contributors).max(STREAMS_OF_STRANGERS_MIN);
-    let slots = StreamSlots {
-        members: Arc::new(TransferSlots::new(STREAMS_PER_CONTRIBUTOR * n_contributors, per_peer)),
-        strangers: Arc::new(TransferSlots::new(n_of_strangers, STREAMS_PER_STRANGER)),
-    };
-    accept(services, run::PROTOCOL, AccessPolicy::Open, &slots, describe)?;
-    for before in run::OLDER_PROTOCOLS {
-        let tell = |services, _, stream| tell_version(services, stream);
-        accept(services, before, AccessPolicy::Open, &slots, tell)?;
-    }
-    accept(services, access::PROTOCOL, AccessPolicy::Open, &slots, grant_access)?;
-    let no_state = |refusal: &Exclusion| {
-        let message = state::BackboneToContributor::Refused(refusal.into());
-        framing::encode(&message, state::MESSAGE_BYTES_MAX)
-    };
-    accept(services, state::PROTOCOL, AccessPolicy::Gated(no_state), &slots, send_state)?;
-    let no_shard = |refusal: &Exclusion| {
-        let message = shard::BackboneToContributor::Refused(refusal.into());
-        framing::encode(&message, shard::MESSAGE_BYTES_MAX)
-    };
-    accept(services, shard::PROTOCOL, AccessPolicy::Gated(no_shard), &slots, send_shards)?;
+pub(super) fn serve(
+    services: &Services,
+    contributors_max: u32,
+    tasks: &mut RunTasks,
+) -> Result<(), NodeError> {
+    let slots = StreamSlots::new(&services.host.conversations, contributors_max);
+    conversations::serve(&services.host, &slots, tasks)?;
     let no_session = |refusal: &Exclusion| {
         let message = contribute::BackboneToContributor::Refused(refusal.into());
         framing::encode(&message, contribute::MESSAGE_BYTES_MAX)
     };
     let session = |services: Services, caller: Caller, stream| async move {
-        let group = services.addresses.group_of(&services.node, caller.peer).await;
+        let group = services.addresses.group_of(&services.host.node, caller.peer).await;
         hold_session(services, caller, group, stream).await
     };
-    accept(services, contribute::PROTOCOL, AccessPolicy::Gated(no_session), &slots, session)?;
+    accept(services, tasks, contribute::PROTOCOL, AccessPolicy::Gated(no_session), &slots, session)?;
     let no_gradient = |refusal: &Exclusion| {
         let message = gradient::BackboneToContributor::Refused(ContributionRefusal::NoAccess(refusal.into()));
         framing::encode(&message, gradient::MESSAGE_BYTES_MAX)
     };
     let gradients = |services: Services, caller: Caller, stream| async move {
-        let group = services.addresses.group_of(&services.node, caller.peer).await;
+        let group = services.addresses.group_of(&services.host.node, caller.peer).await;
         take_gradients(services, caller, group, stream).await
     };
-    accept(services, gradient::PROTOCOL, AccessPolicy::Gated(no_gradient), &slots, gradients)?;
-    accept(services, evidence::PROTOCOL, AccessPolicy::Open, &slots, give_evidence)
+    accept(services, tasks, gradient::PROTOCOL, AccessPolicy::Gated(no_gradient), &slots, gradients)?;
+    accept(services, tasks, evidence::PROTOCOL, AccessPolicy::Open, &slots, give_evidence)
 }
 
 /// Handles a stream as [`serve`] does, without a node; returns the violation that it ended with.
@@ -190,9 +110,9 @@ pub(super) async fn answer<S: Duplex>(
 ) -> Option<Violation> {
     let caller = Caller { peer, pass: Pass::always() };
     let ended = match protocol {
-        run::PROTOCOL => describe(services, caller, stream).await,
-        state::PROTOCOL => send_state(services, caller, stream).await,
-        shard::PROTOCOL => send_shards(services, caller, stream).await,
+        run::PROTOCOL => conversations::describe(services.host, caller, stream).await,
+        state::PROTOCOL => conversations::send_state(services.host, caller, stream).await,
+        shard::PROTOCOL => conversations::send_shards(services.host, caller, stream).await,
         contribute::PROTOCOL => hold_session(services, caller, group, stream).await,
         gradient::PROTOCOL => take_gradients(services, caller, group, stream).await,
         // As a node that does not speak it.
@@ -201,140 +121,10 @@ pub(super) async fn answer<S: Duplex>(
     ended.err().as_ref().and_then(StreamError::violation)
 }
 
-fn accept<F>(
-    services: &Services,
-    protocol: &'static str,
-    policy: AccessPolicy,
-    slots: &StreamSlots,
-    handle: impl Fn(Services, Caller, Stream) -> F + Send + 'static,
-) -> Result<(), NodeError>
-where
-    F: Future<Output = Result<(), StreamError>> + Send + 'static,
-{
-    let mut incoming = services.node.accept(protocol)?;
-    let (services, slots) = (services.clone(), slots.clone());
-    tokio::spawn(async move {
-        while let Some((peer, stream)) = incoming.next().await {
-            let access = services.access.gate.check(peer);
-            let pool = if access.is_ok() { &slots.members } else { &slots.strangers };
-            let Some((slot, registration)) = TransferSlots::take(pool, peer) else {
-                tracing::debug!(%peer, protocol, "no slot for another stream");
-                services.node.report(peer, Violation::Streams);
-                continue;
-            };
-            let conversation = match (access, policy) {
-                (Ok(pass), _) => Either::Left(handle(services.clone(), Caller { peer, pass }, stream)),
-                (Err(_), AccessPolicy::Open) => {
-                    let caller = Caller { peer, pass: Pass::always() };
-                    Either::Left(handle(services.clone(), caller, stream))
-                }
-                (Err(refusal), AccessPolicy::Gated(frame)) => {
-                    let stream = Paced::new(stream, services.conversations.pace());
-                    Either::Right(turn_away(stream, frame(&refusal)))
-                }
-            };
-            let node = services.node.clone();
-            tokio::spawn(async move {
-                let ended = Abortable::new(conversation, registration).await;
-                let violation = match &ended {
-                    Ok(ended) => ended.as_ref().err().and_then(StreamError::violation),
-                    Err(_) => Some(Violation::StreamGaveWay),
-                };
-                if let Ok(Err(error)) = ended {
-                    tracing::debug!(%peer, protocol, %error, "conversation ended");
-                }
-                if let Some(violation) = violation {
-                    node.report(peer, violation);
-                }
-                drop(slot);
-            });
-        }
-    });
-    Ok(())
-}
-
-/// Reads and ignores the first message, then sends a refusal.
-async fn turn_away(mut stream: Paced<Stream>, frame: Result<Vec<u8>, FrameError>) -> Result<(), StreamError> {
-    let mut header = [0; framing::HEADER_BYTES];
-    stream.read_exact(&mut header).await.map_err(FrameError::from)?;
-    let n_bytes = framing::decode_header(header, contribute::MESSAGE_BYTES_MAX)?;
-    let mut message = (&mut stream).take(n_bytes as u64);
-    futures::io::copy(&mut message, &mut futures::io::sink()).await.map_err(FrameError::from)?;
-    stream.write_all(&frame?).await.map_err(FrameError::from)?;
-    Ok(stream.close().await.map_err(FrameError::from)?)
-}
-
-impl StreamError {
-    /// What it says of the other side.
-    fn violation(&self) -> Option<Violation> {
-        match self {
-            Self::Conversation(error) => violations::of_conversation(error),
-            Self::Frame(error) => Violation::of_frame(error),
-            Self::Stalled(_) => Some(Violation::StalledTransfer),
-            Self::JoinedTwice => Some(Violation::UnexpectedMessage),
-            Self::Abandoned | Self::ShuttingDown | Self::AccessEnded(_) | Self::Receipt(_) => None,
-        }
-    }
-}
-
-impl Caller {
-    /// Runs `conversation` for as long as the caller has access.
-    async fn while_admitted<T>(&mut self, conversation: impl Future<Output = T>) -> Result<T, StreamError> {
-        tokio::select! {
-            output = conversation => Ok(output),
-            reason = self.pass.ended() => Err(reason.into()),
-        }
-    }
-}
-
-async fn describe<S: Duplex>(services: Services, _: Caller, stream: S) -> Result<(), StreamError> {
-    let mut stream = Paced::new(stream, services.conversations.pace());
-    Ok(run::answer(&mut stream, &services.description).await?)
-}
-
-/// Answers a contributor of an older protocol version.
-async fn tell_version(services: Services, stream: Stream) -> Result<(), StreamError> {
-    let mut stream = Paced::new(stream, services.conversations.pace());
-    Ok(run::answer_older_version(&mut stream).await?)
-}
-
-async fn send_state<S: Duplex>(services: Services, mut caller: Caller, stream: S) -> Result<(), StreamError> {
-    let mut stream = Paced::new(stream, services.conversations.pace());
-    let (states, pace) = (&services.states, stream.pace());
-    let served = state::serve(&mut stream, |epoch| states.read(epoch), || pace.wait());
-    Ok(caller.while_admitted(served).await??)
-}
-
-async fn send_shards<S: Duplex>(
-    services: Services,
-    mut caller: Caller,
-    stream: S,
-) -> Result<(), StreamError> {
-    let mut stream = Paced::new(stream, services.conversations.pace());
-    let (shards, metrics, pace) = (&services.shards, &services.metrics, &stream.pace());
-    let lookup = |id: shard::ShardId| async move {
-        let bytes = shards.get(id).await.map_err(Refusal::unavailable)?;
-        let entry = id.entry(shards.manifest()).ok_or(Refusal::NoShard)?;
-        let transfer = bulk::Transfer { n_bytes: entry.n_bytes.into(), sha256: entry.sha256 };
-        metrics.on_shard(transfer.n_bytes);
-        pace.answer();
-        Ok((transfer, Arc::from(&*bytes)))
-    };
-    let served = shard::serve(&mut stream, lookup, || pace.wait());
-    Ok(caller.while_admitted(served).await??)
-}
-
 async fn give_evidence(services: Services, caller: Caller, stream: Stream) -> Result<(), StreamError> {
-    let group = services.addresses.group_of(&services.node, caller.peer).await;
-    let mut stream = Paced::new(stream, services.conversations.pace());
+    let group = services.addresses.group_of(&services.host.node, caller.peer).await;
+    let mut stream = Paced::new(stream, services.host.conversations.pace());
     Ok(serve_evidence(&services.evidence, group, &mut stream).await?)
-}
-
-async fn grant_access(services: Services, caller: Caller, stream: Stream) -> Result<(), StreamError> {
-    let Services { access, node, conversations, .. } = services;
-    let idle = conversations.idle_timeout.min(ACCESS_IDLE_MAX);
-    let mut stream = Paced::new(stream, PaceLimits { idle, ..conversations.pace() });
-    Ok(converse(&Conversation { access, node }, caller.peer, &mut stream).await?)
 }
 
 async fn hold_session<S: Duplex>(
@@ -346,8 +136,8 @@ async fn hold_session<S: Duplex>(
     use contribute::{BackboneToContributor as Down, ContributorToBackbone as Up, MESSAGE_BYTES_MAX};
     let peer = caller.peer;
     let key = PeerKey(peer.to_bytes());
-    let patience = services.conversations.patience();
-    let mut stream = Paced::duplex(stream, services.conversations.pace());
+    let patience = services.host.conversations.patience();
+    let mut stream = Paced::duplex(stream, services.host.conversations.pace());
     let pace = stream.pace();
     let join = match framing::read(&mut stream, MESSAGE_BYTES_MAX).await? {
         Up::Join(join) if join.device_name.chars().count() <= contribute::DEVICE_NAME_CHARS_MAX => join,
@@ -417,11 +207,6 @@ async fn hold_session<S: Duplex>(
 async fn refuse<S: Duplex>(stream: &mut Paced<S>, refusal: Refusal) -> Result<(), StreamError> {
     stream.pace().answer();
     Ok(say_goodbye(stream, refusal).await?)
-}
-
-/// `future`, with a time limit.
-async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Result<T, StreamError> {
-    tokio::time::timeout(limit, future).await.map_err(|_| StreamError::Stalled(limit))
 }
 
 async fn say_goodbye<S: AsyncWrite + Unpin>(stream: &mut S, refusal: Refusal) -> Result<(), FrameError> {

@@ -25,6 +25,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use self::challenge::Challenge;
 use crate::source::source_of;
+use crate::tasks;
 
 /// Clients at once; one more takes the place of one that has not finished its handshake.
 const CLIENTS_MAX: usize = 1024;
@@ -79,7 +80,7 @@ impl Front {
         // A listener has one address, and is told of it once.
         let Some(challenge) = self.challenge.take() else { return };
         let pass = pass_in(Arc::clone(&self.socket), Arc::clone(&self.clients), challenge, port);
-        self.task = Some(AbortOnDropHandle::new(tokio::spawn(pass)));
+        self.task = Some(tasks::spawn("webrtc handshakes", pass));
     }
 
     /// The client that the listener takes to be at `alias`.
@@ -164,7 +165,7 @@ async fn greet(
         Arc::clone(&is_established),
         from,
     );
-    let task = AbortOnDropHandle::new(tokio::spawn(pass));
+    let task = tasks::spawn("webrtc front", pass);
     let client = FrontClient {
         alias,
         inward: Arc::clone(&inward),

@@ -7,10 +7,10 @@ use crate::Moment;
 /// Next action of a contributor's driver.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ContributorAction {
-    /// Dial, open the session and join; then `on_connected` or `on_disconnected`.
+    /// Dial, open the session and join; then `on_connected`, or the session's `on_disconnected`.
     Connect,
     /// Pull the parameters of the newest epoch into the trainer, which forgets its gradient; then
-    /// `on_state`, or `on_disconnected` if the stream broke.
+    /// `on_state`, or the session's `on_disconnected` if the stream broke.
     FetchState,
     /// Load the newest fetched parameters into the trainer; then `on_state`.
     LoadState,
@@ -43,7 +43,7 @@ pub enum ContributorAction {
         /// The epoch that it counts for.
         epoch: u64,
     },
-    /// Offer the gradient that was taken or prepared last; then `on_answer`, or `on_disconnected`.
+    /// Offer the gradient that was taken or prepared last; then `on_answer`, or the session's `on_disconnected`.
     Offer,
     /// Wait for an event or until this moment.
     Wait(Option<Moment>),

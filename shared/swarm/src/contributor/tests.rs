@@ -1,12 +1,55 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::ops::{Deref, DerefMut};
+
 use super::*;
+use crate::activity::Interruption;
+use crate::session::{PROOF_MAX, SILENCE_MAX, STOP_TIMEOUT};
 
 const S: Duration = Duration::from_secs(1);
 
-fn connected() -> Contributor {
-    let mut peer = Contributor::new(100, 1);
-    peer.start(Moment::ZERO);
+/// A contributor and its session, as every driver has both.
+struct Peer {
+    contributor: Contributor,
+    session: Session,
+}
+
+impl Peer {
+    fn next_action(&mut self, now: Moment) -> ContributorAction {
+        self.contributor.next_action(&mut self.session, now)
+    }
+
+    fn on_connected(&mut self, now: Moment, contribution_samples_max: u32, micro_batch_size: u32) {
+        self.session.on_connected(now);
+        self.contributor.on_connected(contribution_samples_max, micro_batch_size);
+    }
+
+    fn on_answer(&mut self, now: Moment, answer: &Result<Accepted, ContributionRefusal>) {
+        self.contributor.on_answer(&self.session, now, answer);
+    }
+
+    fn computes_meanwhile(&self) -> bool {
+        self.contributor.computes_meanwhile(&self.session)
+    }
+}
+
+impl Deref for Peer {
+    type Target = Contributor;
+
+    fn deref(&self) -> &Contributor {
+        &self.contributor
+    }
+}
+
+impl DerefMut for Peer {
+    fn deref_mut(&mut self) -> &mut Contributor {
+        &mut self.contributor
+    }
+}
+
+fn connected() -> Peer {
+    let mut peer = Peer { contributor: Contributor::new(100), session: Session::new(1) };
+    peer.session.start(Moment::ZERO);
     assert_eq!(peer.next_action(Moment::ZERO), ContributorAction::Connect);
     peer.on_connected(Moment::ZERO, 256, 64);
     assert!(matches!(peer.next_action(Moment::ZERO), ContributorAction::Wait(Some(_))));
@@ -16,7 +59,7 @@ fn connected() -> Contributor {
     peer
 }
 
-fn compute(peer: &mut Contributor, want_total: u32) {
+fn compute(peer: &mut Peer, want_total: u32) {
     assert_eq!(peer.next_action(Moment::ZERO), ContributorAction::ComputeBatch);
     peer.on_batch(64, 10.0);
     match peer.next_action(Moment::ZERO) {
@@ -48,52 +91,30 @@ fn an_epoch_from_parameters_to_acceptance() {
 }
 
 #[test]
-fn a_contributor_that_wakes_up_tries_again_at_once_without_backoff() {
-    let mut peer = connected();
-    for _ in 0..8 {
-        peer.on_disconnected(S, Interruption::other("no answer"));
-    }
-    let (retry_at, _) = peer.down().unwrap();
-    assert!(retry_at > 2 * S, "{retry_at:?}");
-    assert!(peer.on_woke(2 * S, false));
-    assert_eq!(peer.next_action(2 * S), ContributorAction::Connect);
-    peer.on_disconnected(2 * S, Interruption::other("no answer"));
-    let (retry_at, _) = peer.down().unwrap();
-    assert!(retry_at < 3 * S, "pauses begin short again: {retry_at:?}");
-}
-
-#[test]
 fn a_connection_must_show_soon_that_it_survived_another_network() {
     let woke = 100 * S;
     let mut peer = peer_at(woke);
-    assert!(!peer.on_woke(woke, false));
+    assert!(!peer.session.on_woke(woke, false));
     assert_eq!(
         peer.next_action(woke + PROOF_MAX - S),
         ContributorAction::ComputeBatch,
         "training goes on meanwhile"
     );
     let mut silent = peer_at(woke);
-    assert!(!silent.on_woke(woke, false));
+    assert!(!silent.session.on_woke(woke, false));
     assert!(matches!(silent.next_action(woke + PROOF_MAX), ContributorAction::Wait(Some(_))));
-    assert!(silent.down().is_some(), "nothing was heard in time");
+    assert!(silent.session.down().is_some(), "nothing was heard in time");
     // One message is enough.
     let mut heard = peer_at(woke);
-    heard.on_woke(woke, false);
-    heard.on_message(woke + S);
+    heard.session.on_woke(woke, false);
+    heard.session.on_message(woke + S);
     assert_eq!(heard.next_action(woke + PROOF_MAX), ContributorAction::ComputeBatch);
 }
 
-#[test]
-fn after_a_sleep_nothing_is_waited_for() {
-    let mut peer = peer_at(100 * S);
-    assert!(peer.on_woke(100 * S, true));
-    assert_eq!(peer.next_action(100 * S), ContributorAction::Connect);
-}
-
 /// Connected, with the last message at that time.
-fn peer_at(heard_at: Moment) -> Contributor {
+fn peer_at(heard_at: Moment) -> Peer {
     let mut peer = connected();
-    peer.on_message(heard_at);
+    peer.session.on_message(heard_at);
     peer
 }
 
@@ -170,7 +191,7 @@ fn a_lost_acknowledgement_is_offered_again_under_the_same_name() {
     peer.on_due(3);
     peer.next_action(S);
     assert_eq!(peer.next_action(S), ContributorAction::Offer);
-    peer.on_disconnected(S, Interruption::other("cut"));
+    peer.session.on_disconnected(S, Interruption::other("cut"));
     let ContributorAction::Wait(Some(retry_at)) = peer.next_action(S) else { panic!() };
     assert_eq!(peer.next_action(retry_at), ContributorAction::Connect);
     peer.on_connected(retry_at, 256, 64);
@@ -184,7 +205,7 @@ fn work_survives_a_reconnection_within_the_epoch_and_is_dropped_after_it() {
     let mut peer = connected();
     compute(&mut peer, 64);
     for (epoch, action) in [(3, None), (4, Some(ContributorAction::FetchState))] {
-        peer.on_disconnected(S, Interruption::other("cut"));
+        peer.session.on_disconnected(S, Interruption::other("cut"));
         peer.on_connected(S, 256, 64);
         peer.on_epoch(epoch);
         match action {
@@ -213,7 +234,7 @@ fn a_full_contribution_is_delivered_before_it_is_due() {
 fn stopping_delivers_what_is_finished() {
     let mut peer = connected();
     compute(&mut peer, 64);
-    peer.stop(S);
+    peer.session.stop(S);
     assert!(matches!(peer.next_action(S), ContributorAction::TakeGradient { n_samples: 64, .. }));
     assert_eq!(peer.next_action(S), ContributorAction::Offer);
     peer.on_answer(S, &Err(ContributionRefusal::Busy));
@@ -233,7 +254,7 @@ fn what_a_backbone_cannot_store_is_offered_again_after_seconds_and_not_three_tim
     let mut n_offered = 0;
     for millisecond in (0..60_000).step_by(50) {
         let now = S + std::time::Duration::from_millis(millisecond);
-        peer.on_message(now);
+        peer.session.on_message(now);
         if peer.next_action(now) == ContributorAction::Offer {
             n_offered += 1;
             peer.on_answer(now, &Err(ContributionRefusal::Storage));
@@ -242,8 +263,8 @@ fn what_a_backbone_cannot_store_is_offered_again_after_seconds_and_not_three_tim
     assert!((6..=13).contains(&n_offered), "{n_offered} offers in a minute");
     // A peer that leaves has little time.
     let now = 61 * S;
-    peer.on_message(now);
-    peer.stop(now);
+    peer.session.on_message(now);
+    peer.session.stop(now);
     let hands_in = std::iter::successors(Some(now), |at| Some(*at + S / 10)).take(60);
     let n_offered = hands_in.filter(|at| {
         let is_offer = peer.next_action(*at) == ContributorAction::Offer;
@@ -259,8 +280,8 @@ fn what_a_backbone_cannot_store_is_offered_again_after_seconds_and_not_three_tim
 fn stopping_gives_up_on_a_backbone_that_is_gone() {
     let mut peer = connected();
     compute(&mut peer, 64);
-    peer.on_disconnected(S, Interruption::other("cut"));
-    peer.stop(S);
+    peer.session.on_disconnected(S, Interruption::other("cut"));
+    peer.session.stop(S);
     assert!(matches!(peer.next_action(S), ContributorAction::Wait(Some(_))));
     assert_eq!(peer.next_action(S + STOP_TIMEOUT), ContributorAction::Leave);
 }
@@ -271,7 +292,7 @@ fn rejoining_keeps_what_is_pending() {
     compute(&mut peer, 64);
     peer.on_due(3);
     peer.next_action(S);
-    peer.rejoin(S);
+    peer.session.rejoin(S);
     assert_eq!(peer.next_action(S), ContributorAction::Connect);
     peer.on_connected(S, 256, 64);
     peer.on_epoch(3);
@@ -281,34 +302,10 @@ fn rejoining_keeps_what_is_pending() {
 #[test]
 fn a_silent_backbone_is_dialled_again() {
     let mut peer = connected();
-    peer.on_message(S);
+    peer.session.on_message(S);
     assert_eq!(peer.next_action(S + SILENCE_MAX - Duration::from_millis(1)), ContributorAction::ComputeBatch);
     assert!(matches!(peer.next_action(S + SILENCE_MAX), ContributorAction::Wait(Some(_))));
-    assert!(peer.down().is_some());
-}
-
-/// It reports every second: one that died silently is left after two.
-#[test]
-fn where_there_are_other_backbones_a_silent_one_is_left_soon() {
-    let mut peer = connected();
-    peer.set_others(true);
-    assert!(!peer.is_silent(SILENCE_MAX - S), "nothing is known of it yet");
-    let heard = |peer: &mut Contributor, n| (1..=n).for_each(|word| peer.on_message(word * S));
-    heard(&mut peer, 30);
-    assert!(!peer.is_silent(31 * S) && peer.is_silent(32 * S));
-    assert!(matches!(peer.next_action(33 * S), ContributorAction::Wait(Some(_))));
-    assert_eq!(peer.down().and_then(|(_, why)| why), Some(&Interruption::Silent));
-    // Bytes of an incomplete message are a sign of life, and silence while this peer was stalled does not count.
-    let mut peer = connected();
-    peer.set_others(true);
-    heard(&mut peer, 30);
-    peer.on_partial_message(31 * S);
-    assert!(!peer.is_silent(32 * S));
-    peer.on_own_stall(60 * S, 28 * S);
-    assert!(!peer.is_silent(60 * S) && peer.is_silent(61 * S));
-    // The only backbone is waited for.
-    peer.set_others(false);
-    assert!(!peer.is_silent(61 * S) && peer.is_silent(31 * S + 28 * S + SILENCE_MAX));
+    assert!(peer.session.down().is_some());
 }
 
 /// A peer that is too slow computes and none of it counts: its user is notified.
@@ -379,7 +376,7 @@ fn a_contributor_that_stops_when_the_epoch_is_over_delivers_what_can_be_offered_
         let mut peer = connected();
         peer.set_late_work(late_work);
         compute(&mut peer, 64);
-        peer.stop(S);
+        peer.session.stop(S);
         peer.on_epoch(4);
         if late_work == LateWork::ByItself {
             assert_eq!(peer.next_action(S), ContributorAction::KeepLate { epoch: 3, n_samples: 64 });
@@ -398,7 +395,7 @@ fn a_contributor_that_stops_when_the_epoch_is_over_delivers_what_can_be_offered_
 fn what_is_kept_is_delivered_before_leaving_and_not_to_a_run_that_went_back() {
     let mut peer = connected();
     peer.on_kept(3);
-    peer.stop(S);
+    peer.session.stop(S);
     assert!(!matches!(peer.next_action(S), ContributorAction::Leave));
     peer.on_epoch(4);
     assert_eq!(peer.next_action(S), ContributorAction::NameLate { contribution_id: 100, epoch: 4 });
@@ -416,7 +413,7 @@ fn what_is_kept_is_delivered_before_leaving_and_not_to_a_run_that_went_back() {
 }
 
 /// A contributor of a run with delayed updates that has delivered its part of epoch 3 and knows of epoch 4.
-fn delayed() -> Contributor {
+fn delayed() -> Peer {
     let mut peer = connected();
     peer.set_delayed(true);
     compute(&mut peer, 64);
@@ -518,7 +515,7 @@ fn delayed_updates_are_exactly_one_round_behind() {
         let mut now = Moment::ZERO;
         for _ in 0..2000 {
             now += Duration::from_millis(10);
-            peer.on_message(now);
+            peer.session.on_message(now);
             // Events of the network, in any order.
             match random.below(6) {
                 0 if fetching => {
@@ -584,11 +581,11 @@ fn delayed_updates_are_exactly_one_round_behind() {
 }
 
 /// Computes on epoch 3, and comes to another backbone, which is at `epoch`.
-fn moved(late_work: LateWork, epoch: u64) -> Contributor {
+fn moved(late_work: LateWork, epoch: u64) -> Peer {
     let mut peer = connected();
     peer.set_late_work(late_work);
     compute(&mut peer, 64);
-    peer.on_disconnected(S, Interruption::other("cut"));
+    peer.session.on_disconnected(S, Interruption::other("cut"));
     peer.on_moved(2 * S);
     peer.on_connected(2 * S, 256, 64);
     peer.on_epoch(epoch);
@@ -636,7 +633,7 @@ fn what_was_computed_waits_a_little_for_a_backbone_that_is_one_step_behind() {
     compute(&mut peer, 64);
     peer.on_due(3);
     assert!(matches!(peer.next_action(S), ContributorAction::TakeGradient { .. }));
-    peer.on_disconnected(S, Interruption::other("cut"));
+    peer.session.on_disconnected(S, Interruption::other("cut"));
     peer.on_moved(2 * S);
     peer.on_connected(2 * S, 256, 64);
     peer.on_epoch(2);

@@ -33,7 +33,8 @@ impl OpenRunSimulation {
     pub(super) fn drive(&mut self, peer: usize) {
         while !self.honest[peer].is_busy {
             let clock = self.clock();
-            match self.honest[peer].contributor.next_action(clock) {
+            let one = &mut self.honest[peer];
+            match one.contributor.next_action(&mut one.link, clock) {
                 ContributorAction::Connect => {
                     let operation = self.begin(peer);
                     self.after(LATENCY_MS, OpenRunEvent::Connect(peer, operation));
@@ -101,17 +102,19 @@ impl OpenRunSimulation {
         self.round.on_join(honest_key(peer), DeviceKind::NativeCpu, group).unwrap();
         let clock = self.clock();
         let epoch = self.round.epoch();
-        let contributor = &mut self.honest[peer].contributor;
-        contributor.on_connected(clock, TARGET, MICRO_BATCH);
-        contributor.on_epoch(epoch);
+        let one = &mut self.honest[peer];
+        one.link.on_connected(clock);
+        one.contributor.on_connected(TARGET, MICRO_BATCH);
+        one.contributor.on_epoch(epoch);
         self.act();
         self.finish(peer);
     }
 
     pub(super) fn on_message(&mut self, peer: usize, message: BackboneMessage) {
         let clock = self.clock();
-        let contributor = &mut self.honest[peer].contributor;
-        contributor.on_message(clock);
+        let one = &mut self.honest[peer];
+        one.link.on_message(clock);
+        let contributor = &mut one.contributor;
         match message {
             BackboneMessage::Progress => {}
             BackboneMessage::Epoch(epoch) => contributor.on_epoch(epoch),
@@ -125,7 +128,8 @@ impl OpenRunSimulation {
             self.seen.n_honest += u64::from(accepted.n_samples);
         }
         let clock = self.clock();
-        self.honest[peer].contributor.on_answer(clock, answer);
+        let one = &mut self.honest[peer];
+        one.contributor.on_answer(&one.link, clock, answer);
         self.finish(peer);
     }
 }

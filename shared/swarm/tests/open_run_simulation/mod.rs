@@ -23,6 +23,7 @@ use barnraise_swarm::recomputation::{
     ContributionName, FairQueue, Ledger, SampleClaim, Selection, TypicalContributions,
 };
 use barnraise_swarm::robust::Aggregation;
+use barnraise_swarm::session::Session;
 use barnraise_swarm::{Moment, PeerKey};
 
 use attacker::Attacker;
@@ -131,6 +132,7 @@ enum RecomputationJob {
 
 struct Honest {
     contributor: Contributor,
+    link: Session,
     operation: u64,
     is_busy: bool,
     batch_ms: u64,
@@ -218,7 +220,8 @@ impl OpenRunSimulation {
         let latency = Latency::Constant(Duration::from_millis(LATENCY_MS));
         let mut run = Simulation::new(seed, Network::new(2 + peers.len(), latency));
         let honest = peers.iter().map(|&peer| Honest {
-            contributor: Contributor::new(1, run.random.next_u64()),
+            contributor: Contributor::new(1),
+            link: Session::new(run.random.next_u64()),
             operation: 0,
             is_busy: false,
             batch_ms: BATCH_MS[peer],
@@ -251,7 +254,7 @@ impl OpenRunSimulation {
         }
         for peer in 0..simulation.honest.len() {
             let clock = simulation.clock();
-            simulation.honest[peer].contributor.start(clock);
+            simulation.honest[peer].link.start(clock);
             simulation.after(1 + 100 * peer as u64, OpenRunEvent::Wake(peer, 0));
         }
         simulation.after(PROGRESS_MS, OpenRunEvent::Progress);

@@ -22,6 +22,7 @@ use barnraise_swarm::collection::{
 };
 use barnraise_swarm::contributor::Contributor;
 use barnraise_swarm::robust::Aggregation;
+use barnraise_swarm::session::Session;
 use barnraise_swarm::{Moment, PeerKey};
 
 pub(crate) const N_EPOCHS: u64 = 15;
@@ -119,6 +120,7 @@ enum BackboneMessage {
 
 struct ChurnPeer {
     contributor: Contributor,
+    link: Session,
     is_alive: bool,
     /// The operation under way; a number is never used twice.
     operation: u64,
@@ -208,7 +210,8 @@ impl ChurnSimulation {
         let network = Network::new(size.n_peers + 1, Latency::Constant(Duration::from_millis(LATENCY_MS)));
         let mut simulation = Simulation::new(seed, network);
         let peer = |_| ChurnPeer {
-            contributor: Contributor::new(0, 0),
+            contributor: Contributor::new(0),
+            link: Session::new(0),
             is_alive: false,
             operation: 0,
             is_busy: false,

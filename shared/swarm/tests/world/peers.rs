@@ -7,6 +7,7 @@ use barnraise_protocol::gradient::{Accepted, ContributionRefusal, Offer};
 use barnraise_swarm::AddressGroup;
 use barnraise_swarm::activity::Interruption;
 use barnraise_swarm::contributor::{Contributor, ContributorAction};
+use barnraise_swarm::session::Session;
 
 use super::{
     BackboneMessage, CLOCKS_OFF_MS, ChurnEvent, ChurnSimulation, LATENCY_MS, MICRO_BATCH, N_PARAMETERS,
@@ -34,7 +35,8 @@ impl ChurnSimulation {
     pub(super) fn drive(&mut self, peer: usize) {
         while self.peers[peer].is_alive && !self.peers[peer].is_busy {
             let clock = self.clock(peer);
-            match self.peers[peer].contributor.next_action(clock) {
+            let one = &mut self.peers[peer];
+            match one.contributor.next_action(&mut one.link, clock) {
                 ContributorAction::Connect => {
                     let operation = self.begin(peer);
                     self.after(LATENCY_MS, ChurnEvent::Connect(peer, operation));
@@ -89,10 +91,11 @@ impl ChurnSimulation {
         let clock_ms = self.below(CLOCKS_OFF_MS);
         let seed = self.simulation.random.next_u64();
         let one = &mut self.peers[peer];
-        one.contributor = Contributor::new(one.next_id, seed);
+        one.contributor = Contributor::new(one.next_id);
+        one.link = Session::new(seed);
         (one.is_alive, one.clock_ms, one.offer) = (true, clock_ms, None);
         let clock = self.clock(peer);
-        self.peers[peer].contributor.start(clock);
+        self.peers[peer].link.start(clock);
         self.finish(peer);
     }
 
@@ -118,7 +121,8 @@ impl ChurnSimulation {
         let clock = self.clock(peer);
         let one = &mut self.peers[peer];
         one.session = session;
-        one.contributor.on_connected(clock, self.size.samples_max, MICRO_BATCH);
+        one.link.on_connected(clock);
+        one.contributor.on_connected(self.size.samples_max, MICRO_BATCH);
         one.contributor.on_epoch(self.round.epoch());
         self.finish(peer);
     }
@@ -127,14 +131,15 @@ impl ChurnSimulation {
         let (gone, clock) = (self.number(), self.clock(peer));
         let one = &mut self.peers[peer];
         (one.session, one.operation) = (gone, gone);
-        one.contributor.on_disconnected(clock, Interruption::SessionEnded);
+        one.link.on_disconnected(clock, Interruption::SessionEnded);
         self.finish(peer);
     }
 
     pub(super) fn on_message(&mut self, peer: usize, message: BackboneMessage) {
         let clock = self.clock(peer);
-        let contributor = &mut self.peers[peer].contributor;
-        contributor.on_message(clock);
+        let one = &mut self.peers[peer];
+        one.link.on_message(clock);
+        let contributor = &mut one.contributor;
         match message {
             BackboneMessage::Progress => {}
             BackboneMessage::Epoch(epoch) => contributor.on_epoch(epoch),
@@ -160,7 +165,8 @@ impl ChurnSimulation {
             self.seen.n_duplicates += u64::from(answer.is_err());
         }
         let clock = self.clock(peer);
-        self.peers[peer].contributor.on_answer(clock, answer);
+        let one = &mut self.peers[peer];
+        one.contributor.on_answer(&one.link, clock, answer);
         self.finish(peer);
     }
 }

@@ -89,7 +89,7 @@ impl ChurnSimulation {
         for (peer, of) in self.peers.iter().enumerate() {
             stalls.peers_since[peer] = stalls.peers_since[peer].max(paused_until(NodeId(peer)));
             // A peer without a connection knows it, and when it retries.
-            if network.slower(NodeId(peer)) > 1.0 || of.contributor.down().is_some() {
+            if network.slower(NodeId(peer)) > 1.0 || of.link.down().is_some() {
                 stalls.peers_since[peer] = now;
             }
         }

@@ -151,7 +151,7 @@ impl PageState {
             self.notice = Some(format!(
                 "This device ran out of memory. It goes on with {} at a time, where the run has {}.",
                 format::counted(n_samples.into(), "sample", "samples"),
-                format::count(run.synchronous().micro_batch_size.into()),
+                format::count(run.scheme.micro_batch_size().into()),
             ));
         }
         now != before
@@ -161,8 +161,8 @@ impl PageState {
     pub(crate) fn pass_samples_max(&self) -> Option<u32> {
         let run = self.run.as_ref().filter(|run| run.is_cuttable())?;
         let fewer = BATCH_SHRINK_FACTOR.saturating_pow(self.endurance.n_memory_crashes);
-        let most = (run.synchronous().micro_batch_size / fewer).max(1);
-        (most < run.synchronous().micro_batch_size).then_some(most)
+        let most = (run.scheme.micro_batch_size() / fewer).max(1);
+        (most < run.scheme.micro_batch_size()).then_some(most)
     }
 
     /// The delay after a crash is over.

@@ -14,6 +14,7 @@ use barnraise_protocol::matchmaking::{
     Reducer,
 };
 use barnraise_relay::NodeError;
+use barnraise_relay::tasks::TaskSet;
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::averaging::Group;
 use futures::StreamExt;
@@ -31,10 +32,14 @@ const STAND_BY: usize = 2;
 const HELPER_SPEEDS: (f64, f64) = (1e3, 1e12);
 
 /// Routes the streams of the other aggregators to their averagings.
-pub(super) fn accept(shared: &AggregationContext, slots: &Arc<TransferSlots>) -> Result<(), NodeError> {
+pub(super) fn accept(
+    shared: &AggregationContext,
+    slots: &Arc<TransferSlots>,
+) -> Result<impl Future<Output = ()> + Send + use<>, NodeError> {
     let mut incoming = shared.node.accept(PROTOCOL)?;
     let (shared, slots) = (shared.clone(), slots.clone());
-    tokio::spawn(async move {
+    Ok(async move {
+        let conversations = TaskSet::default();
         while let Some((peer, stream)) = incoming.next().await {
             if !shared.peers.contains(&peer) {
                 tracing::debug!(%peer, "this peer is not averaged with");
@@ -42,15 +47,14 @@ pub(super) fn accept(shared: &AggregationContext, slots: &Arc<TransferSlots>) ->
             }
             let Some((slot, registration)) = TransferSlots::take(&slots, peer) else { continue };
             let shared = shared.clone();
-            tokio::spawn(async move {
+            conversations.spawn("averaging stream", async move {
                 let taking = shared.rounds.take(&shared.platform, PeerKey(peer.to_bytes()), stream);
                 // A peer with too many streams loses its oldest.
                 let _ = Abortable::new(taking, registration).await;
                 drop(slot);
             });
         }
-    });
-    Ok(())
+    })
 }
 
 /// Averages as proposed.

@@ -10,6 +10,7 @@ use barnraise_protocol::model::{
     self, Fetched, ModelRefusal, ModelRequest, ModelResponse, PROTOCOL, StepHeader,
 };
 use barnraise_protocol::{ConversationError, RefusalReason};
+use barnraise_relay::tasks::TaskSet;
 use barnraise_relay::{NodeError, Paced};
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::guard::PaceLimits;
@@ -241,25 +242,25 @@ pub(super) fn accept(
     shared: &AggregationContext,
     slots: &Arc<TransferSlots>,
     stored: &ServedStorage,
-) -> Result<(), NodeError> {
+) -> Result<impl Future<Output = ()> + Send + use<>, NodeError> {
     let mut incoming = shared.node.accept(PROTOCOL)?;
     let (shared, slots, stored) = (shared.clone(), slots.clone(), stored.clone());
-    tokio::spawn(async move {
+    Ok(async move {
+        let conversations = TaskSet::default();
         while let Some((peer, stream)) = incoming.next().await {
             if !shared.peers.contains(&peer) {
                 continue;
             }
             let Some((slot, registration)) = TransferSlots::take(&slots, peer) else { continue };
             let giving = give(shared.clone(), stored.clone(), stream);
-            tokio::spawn(async move {
+            conversations.spawn("serving a model", async move {
                 if let Ok(Err(error)) = Abortable::new(giving, registration).await {
                     tracing::debug!(%peer, %error, "an aggregator did not receive all of the model");
                 }
                 drop(slot);
             });
         }
-    });
-    Ok(())
+    })
 }
 
 async fn give(

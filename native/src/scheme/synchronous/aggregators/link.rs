@@ -14,6 +14,7 @@ use barnraise_protocol::matchmaking::{
     Proposal,
 };
 use barnraise_protocol::{ConversationError, RefusalReason};
+use barnraise_relay::tasks::TaskSet;
 use barnraise_relay::{NodeError, OpenError};
 use barnraise_swarm::Moment;
 use barnraise_swarm::rhythm::{OWN_STALL_MIN, Rhythm};
@@ -263,10 +264,11 @@ pub(super) fn accept(
     shared: &AggregationContext,
     slots: &Arc<TransferSlots>,
     strangers: &Arc<TransferSlots>,
-) -> Result<(), NodeError> {
+) -> Result<impl Future<Output = ()> + Send + use<>, NodeError> {
     let mut incoming = shared.node.accept(PROTOCOL)?;
     let (shared, slots, strangers) = (shared.clone(), slots.clone(), strangers.clone());
-    tokio::spawn(async move {
+    Ok(async move {
+        let conversations = TaskSet::default();
         let newest = Newest::default();
         let mut number = 0;
         while let Some((peer, stream)) = incoming.next().await {
@@ -275,15 +277,14 @@ pub(super) fn accept(
             let Some((slot, registration)) = TransferSlots::take(slots, peer) else { continue };
             number += 1;
             let hearing = receive(shared.clone(), peer, stream, is_known, newest.clone(), number);
-            tokio::spawn(async move {
+            conversations.spawn("link of an aggregator", async move {
                 if let Ok(Err(error)) = Abortable::new(hearing, registration).await {
                     tracing::debug!(%peer, %error, "link from an aggregator ended");
                 }
                 drop(slot);
             });
         }
-    });
-    Ok(())
+    })
 }
 
 async fn receive(

@@ -14,6 +14,7 @@ use barnraise_protocol::reduce::{
     self, BackboneToReducer, MESSAGE_BYTES_MAX, Offer, OfferRefusal, PROTOCOL, ReducerRound,
 };
 use barnraise_protocol::{ConversationError, RefusalReason};
+use barnraise_relay::tasks::TaskSet;
 use barnraise_relay::{Node, NodeError, Violation};
 use barnraise_swarm::averaging::{Group, Reputation, ReputationError};
 use barnraise_swarm::{Moment, PeerKey};
@@ -113,7 +114,7 @@ impl Reducers {
         node: &Node,
         gate: Gate,
         (work, metrics): (Arc<WorkMeter>, Metrics),
-    ) -> Result<Self, NodeError> {
+    ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), NodeError> {
         let here = node.peer_id();
         let inner = ReducersInner {
             run_id: config.run.id.clone(),
@@ -131,22 +132,23 @@ impl Reducers {
             state: Mutex::default(),
         };
         let reducers = Self(Arc::new(inner));
-        reducers.accept(node)?;
-        Ok(reducers)
+        let accepting = reducers.accept(node)?;
+        Ok((reducers, accepting))
     }
 
-    fn accept(&self, node: &Node) -> Result<(), NodeError> {
+    fn accept(&self, node: &Node) -> Result<impl Future<Output = ()> + Send + use<>, NodeError> {
         let mut incoming = node.accept(PROTOCOL)?;
         let slots = Arc::new(TransferSlots::new(STREAMS_MAX, STREAMS_PER_PEER));
         let (reducers, node) = (self.clone(), node.clone());
-        tokio::spawn(async move {
+        Ok(async move {
+            let conversations = TaskSet::default();
             while let Some((peer, stream)) = incoming.next().await {
                 let Some((slot, registration)) = TransferSlots::take(&slots, peer) else {
                     node.report(peer, Violation::Streams);
                     continue;
                 };
                 let (reducers, node) = (reducers.clone(), node.clone());
-                tokio::spawn(async move {
+                conversations.spawn("reducer", async move {
                     let ended = Abortable::new(reducers.converse(peer, stream), registration).await;
                     if let Ok(Err(error)) = ended {
                         tracing::debug!(%peer, %error, "a native peer is not asked to average");
@@ -157,8 +159,7 @@ impl Reducers {
                     drop(slot);
                 });
             }
-        });
-        Ok(())
+        })
     }
 
     async fn converse(&self, peer: PeerId, mut stream: Stream) -> Result<(), ReducerError> {

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::{Core, CoreEvent, EVENTS_MAX};
+use crate::host::evaluator::Evaluated;
 
 /// Events from the channel, and those that wait because the core was busy.
 pub(super) struct Inbox {
@@ -89,7 +90,7 @@ impl Core {
                 self.receiving.remove(&ticket);
                 self.round.on_transfer_failed(now, ticket);
             }
-            CoreEvent::Evaluated { epoch, evaluation } => {
+            CoreEvent::Evaluated(Evaluated { epoch, evaluation }) => {
                 tracing::info!(epoch, accuracy = evaluation.accuracy, loss = evaluation.loss, "evaluated");
                 self.learner.on_evaluated(epoch, evaluation.accuracy);
                 self.has_evaluated = true;

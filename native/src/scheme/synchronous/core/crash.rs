@@ -32,7 +32,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::super::aggregators::Aggregators;
-use super::super::learner::{self, Learner, LearnerError, PublishedState, SharedWeights};
+use super::super::learner::{self, Learner, LearnerError, SharedWeights};
 use super::super::metrics::Metrics;
 use super::super::{BackboneAddresses, outputs};
 use super::event::{CoreEvent, DeclinedOffer};
@@ -42,6 +42,7 @@ use crate::fixture;
 use crate::host::clock::system_clock;
 use crate::host::contributions::{Crediting, Issuer, KnownReceipts, Question, Recording, Store, WorkMeter};
 use crate::host::peer_id;
+use crate::host::states::PublishedState;
 use crate::storage::Storage;
 use crate::storage::checkpoint::Checkpoints;
 use crate::storage::disk_space::DiskSpace;

@@ -1,6 +1,5 @@
 //! Events of the core, all through one bounded channel.
 
-use barnraise_learning::Evaluation;
 use barnraise_protocol::Refusal;
 use barnraise_protocol::contribute::{BackboneToContributor, Join, Report};
 use barnraise_protocol::gradient::{ContributionRefusal, Offer};
@@ -11,6 +10,7 @@ use barnraise_swarm::collection::{MeasuredGradient, Ticket};
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::aggregators::AggregatorEvent;
+use crate::host::evaluator::Evaluated;
 use crate::host::operator::request::OperatorRequest;
 use crate::storage::journal::JournalEntry;
 
@@ -78,17 +78,18 @@ pub enum CoreEvent {
     /// A command of the operator.
     Operator(OperatorRequest),
     /// The evaluator is done with some parameters.
-    Evaluated {
-        /// Their epoch.
-        epoch: u64,
-        /// On the held-out set.
-        evaluation: Evaluation,
-    },
+    Evaluated(Evaluated),
 }
 
 impl From<OperatorRequest> for CoreEvent {
     fn from(request: OperatorRequest) -> Self {
         Self::Operator(request)
+    }
+}
+
+impl From<Evaluated> for CoreEvent {
+    fn from(evaluated: Evaluated) -> Self {
+        Self::Evaluated(evaluated)
     }
 }
 

@@ -13,20 +13,10 @@ use sha2::{Digest, Sha256};
 
 use super::LearnerError;
 use crate::computing::compute;
+use crate::host::states::PublishedState;
 
 /// Values that are hashed at a time: a call for each would cost more than the hash.
 const HASHED_VALUES: usize = 1024;
-
-/// Parameters that contributors can pull.
-#[derive(Debug, Clone)]
-pub struct PublishedState {
-    /// Epoch, codec, length and hash.
-    pub header: StateHeader,
-    /// Encoded for the wire.
-    pub bytes: Arc<[u8]>,
-    /// `[n_parameters]`.
-    pub parameters: Arc<[f32]>,
-}
 
 /// Parameters, and the optimizer that steps them.
 #[derive(Debug)]

@@ -23,15 +23,15 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, spawn_local};
+use tokio_util::sync::CancellationToken;
 
 use super::super::core::crash::folder;
 use super::super::core::{Core, CoreStorage, EVENTS_MAX};
-use super::super::learner::{self, Learner, LearnerError, PublishedState};
+use super::super::learner::{self, Learner, LearnerError};
 use super::super::ledger::SharedLedger;
 use super::super::metrics::Metrics;
-use super::super::outputs;
-use super::super::states::States;
 use super::super::streams::{Services, answer};
+use super::super::{STATES_MAX, outputs};
 use crate::config::RunConfig;
 use crate::data::TrainingData;
 use crate::data::shards::ShardStore;
@@ -41,8 +41,10 @@ use crate::host::clock::system_clock;
 use crate::host::contributions::{
     Crediting, Issuer, KnownReceipts, NameRecorder, Recorder, Recording, Store, WorkMeter,
 };
+use crate::host::conversations::RunServices;
 use crate::host::peer_id;
 use crate::host::run::BackboneAddresses;
+use crate::host::states::{PublishedState, States};
 use crate::scheme::synchronous::recomputation::EvidenceStore;
 use crate::storage::Storage;
 use crate::storage::checkpoint::Checkpoints;
@@ -120,7 +122,9 @@ impl SimulationFixture {
             let shards = ShardStore::open(Storage::in_memory(), &data, sharding).await.unwrap();
             let here = peer_id(key.public()).unwrap();
             let store = Store::open(folder.path(), None, RUN, here).await.unwrap();
-            let names = NameRecorder::start(store.clone(), system_clock());
+            let (names, recording) =
+                NameRecorder::new(store.clone(), system_clock(), CancellationToken::new());
+            tokio::spawn(recording);
             let node = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await.unwrap();
             node.clone().shutdown().await;
             (Arc::new(shards), store, names, node)
@@ -209,19 +213,24 @@ impl SimulatedBackbone {
         let metrics = Metrics::new(status, Some(storing.disk_space.clone()));
         let ledger = SharedLedger::restore(manifest, &storing.journal, learner.epoch()).await;
         let (events, heard) = mpsc::channel(EVENTS_MAX);
+        let (states, following) = States::follow(state.clone(), STATES_MAX);
+        tokio::spawn(following);
         let services = Services {
-            description: Arc::clone(&description),
-            states: States::follow(state.clone()),
+            host: RunServices {
+                description: Arc::clone(&description),
+                states,
+                shards: Arc::clone(&beside.shards),
+                access,
+                node: beside.node.clone(),
+                conversations: config.conversations.clone(),
+                metrics: metrics.of_run().clone(),
+            },
             ledger: ledger.unwrap(),
-            shards: Arc::clone(&beside.shards),
             core: events,
-            access,
-            node: beside.node.clone(),
             metrics: metrics.clone(),
             issuer,
             names: beside.names.clone(),
             work,
-            conversations: config.conversations.clone(),
             addresses: AddressGroups::new(&beside.key),
             recomputing: None,
             evidence: EvidenceStore::open(storage.clone()).await.unwrap(),

@@ -25,9 +25,10 @@ use tracing::Instrument as _;
 
 use super::super::core::{AcceptedOffer, CoreEvent, DeclinedOffer};
 use super::super::ledger::Reservation;
-use super::super::recomputing::{CommittedContribution, RecomputationVerdict};
-use super::{Caller, Duplex, Services, StreamError, send};
+use super::super::recomputation::queue::{CommittedContribution, RecomputationVerdict};
+use super::{Services, send};
 use crate::computing::compute;
+use crate::host::conversations::{Caller, Duplex, StreamError};
 use crate::net::violations;
 use crate::storage::journal::JournalEntry;
 
@@ -38,10 +39,10 @@ pub(super) async fn take_gradients<S: Duplex>(
     group: AddressGroup,
     stream: S,
 ) -> Result<(), StreamError> {
-    let mut stream = Paced::new(stream, services.conversations.pace());
+    let mut stream = Paced::new(stream, services.host.conversations.pace());
     let pace = stream.pace();
     let key = PeerKey(caller.peer.to_bytes());
-    let offer_bytes_max = gradient::offer_bytes_max(&services.description);
+    let offer_bytes_max = gradient::offer_bytes_max(&services.host.description);
     loop {
         pace.wait();
         // Access that ends between two contributions ends the stream; one that is being received counts.
@@ -60,7 +61,8 @@ pub(super) async fn take_gradients<S: Duplex>(
             Ok(receipt) => {
                 services.metrics.on_accepted(receipt.n_samples);
                 // A direct path is preferred where there is one.
-                if let Ok(Some(Path::Relayed { relay: Some(relay) })) = services.node.path(caller.peer).await
+                if let Ok(Some(Path::Relayed { relay: Some(relay) })) =
+                    services.host.node.path(caller.peer).await
                 {
                     services.work.relays.carried(relay, receipt.n_bytes, began.elapsed());
                 }
@@ -74,7 +76,7 @@ pub(super) async fn take_gradients<S: Duplex>(
             Err(DeclinedOffer::Refused(refusal)) => {
                 services.metrics.on_refused(&refusal);
                 if let Some(violation) = violations::of_offer(&refusal) {
-                    services.node.report(caller.peer, violation);
+                    services.host.node.report(caller.peer, violation);
                 }
                 gradient::BackboneToContributor::Refused(refusal)
             }
@@ -270,7 +272,7 @@ async fn wait_for<S: Duplex>(
 /// The message to a convicted peer.
 fn why_out(services: &Services, peer: &PeerKey) -> Refusal {
     let peer = PeerId::from_bytes(&peer.0).ok();
-    let out = peer.and_then(|peer| services.access.gate.check(peer).err());
+    let out = peer.and_then(|peer| services.host.access.gate.check(peer).err());
     out.map_or(Refusal::Convicted, |out| Refusal::from(&out))
 }
 

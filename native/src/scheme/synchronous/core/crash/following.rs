@@ -41,7 +41,8 @@ async fn start(world: &CrashHarness, disk: &SimulatedDisk, store: &Store) -> Ali
         let authority = Authority { key: world.key.public(), run_id: world.config.run.id.clone() };
         let policy = Policy { mode: AccessMode::Open, authority, clock_tolerance: Duration::from_secs(30) };
         let gate = Gate::new(policy, world.key.public(), system_clock());
-        let reducers = Reducers::start(&world.config, &node, gate, (work, metrics)).unwrap();
+        let (reducers, accepting) = Reducers::start(&world.config, &node, gate, (work, metrics)).unwrap();
+        tokio::spawn(accepting);
         let speed = SpeedMeter::new(LinkSpeed::Auto, LinkSpeed::Auto);
         let stored = ServedStorage { journal, checkpoints };
         let helpers = (reducers, speed);

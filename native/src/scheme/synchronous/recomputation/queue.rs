@@ -1,10 +1,10 @@
 //! Recomputation of contributions to this backbone, beside training.
 //!
 //! A suspicious contribution is never accepted unverified: it waits for its turn, or is refused and may be offered again.
-//! One that was drawn at random counts at once and is verified afterwards. The device rests as long as it computed, so that recomputation takes half of its time at most. No peer is convicted
-//! by the claim of another backbone: its evidence is recomputed here, too.
+//! One that was drawn at random counts at once and is verified afterwards. The device rests as long as it computed, so
+//! that recomputation takes half of its time at most. No peer is convicted by the claim of another backbone: its evidence
+//! is recomputed here, too.
 
-pub(super) mod exchange;
 mod work;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,13 +25,13 @@ use barnraise_swarm::{Moment, PeerKey};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::metrics::Metrics;
-use super::states::{KeptState, States};
+use super::super::metrics::Metrics;
+use super::{EvidenceStore, Recomputer, Standings};
 use crate::config::RecomputationSection;
 use crate::data::shards::ShardStore;
 use crate::host::access::Access;
 use crate::host::contributions::Store;
-use crate::scheme::synchronous::recomputation::{EvidenceStore, Recomputer, Standings};
+use crate::host::states::{KeptState, States};
 use crate::storage::journal::CommittedSamples;
 
 /// Contributions that may wait for the device, and the bytes of their gradients.
@@ -41,7 +41,7 @@ const JOBS_BYTES_MAX: u64 = 128 * 1024 * 1024;
 const THEIRS_MAX: usize = 1;
 
 /// Dependencies of the recomputation task.
-pub(super) struct RecomputationContext {
+pub(in super::super) struct RecomputationContext {
     /// The run.
     pub description: Arc<RunDescription>,
     /// Its data.
@@ -62,8 +62,8 @@ pub(super) struct RecomputationContext {
 
 /// Selects contributions, and queues them for the device. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Recomputing {
-    description: Arc<RunDescription>,
+pub(in super::super) struct Recomputing {
+    pub(super) description: Arc<RunDescription>,
     /// Of its model.
     n_parameters: usize,
     run: Sha256Hash,
@@ -72,7 +72,7 @@ pub(super) struct Recomputing {
     usual: Arc<Mutex<TypicalContributions>>,
     states: States,
     queue: Arc<RecomputationQueue>,
-    theirs: mpsc::Sender<Box<Evidence>>,
+    pub(super) theirs: mpsc::Sender<Box<Evidence>>,
     standings: Standings,
     metrics: Metrics,
 }
@@ -95,7 +95,7 @@ struct Job {
 
 /// Result of a recomputation.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum RecomputationVerdict {
+pub(in super::super) enum RecomputationVerdict {
     /// The contribution is the gradient of its samples.
     Right,
     /// It is not: its peer is convicted.
@@ -106,7 +106,7 @@ pub(super) enum RecomputationVerdict {
 
 /// Why a contribution cannot be recomputed, and so does not count.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum CheckError {
+pub(in super::super) enum CheckError {
     #[error("in this run each contribution comes with a signed commitment to its samples; none came")]
     NoCommitment,
     #[error("a peer with an Ed25519 key is wanted")]
@@ -123,7 +123,7 @@ pub(super) enum CheckError {
 }
 
 /// A contribution whose commitment was verified; it may be recomputed.
-pub(super) struct CommittedContribution {
+pub(in super::super) struct CommittedContribution {
     peer: PublicKey,
     commitment: Commitment,
     state: KeptState,
@@ -133,27 +133,27 @@ pub(super) struct CommittedContribution {
 
 impl CommittedContribution {
     /// The hash of the parameters that it was computed with.
-    pub(super) fn parameters(&self) -> Sha256Hash {
+    pub(in super::super) fn parameters(&self) -> Sha256Hash {
         self.commitment.parameters
     }
 
     /// For the journal; `list` is the encoded list.
-    pub(super) fn committed_samples(&self, list: &[u8]) -> CommittedSamples {
+    pub(in super::super) fn committed_samples(&self, list: &[u8]) -> CommittedSamples {
         CommittedSamples { commitment: self.commitment.clone(), list: list.to_vec().into() }
     }
 }
 
 impl Recomputing {
-    /// Starts to recompute selected contributions on `device`, until `shutdown`.
+    /// Returns it with the task that recomputes selected contributions on `device`, until `shutdown`.
     ///
     /// # Errors
     /// A model that the device does not have, no random bytes, or stored standings that cannot be read.
-    pub(super) async fn start(
+    pub(in super::super) async fn start(
         section: RecomputationSection,
         world: RecomputationContext,
         device: ComputeDevice,
         shutdown: CancellationToken,
-    ) -> anyhow::Result<Self> {
+    ) -> anyhow::Result<(Self, impl Future<Output = ()> + Send)> {
         let mut secret = [0; 32];
         getrandom::fill(&mut secret).map_err(|error| anyhow::anyhow!("no random bytes: {error}"))?;
         let (theirs, of_others) = mpsc::channel(THEIRS_MAX);
@@ -183,15 +183,17 @@ impl Recomputing {
         let recomputer = Recomputer::new(&world.description, device.clone(), section.tolerance)?;
         let anew = move |run: &RunDescription| Recomputer::new(run, device.clone(), section.tolerance);
         let working = work::work(recomputing.clone(), world, recomputer, anew, of_others);
-        tokio::spawn(async move { shutdown.run_until_cancelled(working).await });
-        Ok(recomputing)
+        let until_shutdown = async move {
+            let _ = Box::pin(shutdown.run_until_cancelled_owned(working)).await;
+        };
+        Ok((recomputing, until_shutdown))
     }
 
     /// Checks that an offer has a commitment that its peer signed, to parameters that the run had, and its sample list.
     ///
     /// # Errors
     /// What is wrong, for the peer.
-    pub(super) fn check(
+    pub(in super::super) fn check(
         &self,
         peer: &PeerKey,
         offer: &Offer,
@@ -212,7 +214,7 @@ impl Recomputing {
     }
 
     /// Whether a contribution that is certain to be recomputed finds the queue full: its gradient is not pulled then.
-    pub(super) fn is_full_for(&self, peer: &PeerKey, group: AddressGroup, offer: &Offer) -> bool {
+    pub(in super::super) fn is_full_for(&self, peer: &PeerKey, group: AddressGroup, offer: &Offer) -> bool {
         let now = self.started.elapsed();
         let mut selection = self.selection();
         let is_chosen = selection.n_left(peer) > 0 || selection.is_suspected(now, group);
@@ -227,7 +229,7 @@ impl Recomputing {
     }
 
     /// Why a received contribution is to be recomputed before it counts; `None` where it is not.
-    pub(super) fn choose(
+    pub(in super::super) fn choose(
         &self,
         peer: &PeerKey,
         group: AddressGroup,
@@ -247,7 +249,7 @@ impl Recomputing {
 
     /// Queues a contribution that counts only once it was verified. The sender is dropped without a verdict where the queue
     /// has no slot for it.
-    pub(super) fn recompute(
+    pub(in super::super) fn recompute(
         &self,
         group: AddressGroup,
         offer: &Offer,
@@ -260,7 +262,7 @@ impl Recomputing {
     }
 
     /// Queues a contribution that counts meanwhile. Returns whether there was a slot for it.
-    pub(super) fn recompute_afterwards(
+    pub(in super::super) fn recompute_afterwards(
         &self,
         group: AddressGroup,
         offer: &Offer,
@@ -306,7 +308,7 @@ impl Recomputing {
     }
 
     /// Stores the standings of keys and addresses for the next start.
-    pub(super) async fn keep(&self) {
+    pub(in super::super) async fn keep(&self) {
         let lasting = PersistentRecomputation::of(self.started.elapsed(), &self.selection(), &self.usual());
         if let Err(error) = self.standings.keep(&lasting).await {
             tracing::error!(%error, "the peers that passed probation or are suspected could not be stored");

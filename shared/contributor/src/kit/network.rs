@@ -1,4 +1,4 @@
-//! Operations of a contributor on the network, each with one outcome.
+//! Operations on the network that are the same in every scheme, each with one outcome.
 //!
 //! Every outcome hands back the streams and partial transfers that the next attempt can use.
 
@@ -6,25 +6,21 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use barnraise_protocol::bulk::{self, Partial};
-use barnraise_protocol::contribute::{self, BackboneToContributor, ContributorToBackbone, Join, Report};
+use barnraise_protocol::bulk::Partial;
+use barnraise_protocol::contribute::{self, BackboneToContributor, ContributorToBackbone, Join};
 use barnraise_protocol::dataset::{Manifest, Samples, ShardEntry};
 use barnraise_protocol::error::NewerThanRun;
-use barnraise_protocol::gradient::{self, ContributionRefusal, OfferStage, PreparedContribution};
-use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, EpochParameters, PartialState};
 use barnraise_protocol::{ConversationError, TensorCodec, framing};
-use barnraise_swarm::Moment;
 use barnraise_swarm::shards::ShardSource;
-use barnraise_swarm::uplink::Sent;
 use futures::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 
-use crate::access::{self, AccessTicket};
+use super::access::{self, AccessTicket};
+use super::model_cache::{self, OfflineCache};
+use super::operation::{CountedStream, NetworkOperation, PEER_LIMITS};
 use crate::error::OperationError;
-use crate::model_cache::{self, OfflineCache};
-use crate::operation::{CountedStream, NetworkOperation, PEER_LIMITS};
 use crate::platform::Platform;
 
 /// Most attempts at a state that the backbone withdraws during the transfer.
@@ -35,8 +31,9 @@ pub(crate) type TransferProgress = Rc<Cell<(u64, u64)>>;
 
 /// The contributor's half of a session, with the count of its bytes.
 pub(crate) struct SessionWriter<P: Platform> {
-    stream: WriteHalf<CountedStream<P>>,
-    moved: Rc<Cell<u64>>,
+    pub(crate) stream: WriteHalf<CountedStream<P>>,
+    /// Bytes of its stream so far.
+    pub(crate) moved: Rc<Cell<u64>>,
 }
 
 /// The backbone's half of a session.
@@ -45,28 +42,21 @@ pub(crate) type SessionReader<P> = ReadHalf<CountedStream<P>>;
 /// Outcome of an operation; at most one is in progress.
 pub(crate) enum NetOutcome<P: Platform> {
     Connected(Result<Connected<P>, OperationError>),
-    State {
-        stream: Option<CountedStream<P>>,
-        partial: Option<PartialState>,
-        result: Result<EpochParameters, OperationError>,
-    },
-    Reported {
-        writer: SessionWriter<P>,
-        result: Result<(), OperationError>,
-    },
-    Answered {
-        stream: Option<CountedStream<P>>,
-        result: Result<Result<SignedReceipt, ContributionRefusal>, OperationError>,
-        /// `None` if the backbone did not want it, or the transfer was cut.
-        sent: Option<Sent>,
-        /// Whether the backbone may have received all of it: without an answer it is unknown whether it counts.
-        may_count: bool,
-    },
+    State(Box<StateOutcome<P>>),
+    /// An operation of the scheme.
+    Scheme,
     Left,
     /// What an earlier visit cached, while no backbone answers.
     Offline(Box<OfflineCache>),
     /// The token was renewed, or the renewal will be retried.
     Renewed(Result<(), OperationError>),
+}
+
+/// Outcome of fetching parameters.
+pub(crate) struct StateOutcome<P: Platform> {
+    pub(crate) stream: Option<CountedStream<P>>,
+    pub(crate) partial: Option<PartialState>,
+    pub(crate) result: Result<EpochParameters, OperationError>,
 }
 
 /// A new connection, with a session if one was requested.
@@ -160,22 +150,6 @@ async fn join<P: Platform>(
     Ok((SessionWriter { stream, moved }, reader, progress))
 }
 
-/// Sends a report.
-pub(crate) async fn report<P: Platform>(
-    mut operation: NetworkOperation<'_, P>,
-    mut writer: SessionWriter<P>,
-    report: Report,
-) -> NetOutcome<P> {
-    let moved = Rc::clone(&writer.moved);
-    let message = ContributorToBackbone::Report(report);
-    let write = framing::write(&mut writer.stream, &message, contribute::MESSAGE_BYTES_MAX);
-    let result = match operation.guard(&moved, write).await {
-        Ok(written) => written.map_err(OperationError::from),
-        Err(error) => Err(error),
-    };
-    NetOutcome::Reported { writer, result }
-}
-
 /// Ends a session in order.
 pub(crate) async fn leave<P: Platform>(
     mut operation: NetworkOperation<'_, P>,
@@ -216,48 +190,7 @@ pub(crate) async fn fetch_state<P: Platform>(
     {
         platform.cache_model(&model).await;
     }
-    NetOutcome::State { stream, partial, result }
-}
-
-/// Offers a gradient and sends it. `checking` is set while the backbone recomputes it, to the number of this peer's
-/// contributions that it will still recompute in any case.
-pub(crate) async fn offer<P: Platform>(
-    mut operation: NetworkOperation<'_, P>,
-    mut stream: Option<CountedStream<P>>,
-    prepared: Rc<PreparedContribution>,
-    progress: TransferProgress,
-    checking: Rc<Cell<Option<u32>>>,
-) -> NetOutcome<P> {
-    let n_bytes = prepared.bytes.len() as u64;
-    let platform = operation.platform;
-    let (mut wanted, mut sent, mut may_count) = (None, None, false);
-    let offer = operation.converse(&mut stream, gradient::PROTOCOL, async |stream| {
-        let began = platform.now();
-        // The last chunk may be in flight and not counted as sent.
-        let is_nearly_sent = |n_sent: u64| n_sent.saturating_add(bulk::CHUNK_BYTES as u64) >= n_bytes;
-        let on_stage = |stage| match stage {
-            OfferStage::Wanted => {
-                wanted = Some(platform.now());
-                may_count |= is_nearly_sent(0);
-            }
-            OfferStage::Sent(n_sent) => {
-                progress.set((n_sent, n_bytes));
-                may_count |= is_nearly_sent(n_sent);
-            }
-            OfferStage::Checking(n_left) => checking.set(Some(n_left)),
-            OfferStage::Delivered => {
-                let now = platform.now();
-                sent = wanted.map(|wanted: Moment| Sent {
-                    n_bytes,
-                    took: now.saturating_sub(wanted),
-                    round_trip: wanted.saturating_sub(began),
-                });
-            }
-        };
-        gradient::offer(stream, &prepared, on_stage).await
-    });
-    let result = offer.await;
-    NetOutcome::Answered { stream, result, sent, may_count }
+    NetOutcome::State(Box::new(StateOutcome { stream, partial, result }))
 }
 
 /// Outcome of fetching a shard.

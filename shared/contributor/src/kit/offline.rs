@@ -11,10 +11,9 @@ use barnraise_swarm::Moment;
 use barnraise_swarm::activity::Interruption;
 
 use super::background::BackgroundRequest;
-use super::{Driver, NetKind};
-use crate::event::ContributorEvent;
-use crate::model_cache::{self, OfflineCache};
-use crate::network::NetOutcome;
+use super::model_cache::{self, OfflineCache};
+use super::network::NetOutcome;
+use super::{Kit, NetKind};
 use crate::platform::Platform;
 
 /// Shortest interval between two writes of the cached model.
@@ -24,7 +23,7 @@ const KEEP_BYTES_PER_SECOND: u64 = 50_000;
 /// Bytes of a cached parameter.
 const BYTES_PER_PARAMETER: u64 = size_of::<f32>() as u64;
 
-impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
+impl<P: Platform> Kit<'_, P> {
     /// The run's description, if the parameters that are fetched next have to be cached.
     pub(super) fn caches_next(&mut self, now: Moment) -> Option<Rc<RunDescription>> {
         let run = self.run.as_ref()?;
@@ -65,15 +64,13 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
         true
     }
 
-    pub(super) fn on_offline(&mut self, found: OfflineCache) {
-        let OfflineCache { model, gallery, wanted_gallery, reason } = found;
-        if let Some((run, state)) = model {
-            // A backbone may have described another run in the meantime: then that one counts.
-            let is_wanted = self.run.as_ref().is_none_or(|here| *here.description == run);
-            if is_wanted && self.use_run(run) {
-                self.on_state(state, true);
-            }
-        }
+    /// Answers the requests from what was in the cache.
+    pub(super) fn answer_offline(
+        &mut self,
+        gallery: Option<Arc<Samples>>,
+        wanted_gallery: bool,
+        reason: &Interruption,
+    ) {
         let now = self.platform.now();
         let loaded = self.run.as_mut().and_then(|run| run.loaded.as_mut());
         let is_loaded = loaded.map(|(_, at)| *at = now).is_some();
@@ -82,11 +79,11 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
             self.on_gallery(gallery);
         }
         if !is_loaded && !is_parked {
-            self.fail_requests(&reason);
+            self.fail_requests(reason);
         } else if self.requests.contains(&BackgroundRequest::Gallery)
-            && (wanted_gallery || !self.start_offline(&reason))
+            && (wanted_gallery || !self.start_offline(reason))
         {
-            self.on_gallery_failed(&reason);
+            self.on_gallery_failed(reason);
         }
     }
 }

@@ -6,8 +6,7 @@ use barnraise_protocol::access::UnixTime;
 use barnraise_swarm::Moment;
 use barnraise_swarm::uplink::Uplink;
 
-use super::{Driver, NetKind};
-use crate::event::ContributorEvent;
+use super::{Kit, NetKind};
 use crate::platform::Platform;
 
 /// Least lead of the wall clock over the monotonic clock that counts as a sleep. Corrections of a clock are rarely
@@ -28,7 +27,7 @@ impl SleepWatch {
     }
 }
 
-impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
+impl<P: Platform> Kit<'_, P> {
     pub(super) fn notice_sleep(&mut self) {
         if self.sleep_watch.was_asleep(self.platform.now(), self.platform.unix_time()) {
             self.on_woke(true);
@@ -36,7 +35,7 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
     }
 
     pub(super) fn on_woke(&mut self, was_asleep: bool) {
-        let is_down = self.contributor.on_woke(self.platform.now(), was_asleep);
+        let is_down = self.session.on_woke(self.platform.now(), was_asleep);
         self.wait_until = None;
         // The network may be another one.
         self.uplink = Uplink::default();

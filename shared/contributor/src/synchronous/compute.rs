@@ -1,22 +1,21 @@
-//! Computations of a contributor on its device. Each takes the trainer and hands it back.
+//! What a synchronous contributor computes: gradients, and contributions made of them.
 
 use barnraise_learning::{ComputeDevice, DataShape, MeanGradient, ModelError, Precision, Trainer};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::CodecError;
 use barnraise_protocol::commitment::CommitmentError;
-use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::gradient::{Offer, PreparedContribution};
-use barnraise_protocol::run::RunDescription;
+use barnraise_protocol::run::{RunDescription, Synchronous};
 use barnraise_swarm::Moment;
 use barnraise_swarm::compression::{Compressor, round_stochastically};
 use barnraise_swarm::contributor::LateWork;
 
-use crate::commitment::CommitmentSigner;
+use super::commitment::CommitmentSigner;
 use crate::platform::Platform;
 
 /// Why a computation failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ComputeError {
+pub(super) enum ComputeError {
     /// The model, the batch or the device.
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -41,7 +40,7 @@ pub(crate) enum ComputeError {
 
 impl ComputeError {
     /// Index of the value that is NaN or infinite; past the end for the loss.
-    pub(crate) fn not_finite_at(&self) -> Option<u64> {
+    pub(super) fn not_finite_at(&self) -> Option<u64> {
         match self {
             Self::Model(ModelError::NotFinite { index }) => Some(*index as u64),
             Self::Codec(CodecError::NotFinite { index }) => Some(*index as u64),
@@ -57,18 +56,18 @@ impl ComputeError {
 /// The model or the local steps are invalid, or do not fit the device; or contributions are recomputed, and the device
 /// computes in mixed precision.
 pub fn trainer(run: &RunDescription, device: ComputeDevice) -> Result<Trainer, ModelError> {
-    if run.synchronous().recomputed && device.precision() == Precision::Mixed {
+    let scheme = run.synchronous();
+    if scheme.recomputed && device.precision() == Precision::Mixed {
         return Err(ModelError::MixedPrecision);
     }
     let trainer = Trainer::new(&run.model, DataShape::of(&run.data.manifest.samples), device)?;
-    let Some(steps) = &run.synchronous().local_steps else { return Ok(trainer) };
+    let Some(steps) = &scheme.local_steps else { return Ok(trainer) };
     let trainer = trainer.with_local_steps(&run.model, steps)?;
-    Ok(if run.synchronous().recomputed { trainer.stateless() } else { trainer })
+    Ok(if scheme.recomputed { trainer.stateless() } else { trainer })
 }
 
 /// The compressor of a run whose model has `n_parameters`: it turns gradients into contributions.
-pub(crate) fn compressor(run: &RunDescription, n_parameters: usize) -> Compressor {
-    let scheme = run.synchronous();
+pub(super) fn compressor(scheme: &Synchronous, n_parameters: usize) -> Compressor {
     let mut compressor = Compressor::new(scheme.gradient_codec, n_parameters, scheme.target_batch_size);
     // The residual of a slow link's codec is sent once the link is fast.
     if scheme.local_steps.is_some() || scheme.slow_links.is_some() {
@@ -81,76 +80,40 @@ pub(crate) fn compressor(run: &RunDescription, n_parameters: usize) -> Compresso
 }
 
 /// Handling of gradients whose epoch is over. A recomputed gradient cannot be merged into another contribution.
-pub(crate) fn late_work(run: &RunDescription, compressor: &Compressor) -> LateWork {
-    match (run.synchronous().recomputed && run.synchronous().local_steps.is_some(), compressor.keeps()) {
+pub(super) fn late_work(scheme: &Synchronous, compressor: &Compressor) -> LateWork {
+    match (scheme.recomputed && scheme.local_steps.is_some(), compressor.keeps()) {
         (true, _) => LateWork::ByItself,
         (false, true) => LateWork::WithNext,
         (false, false) => LateWork::Dropped,
     }
 }
 
-/// Outcome of a computation.
-pub(crate) struct ComputeOutcome {
-    pub(crate) trainer: Trainer,
-    pub(crate) done: ComputeResult,
-}
-
-/// Result of a computation, by kind.
-pub(crate) enum ComputeResult {
-    Batch { n_samples: u32, took: Moment, is_ended: bool, result: Result<(), ModelError> },
-    Gradient { naming: GradientLabel, took: Moment, result: Result<MeanGradient, ComputeError> },
-    Trial { result: Result<TrialVerdict, ModelError> },
-    Prediction { request: u32, epoch: u64, result: Result<Vec<f32>, ModelError> },
-}
-
-/// Result of the trial ([`crate::trial`]) for the adapter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TrialVerdict {
-    /// It is at least as fast as the CPU.
-    Keep,
-    /// The CPU is faster.
-    Slower,
-}
-
-/// One forward and backward pass on the parameters of `epoch`. Yields first: on a CPU in a browser the pass holds
-/// the only thread. Waits for the end of queued passes where `is_ended`.
-pub(crate) async fn batch<P: Platform>(
-    platform: &P,
-    mut trainer: Trainer,
-    samples: Samples,
-    epoch: u64,
-    is_ended: bool,
-) -> ComputeOutcome {
-    platform.yield_now().await;
-    let began = platform.now();
-    let n_samples = samples.n_samples() as u32;
-    let mut result = trainer.accumulate_samples(&samples, epoch).await;
-    if is_ended && result.is_ok() {
-        result = trainer.finish_passes().await;
-    }
-    let took = platform.now().saturating_sub(began);
-    ComputeOutcome { trainer, done: ComputeResult::Batch { n_samples, took, is_ended, result } }
+/// A gradient that was taken out of the trainer.
+pub(super) struct TakenGradient {
+    pub(super) naming: GradientLabel,
+    pub(super) took: Moment,
+    pub(super) result: Result<MeanGradient, ComputeError>,
 }
 
 /// Id, epoch and number of samples of a gradient.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct GradientLabel {
+pub(super) struct GradientLabel {
     /// `None` if it is too late to be offered.
-    pub(crate) contribution_id: Option<u64>,
-    pub(crate) epoch: u64,
-    pub(crate) n_samples: u32,
+    pub(super) contribution_id: Option<u64>,
+    pub(super) epoch: u64,
+    pub(super) n_samples: u32,
 }
 
 /// Takes the mean gradient. On a GPU this waits for queued passes.
-pub(crate) async fn gradient<P: Platform>(
+pub(super) async fn gradient<P: Platform>(
     platform: &P,
     mut trainer: Trainer,
     naming: GradientLabel,
-) -> ComputeOutcome {
+) -> (Trainer, TakenGradient) {
     let began = platform.now();
     let result = take(&mut trainer, naming.n_samples).await;
     let took = platform.now().saturating_sub(began);
-    ComputeOutcome { trainer, done: ComputeResult::Gradient { naming, took, result } }
+    (trainer, TakenGradient { naming, took, result })
 }
 
 async fn take(trainer: &mut Trainer, want: u32) -> Result<MeanGradient, ComputeError> {
@@ -168,7 +131,7 @@ async fn take(trainer: &mut Trainer, want: u32) -> Result<MeanGradient, ComputeE
 
 /// Encodes a gradient with the contributor's residual (error feedback). Where the run requires a commitment, signs one, and
 /// rounds the gradient by it in place of a residual.
-pub(crate) fn prepare(
+pub(super) fn prepare(
     compressor: &mut Compressor,
     signer: Option<&mut CommitmentSigner>,
     contribution_id: u64,
@@ -191,16 +154,4 @@ pub(crate) fn prepare(
         None => (None, Vec::new()),
     };
     Ok(PreparedContribution { offer, commitment, bytes, samples })
-}
-
-/// Class probabilities of one image.
-pub(crate) async fn predict(
-    mut trainer: Trainer,
-    request: u32,
-    epoch: u64,
-    pixels: Vec<u8>,
-) -> ComputeOutcome {
-    trainer.restore_loaded_parameters();
-    let result = trainer.predict(&pixels, 1).await;
-    ComputeOutcome { trainer, done: ComputeResult::Prediction { request, epoch, result } }
 }

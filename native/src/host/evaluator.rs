@@ -5,21 +5,31 @@ use std::collections::HashMap;
 use barnraise_learning::{ComputeDevice, DataShape, Evaluation, ModelError, Trainer};
 use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::run::{ModelKind, ModelSpec};
-use tokio::sync::{mpsc, watch};
+use futures::executor::block_on;
+use tokio::sync::watch;
 
-use super::core::CoreEvent;
-use super::learner::PublishedState;
+use super::clock::WallClock;
+use super::events::EventSender;
+use super::models::Publisher;
+use super::states::PublishedState;
 use crate::data::TrainingData;
-use crate::host::clock::WallClock;
-use crate::host::models::Publisher;
 
 /// Most labelled samples that features are compared with.
 const REFERENCE_SAMPLES_MAX: usize = 5000;
 /// Most held-out samples that are compared.
 const NEIGHBOUR_TESTS_MAX: usize = 2000;
 
+/// An evaluation of some parameters, for the driver.
+#[derive(Debug, Clone, Copy)]
+pub struct Evaluated {
+    /// Their epoch.
+    pub epoch: u64,
+    /// On the held-out set.
+    pub evaluation: Evaluation,
+}
+
 /// Evaluates the newest parameters at an interval.
-pub(super) struct Evaluator {
+pub(crate) struct Evaluator {
     /// The held-out samples.
     pub test: Samples,
     /// Labelled training samples whose features the held-out ones are compared with, for a model that learns without
@@ -40,11 +50,11 @@ pub(super) struct Evaluator {
 }
 
 impl Evaluator {
-    /// Evaluates until the core has ended. Blocks: call it on its own thread.
-    pub(super) fn run(
+    /// Evaluates until the driver has ended. Blocks: call it on its own thread.
+    pub(crate) fn run(
         self,
         mut state: watch::Receiver<PublishedState>,
-        core: &mpsc::Sender<CoreEvent>,
+        driver: &EventSender<Evaluated>,
     ) -> Result<(), ModelError> {
         let mut trainer = Trainer::new(&self.model, self.data, self.device.clone())?;
         let mut next = 0;
@@ -57,11 +67,11 @@ impl Evaluator {
                 if let Some(publisher) = &self.publisher {
                     publisher.publish(epoch, (self.clock)(), evaluation, newest.parameters.clone());
                 }
-                if core.blocking_send(CoreEvent::Evaluated { epoch, evaluation }).is_err() {
+                if block_on(driver.send(Evaluated { epoch, evaluation })).is_err() {
                     return Ok(());
                 }
             }
-            if futures::executor::block_on(state.changed()).is_err() {
+            if block_on(state.changed()).is_err() {
                 return Ok(());
             }
         }
@@ -69,7 +79,7 @@ impl Evaluator {
 
     fn evaluate(&self, trainer: &mut Trainer, parameters: &[f32]) -> Result<Evaluation, ModelError> {
         trainer.load_parameters(parameters)?;
-        futures::executor::block_on(async {
+        block_on(async {
             match (&self.reference, &self.test) {
                 (Some(Samples::Images(reference)), Samples::Images(test)) => {
                     trainer.evaluate_neighbours(reference, test).await
@@ -82,7 +92,7 @@ impl Evaluator {
 
 /// The samples that a model of this kind is evaluated on: held-out samples, and the reference for their features. All
 /// held-out samples for a classifier; for nearest neighbours an even selection of both that takes seconds.
-pub(super) fn evaluated_on(model: &ModelKind, data: TrainingData) -> (Samples, Option<Samples>) {
+pub(crate) fn evaluated_on(model: &ModelKind, data: TrainingData) -> (Samples, Option<Samples>) {
     match model {
         ModelKind::Swav { .. } => {
             let reference = evenly(&data.train, REFERENCE_SAMPLES_MAX);
@@ -93,7 +103,7 @@ pub(super) fn evaluated_on(model: &ModelKind, data: TrainingData) -> (Samples, O
 }
 
 /// Accuracy of a model that always gives the commonest label, or the commonest token; `None` without samples.
-pub(super) fn majority_accuracy(test: &Samples) -> Option<f32> {
+pub(crate) fn majority_accuracy(test: &Samples) -> Option<f32> {
     let answers: Vec<u16> = match test {
         Samples::Images(images) => images.labels.iter().copied().map(u16::from).collect(),
         Samples::Tokens(sequences) => sequences.ids.clone(),

@@ -16,9 +16,9 @@ use barnraise_swarm::guard::PaceLimits;
 use libp2p::{PeerId, Stream};
 use tokio_util::sync::CancellationToken;
 
-use super::Recomputing;
+use super::EvidenceStore;
+use super::queue::Recomputing;
 use crate::host::access::Access;
-use crate::scheme::synchronous::recomputation::EvidenceStore;
 
 /// Fetched pieces of evidence that are remembered, so that they are not fetched again.
 const SEEN_MAX: usize = 1024;

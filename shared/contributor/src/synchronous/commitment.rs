@@ -11,7 +11,7 @@ use barnraise_protocol::run::RunDescription;
 
 /// Why there is no signer of commitments.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SignerError {
+pub(super) enum SignerError {
     /// The peer has a key of another kind, or none.
     #[error("this run takes signed contributions: a peer with an Ed25519 key is wanted")]
     NoKey,
@@ -22,7 +22,7 @@ pub(crate) enum SignerError {
 
 /// Signs the commitments of one run's contributions.
 #[derive(Debug)]
-pub(crate) struct CommitmentSigner {
+pub(super) struct CommitmentSigner {
     key: KeyPair,
     run: Sha256Hash,
     /// The run's data.
@@ -44,7 +44,7 @@ impl CommitmentSigner {
     ///
     /// # Errors
     /// A description that cannot be encoded.
-    pub(crate) fn new(key: KeyPair, run: &RunDescription) -> Result<Self, CommitmentError> {
+    pub(super) fn new(key: KeyPair, run: &RunDescription) -> Result<Self, CommitmentError> {
         Ok(Self {
             key,
             run: commitment::run_hash(run)?,
@@ -61,48 +61,48 @@ impl CommitmentSigner {
     ///
     /// # Errors
     /// A description that cannot be encoded.
-    pub(crate) fn on_described(&mut self, run: &RunDescription) -> Result<(), CommitmentError> {
+    pub(super) fn on_described(&mut self, run: &RunDescription) -> Result<(), CommitmentError> {
         self.run = commitment::run_hash(run)?;
         Ok(())
     }
 
     /// The trainer loaded these parameters, and has no gradient.
-    pub(crate) fn on_parameters(&mut self, sha256: Sha256Hash, epoch: u64) {
+    pub(super) fn on_parameters(&mut self, sha256: Sha256Hash, epoch: u64) {
         self.parameters = Some((sha256, epoch));
         self.computed.clear();
     }
 
     /// The trainer was replaced.
-    pub(crate) fn on_trainer_lost(&mut self) {
+    pub(super) fn on_trainer_lost(&mut self) {
         self.parameters = None;
         self.drawn.clear();
         self.computed.clear();
     }
 
     /// A batch of these samples is in progress.
-    pub(crate) fn on_drawn(&mut self, samples: Vec<SampleId>) {
+    pub(super) fn on_drawn(&mut self, samples: Vec<SampleId>) {
         self.drawn = samples;
     }
 
     /// The batch's gradient was added to the trainer's.
-    pub(crate) fn on_batch(&mut self) {
+    pub(super) fn on_batch(&mut self) {
         self.computed.append(&mut self.drawn);
     }
 
     /// The gradient is being taken out of the trainer.
-    pub(crate) fn on_take(&mut self) {
+    pub(super) fn on_take(&mut self) {
         self.taken = std::mem::take(&mut self.computed);
         self.taken_with = self.parameters;
     }
 
     /// Seed of the rounding of the gradient that was taken.
-    pub(crate) fn rounding_seed(&self) -> u64 {
+    pub(super) fn rounding_seed(&self) -> u64 {
         let samples = commitment::encode_samples(&self.taken, &self.manifest);
         commitment::rounding_seed(self.taken_parameters().0, Sha256Hash::of(&samples))
     }
 
     /// Signs the commitment for the gradient that was taken; returns it with the encoded list of its samples.
-    pub(crate) fn sign(&mut self, offer: &Offer) -> Result<(Commitment, Vec<u8>), CommitmentError> {
+    pub(super) fn sign(&mut self, offer: &Offer) -> Result<(Commitment, Vec<u8>), CommitmentError> {
         let taken = std::mem::take(&mut self.taken);
         let samples = commitment::encode_samples(&taken, &self.manifest);
         let parameters = self.taken_parameters();
@@ -118,7 +118,7 @@ impl CommitmentSigner {
     }
 
     /// Signs a late contribution for a later epoch, in which fewer of its samples count; `None` if none counts.
-    pub(crate) fn sign_late(
+    pub(super) fn sign_late(
         &self,
         late: PreparedContribution,
         run: &RunDescription,
@@ -133,7 +133,7 @@ impl CommitmentSigner {
     }
 
     /// Signs a contribution again: its offer changed, or the run's description did.
-    pub(crate) fn sign_again(
+    pub(super) fn sign_again(
         &self,
         prepared: PreparedContribution,
     ) -> Result<PreparedContribution, CommitmentError> {

@@ -9,23 +9,22 @@ use barnraise_swarm::Moment;
 use barnraise_swarm::shards::ShardSource;
 use futures::FutureExt;
 
-use super::{Driver, SHARD_RETRY};
+use super::network::{self, FetchedShard, ShardOutcome, ShardRequest};
+use super::operation::NetworkOperation;
+use super::{Kit, SHARD_RETRY};
 use crate::error::OperationError;
-use crate::event::ContributorEvent;
-use crate::network::{self, FetchedShard, ShardOutcome, ShardRequest};
-use crate::operation::NetworkOperation;
 use crate::platform::{PeerShardOutcome, Platform};
 
 /// How long the first shard waits for a survey of holders, before it is fetched from the backbone.
 const SURVEY_PATIENCE: Duration = Duration::from_secs(5);
 
-impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
+impl<P: Platform> Kit<'_, P> {
     fn next_shard(&mut self) -> Option<ShardId> {
         if self.wants_gallery() {
             return Some(ShardId::Gallery);
         }
         let now = self.platform.now();
-        if self.is_idle || self.contributor.is_stopping() || now < self.shard_retry_at {
+        if self.is_idle || self.session.is_stopping() || now < self.shard_retry_at {
             return None;
         }
         let run = self.run.as_mut()?;

@@ -10,8 +10,8 @@ use futures::{FutureExt, select_biased};
 
 use barnraise_swarm::PeerKey;
 
+use super::meter::{Metered, TrafficMeter};
 use crate::error::{OperationError, STALL_MAX};
-use crate::meter::{Metered, TrafficMeter};
 use crate::platform::Platform;
 
 /// Interval between checks of a transfer.

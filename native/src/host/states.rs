@@ -8,20 +8,24 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use barnraise_protocol::bulk::{ChunkSource, Withdrawn, in_memory};
-use barnraise_protocol::commitment::STALENESS_EPOCHS_MAX;
 use barnraise_protocol::state::StateHeader;
 use barnraise_protocol::{Refusal, Sha256Hash};
 use tokio::sync::watch;
 
-use super::learner::PublishedState;
-
-/// Epochs whose parameters are kept: the newest, the one before for delayed updates, and the earlier ones of which late
-/// work is accepted.
-pub(super) const STATES_MAX: usize = 2 + STALENESS_EPOCHS_MAX as usize;
+/// Parameters that participants can pull.
+#[derive(Debug, Clone)]
+pub struct PublishedState {
+    /// Epoch, codec, length and hash.
+    pub header: StateHeader,
+    /// Encoded for the wire.
+    pub bytes: Arc<[u8]>,
+    /// `[n_parameters]`.
+    pub parameters: Arc<[f32]>,
+}
 
 /// Encoded parameters of an epoch.
 #[derive(Debug, Clone)]
-pub(super) struct KeptState {
+pub(crate) struct KeptState {
     /// Epoch, codec, length and hash.
     pub header: StateHeader,
     /// Encoded.
@@ -30,30 +34,35 @@ pub(super) struct KeptState {
 
 /// The newest states. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct States {
+pub(crate) struct States {
     newest: watch::Receiver<PublishedState>,
     kept: Arc<Mutex<VecDeque<KeptState>>>,
+    n_kept_max: usize,
 }
 
 /// A reader of one epoch's parameters, which it does not keep alive.
 #[derive(Debug, Clone)]
-pub(super) struct StateReader {
+pub(crate) struct StateReader {
     states: States,
     header: StateHeader,
 }
 
 impl States {
-    /// Follows the published states until their sender is dropped. Needs a tokio runtime.
-    pub(super) fn follow(newest: watch::Receiver<PublishedState>) -> Self {
-        let states = Self { newest, kept: Arc::default() };
+    /// Returns them with the task that follows the published states until their sender is dropped. The parameters of the
+    /// newest `n_kept_max` epochs are here.
+    pub(crate) fn follow(
+        newest: watch::Receiver<PublishedState>,
+        n_kept_max: usize,
+    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
+        let states = Self { newest, kept: Arc::default(), n_kept_max };
         drop(states.note());
         let (following, mut newest) = (states.clone(), states.newest.clone());
-        tokio::spawn(async move {
+        let follow = async move {
             while newest.changed().await.is_ok() {
                 drop(following.note());
             }
-        });
-        states
+        };
+        (states, follow)
     }
 
     /// Adds the newest state: on each change, and before each lookup, so that none is missed.
@@ -64,14 +73,14 @@ impl States {
         if kept.back().is_none_or(|known| known.header.transfer.sha256 != sha256) {
             kept.push_back(KeptState { header: newest.header.clone(), bytes: newest.bytes.clone() });
         }
-        if kept.len() > STATES_MAX {
+        if kept.len() > self.n_kept_max {
             kept.pop_front();
         }
         kept
     }
 
     /// The state of an epoch with this hash.
-    pub(super) fn find(&self, epoch: u64, sha256: Sha256Hash) -> Option<KeptState> {
+    pub(crate) fn find(&self, epoch: u64, sha256: Sha256Hash) -> Option<KeptState> {
         let kept = self.note();
         let is_it =
             |state: &&KeptState| (state.header.epoch, state.header.transfer.sha256) == (epoch, sha256);
@@ -82,7 +91,7 @@ impl States {
     ///
     /// # Errors
     /// The state is gone, with the reason.
-    pub(super) fn read(&self, epoch: Option<u64>) -> Result<(StateHeader, StateReader), Refusal> {
+    pub(crate) fn read(&self, epoch: Option<u64>) -> Result<(StateHeader, StateReader), Refusal> {
         let kept = self.note();
         let found = kept.iter().rev().find(|state| epoch.is_none_or(|epoch| state.header.epoch == epoch));
         let header = found.map(|state| state.header.clone()).ok_or_else(|| self.gone(epoch))?;
@@ -115,12 +124,14 @@ mod tests {
 
     use barnraise_protocol::bulk::Transfer;
     use barnraise_protocol::{ConversationError, TensorCodec, state};
+    use barnraise_relay::tasks;
     use futures::AsyncReadExt as _;
     use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
     use super::*;
 
     const N_VALUES: usize = 200_000;
+    const STATES_MAX: usize = 6;
 
     fn published(epoch: u64) -> PublishedState {
         let parameters: Arc<[f32]> = vec![epoch as f32; N_VALUES].into();
@@ -145,7 +156,8 @@ mod tests {
     #[tokio::test]
     async fn slow_readers_hold_no_parameters_however_many_they_are() {
         let (publish, newest) = watch::channel(published(0));
-        let states = States::follow(newest);
+        let (states, following) = States::follow(newest, STATES_MAX);
+        let _following = tasks::spawn("states", following);
         let mut held = vec![Arc::downgrade(&publish.borrow().bytes)];
         let (mut readers, mut serving) = (Vec::new(), tokio::task::JoinSet::new());
         for epoch in 0..20u64 {
@@ -177,7 +189,8 @@ mod tests {
     #[tokio::test]
     async fn a_download_that_is_cut_goes_on_after_a_step() {
         let (publish, newest) = watch::channel(published(0));
-        let states = States::follow(newest);
+        let (states, following) = States::follow(newest, STATES_MAX);
+        let _following = tasks::spawn("states", following);
         let mut partial = None;
         let (mut before, n_values) = (0, N_VALUES as u64);
         for (cut_after, n_steps) in [(300_000, 1), (600_000, 1), (u64::MAX, STATES_MAX as u64)] {

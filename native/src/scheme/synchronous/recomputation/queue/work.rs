@@ -12,9 +12,9 @@ use futures::future::OptionFuture;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep_until;
 
+use super::super::{EvidenceStoreError, Recomputer, ShardSourceError};
 use super::{Job, RecomputationContext, RecomputationVerdict, Recomputing};
 use crate::host::access::store::RevocationTarget;
-use crate::scheme::synchronous::recomputation::{EvidenceStoreError, Recomputer, ShardSourceError};
 
 /// Delay between two attempts to open a device that failed.
 const TRY_AGAIN: Duration = Duration::from_secs(10);

@@ -16,8 +16,8 @@ use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::{ConversationError, Sha256Hash, framing};
 use barnraise_swarm::PeerKey;
 
+use super::operation::{CountedStream, NetworkOperation, PEER_LIMITS};
 use crate::error::OperationError;
-use crate::operation::{CountedStream, NetworkOperation, PEER_LIMITS};
 use crate::platform::Platform;
 
 /// Interval between questions to the backbone whether the visitor has signed in.

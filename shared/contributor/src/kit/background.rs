@@ -7,8 +7,7 @@ use barnraise_protocol::dataset::{LabelledImages, Samples};
 use barnraise_swarm::activity::Interruption;
 use futures::FutureExt;
 
-use super::{ComputeKind, Driver, RunContext};
-use crate::compute;
+use super::{ComputeKind, Kit, RunContext, compute};
 use crate::event::ContributorEvent;
 use crate::platform::Platform;
 
@@ -24,7 +23,7 @@ pub(super) enum BackgroundRequest {
     Gallery,
 }
 
-impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
+impl<P: Platform> Kit<'_, P> {
     pub(super) fn push_request(&mut self, request: BackgroundRequest) {
         if self.requests.len() >= REQUESTS_MAX {
             self.fail("too many requests wait already; try again in a moment".into());
@@ -95,7 +94,7 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
         if self.requests.len() < waiting {
             match Arc::unwrap_or_clone(shard) {
                 Samples::Images(LabelledImages { images, labels }) => {
-                    (self.events)(ContributorEvent::Gallery { images, labels });
+                    self.tell(ContributorEvent::Gallery { images, labels });
                 }
                 Samples::Tokens(_) => self.deny_gallery(&"this run has no pictures to look at"),
             }
@@ -108,7 +107,7 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
     }
 
     fn deny_gallery(&mut self, reason: &impl ToString) {
-        (self.events)(ContributorEvent::NoGallery { reason: reason.to_string() });
+        self.tell(ContributorEvent::NoGallery { reason: reason.to_string() });
     }
 
     /// Whether the parameters are fresh. While contributing, the state machine keeps them up to date.

@@ -12,7 +12,7 @@ use barnraise_protocol::dataset::Samples;
 use barnraise_swarm::Moment;
 use futures::future::{Either, select};
 
-use crate::compute::{ComputeOutcome, ComputeResult, TrialVerdict};
+use super::compute::{ComputeOutcome, ComputeResult, TrialVerdict};
 use crate::platform::Platform;
 
 /// Steps that are timed, after one that is not.

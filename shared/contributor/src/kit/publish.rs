@@ -3,10 +3,11 @@
 use barnraise_protocol::api::RefusalCount;
 use barnraise_protocol::shard::ShardId;
 use barnraise_swarm::Moment;
-use barnraise_swarm::activity::{Activity, Contribution};
+use barnraise_swarm::activity::{Activity, Contribution, SampleCounts};
 use std::time::Duration;
 
-use super::{ComputeKind, Driver, NetKind};
+use super::driver::Driver;
+use super::{ComputeKind, Kit, NetKind};
 use crate::event::ContributorEvent;
 use crate::platform::Platform;
 
@@ -26,33 +27,34 @@ pub(super) struct Published {
     pub(super) is_behind: bool,
 }
 
-impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
+impl<P: Platform> Driver<'_, P> {
     /// Publishes changes, if enough time has passed since the last ones or it `is_final`.
     pub(super) fn publish(&mut self, is_final: bool) {
-        let now = self.platform.now();
-        self.published.is_behind = false;
-        let activity = self.activity(now);
-        let is_published = is_due(&mut self.published.activity, &activity, now, ACTIVITY_GAP, is_final);
-        self.published.is_behind |= is_other(&self.published.activity, &activity);
+        let now = self.kit.platform.now();
+        let (activity, contribution) = (self.activity(now), self.contribution());
+        let (published, events) = (&mut self.kit.published, &mut self.kit.events);
+        published.is_behind = false;
+        let is_published = is_due(&mut published.activity, &activity, now, ACTIVITY_GAP, is_final);
+        published.is_behind |= is_other(&published.activity, &activity);
         // The last count comes before an activity that ends it.
         let is_last = is_published
             && matches!(activity, Activity::Idle | Activity::NotAdmitted { .. } | Activity::Broken { .. });
-        let contribution = self.contribution();
-        let published = &mut self.published.contribution;
-        if is_due(published, &contribution, now, CONTRIBUTION_GAP, is_final || is_last) {
-            (self.events)(ContributorEvent::Contribution(contribution));
+        let last = &mut published.contribution;
+        if is_due(last, &contribution, now, CONTRIBUTION_GAP, is_final || is_last) {
+            events(ContributorEvent::Contribution(contribution));
         } else {
-            self.published.is_behind |= is_other(&self.published.contribution, &contribution);
+            published.is_behind |= is_other(&published.contribution, &contribution);
         }
         if is_published {
-            (self.events)(ContributorEvent::Activity(activity));
+            events(ContributorEvent::Activity(activity));
         }
     }
 
     /// What this peer has contributed.
     pub(super) fn contribution(&self) -> Contribution {
-        let tally = self.contributor.sample_counts();
-        let is_at_work = !self.is_idle && self.contributor.down().is_none();
+        let (kit, none) = (&self.kit, SampleCounts::default());
+        let tally = self.scheme.as_ref().map_or(&none, |scheme| scheme.counts());
+        let is_at_work = !kit.is_idle && kit.session.down().is_none();
         Contribution {
             n_samples_accepted: tally.n_samples_accepted,
             n_samples_computed: tally.n_samples_computed,
@@ -61,44 +63,47 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
             refusals: tally.refusals.iter().map(|(kind, n)| refused(kind, *n)).collect(),
             last_refusal: tally.last_refusal.clone(),
             n_steps_missed: tally.n_steps_missed,
-            samples_per_second: if is_at_work { self.speed.samples_per_second() } else { 0.0 },
-            loss: self.loss,
-            pass: self.pass,
-            bytes_up: self.meter.up(),
-            bytes_down: self.meter.down(),
-            shards: self.run.as_ref().map(|run| run.exchange.traffic()).unwrap_or_default(),
+            samples_per_second: if is_at_work { kit.speed.samples_per_second() } else { 0.0 },
+            loss: kit.loss,
+            pass: kit.pass,
+            bytes_up: kit.meter.up(),
+            bytes_down: kit.meter.down(),
+            shards: kit.run.as_ref().map(|run| run.exchange.traffic()).unwrap_or_default(),
         }
     }
 
     fn activity(&self, now: Moment) -> Activity {
-        if let Some(end) = &self.fatal_error {
+        let kit = &self.kit;
+        if let Some(end) = &kit.fatal_error {
             return end.clone();
         }
-        let (bytes, bytes_total) = self.net_progress.get();
-        let working = match self.net_kind {
-            Some(NetKind::Connect { .. }) => Some(match self.ticket.sign_in() {
+        let (bytes, bytes_total) = kit.net_progress.get();
+        let working = match kit.net_kind {
+            Some(NetKind::Connect { .. }) => Some(match kit.ticket.sign_in() {
                 Some(url) => Activity::SigningIn { url },
                 None => Activity::Connecting,
             }),
             Some(NetKind::State { .. }) => Some(Activity::FetchingModel { bytes, bytes_total }),
-            Some(NetKind::Offer { epoch }) => Some(match self.checking.get() {
-                Some(n_left) => Activity::BeingChecked { epoch, n_left },
-                None => Activity::Sending { epoch, bytes, bytes_total },
-            }),
-            Some(NetKind::Report | NetKind::Renew | NetKind::Leave | NetKind::Offline) | None => None,
+            Some(NetKind::Scheme) => {
+                self.scheme.as_ref().and_then(|scheme| scheme.activity((bytes, bytes_total)))
+            }
+            Some(NetKind::Renew | NetKind::Leave | NetKind::Offline) | None => None,
         };
-        if self.is_idle {
-            let gallery = (self.shard_id == Some(ShardId::Gallery)).then(|| self.fetching_data());
+        if kit.is_idle {
+            let gallery = (kit.shard_id == Some(ShardId::Gallery)).then(|| kit.fetching_data());
             return working.or(gallery).unwrap_or(Activity::Idle);
         }
-        if self.contributor.is_stopping() || self.net_kind == Some(NetKind::Leave) {
+        if kit.session.is_stopping() || kit.net_kind == Some(NetKind::Leave) {
             return Activity::Stopping;
         }
-        working.unwrap_or_else(|| self.waiting_or_training(now))
+        let epoch = self.scheme.as_ref().map_or(0, |scheme| scheme.epoch());
+        working.unwrap_or_else(|| kit.waiting_or_training(now, epoch))
     }
+}
 
-    fn waiting_or_training(&self, now: Moment) -> Activity {
-        match self.contributor.down() {
+impl<P: Platform> Kit<'_, P> {
+    fn waiting_or_training(&self, now: Moment, epoch: u64) -> Activity {
+        match self.session.down() {
             Some((retry_at, Some(reason))) => {
                 let left = retry_at.saturating_sub(now).as_millis();
                 let left = u32::try_from(left).unwrap_or(u32::MAX - COUNTDOWN_STEP_MS);
@@ -108,7 +113,6 @@ impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
             Some((_, None)) => return Activity::Connecting,
             None => {}
         }
-        let epoch = self.contributor.run_epoch().unwrap_or_default();
         let is_warm = self.run.as_ref().is_some_and(|run| run.is_warm);
         if self.is_starved {
             self.fetching_data()

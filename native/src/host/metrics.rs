@@ -1,0 +1,105 @@
+//! Metrics of a run of any scheme: its status, its disk, its database and the data that it hands out.
+//!
+//! They are in one registry with those of its scheme. Counters are incremented where something happens; the state of the
+//! run is read at each scrape.
+
+use std::fmt;
+
+use barnraise_protocol::api::RunStatus;
+use barnraise_relay::MetricsRegistry;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use tokio::sync::watch;
+
+use super::contributions::CaughtUp;
+use crate::storage::disk_space::DiskSpace;
+
+/// Prefix of each metric's name.
+const PREFIX: &str = "barnraise";
+
+/// The counters of a run; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct RunMetrics {
+    shards: Counter,
+    shard_bytes: Counter,
+    caught_up: CaughtUp,
+}
+
+impl RunMetrics {
+    /// Returns them with their registry, in which a scheme registers its own. The state of the run is read from `status`,
+    /// that of its disk from `disk_space`.
+    #[must_use]
+    pub fn new(status: watch::Receiver<RunStatus>, disk_space: Option<DiskSpace>) -> (Self, MetricsRegistry) {
+        let mut registry = MetricsRegistry::with_prefix(PREFIX);
+        let shards = Counter::default();
+        registry.register(
+            "shards_sent",
+            "Shards of the data that were asked for and are here",
+            shards.clone(),
+        );
+        let shard_bytes = Counter::default();
+        registry.register("shard_bytes_sent", "Bytes of those shards", shard_bytes.clone());
+        registry.register_collector(Box::new(RunCollector(status)));
+        if let Some(disk_space) = disk_space {
+            registry.register_collector(Box::new(disk_space));
+        }
+        let caught_up = CaughtUp::default();
+        registry.register_collector(Box::new(Database(caught_up.clone())));
+        (Self { shards, shard_bytes, caught_up }, registry)
+    }
+
+    /// For the task that writes the counts into the database.
+    #[must_use]
+    pub fn caught_up(&self) -> CaughtUp {
+        self.caught_up.clone()
+    }
+
+    /// A shard of `n_bytes` bytes was sent.
+    pub fn on_shard(&self, n_bytes: u64) {
+        self.shards.inc();
+        self.shard_bytes.inc_by(n_bytes);
+    }
+}
+
+/// Reads the state of the run at each scrape.
+#[derive(Debug)]
+struct RunCollector(watch::Receiver<RunStatus>);
+
+impl Collector for RunCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let progress = self.0.borrow().progress;
+        let gauges = [
+            ("epoch", "Optimizer steps so far", Some(progress.epoch as f64)),
+            ("round_samples", "Samples reported for the next step", Some(progress.n_samples as f64)),
+            ("contributors", "Contributors at present", Some(f64::from(progress.n_contributors))),
+            ("samples_per_second", "Of all contributors together", Some(progress.samples_per_second.into())),
+            ("train_loss", "Of the last step", progress.train_loss.map(f64::from)),
+            ("test_accuracy", "Of the last evaluation", progress.test_accuracy.map(f64::from)),
+        ];
+        for (name, help, value) in gauges {
+            let Some(value) = value else { continue };
+            encode(&mut encoder, name, help, value)?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads how far the database of contributions is behind at each scrape; it rises also while a query hangs.
+#[derive(Debug)]
+struct Database(CaughtUp);
+
+impl Collector for Database {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let help =
+            "Seconds since the database of contributions last had everything: under one while it is at hand";
+        encode(&mut encoder, "database_lag_seconds", help, self.0.last().elapsed().as_secs_f64())
+    }
+}
+
+fn encode(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> Result<(), fmt::Error> {
+    let gauge = ConstGauge::new(value);
+    let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
+    gauge.encode(metric)
+}

@@ -1,0 +1,102 @@
+//! What a scheme brings to the kit: how a participant takes part in runs of it.
+
+use barnraise_learning::{ComputeDevice, ModelError, Trainer};
+use barnraise_protocol::contribute::{BackboneToContributor, RunProgress};
+use barnraise_protocol::run::{RunDescription, Scheme};
+use barnraise_protocol::state::EpochParameters;
+use barnraise_swarm::Moment;
+use barnraise_swarm::activity::{Activity, Interruption, SampleCounts};
+
+use super::Kit;
+use crate::error::OperationError;
+use crate::platform::Platform;
+
+/// The participant of one scheme. The driver calls it with the kit, on which it starts what it wants.
+pub(crate) trait SchemeParticipant<'a, P: Platform> {
+    /// Whether it takes part in runs of this scheme.
+    fn takes(&self, scheme: &Scheme) -> bool;
+
+    /// Another run of this scheme is described: all work for the one before is void.
+    ///
+    /// # Errors
+    /// This peer cannot take part in it.
+    fn on_run(&mut self, kit: &Kit<'a, P>, run: &RunDescription) -> Result<(), Interruption>;
+
+    /// The same run is described by a backbone with another access authority. Work stays.
+    ///
+    /// # Errors
+    /// This peer cannot take part there.
+    fn on_access(&mut self, run: &RunDescription) -> Result<(), Interruption>;
+
+    /// A trainer of the run on a device.
+    ///
+    /// # Errors
+    /// The model does not fit the device.
+    fn trainer(&self, run: &RunDescription, device: ComputeDevice) -> Result<Trainer, ModelError>;
+
+    /// Starts what is next, where nothing else is in progress. Returns whether the next one can be started at once.
+    ///
+    /// # Errors
+    /// Of the device, or of the parameters.
+    fn start_next(&mut self, kit: &mut Kit<'a, P>) -> Result<bool, ModelError>;
+
+    /// Computes, where that is of use, while an operation on the network is in progress.
+    fn compute_meanwhile(&mut self, kit: &mut Kit<'a, P>);
+
+    /// The session is open.
+    fn on_session(&mut self, run: &RunDescription, progress: RunProgress);
+
+    /// A message of the session that is not the kit's.
+    fn on_message(&mut self, message: BackboneToContributor);
+
+    /// The participant came to another backbone of the run.
+    fn on_moved(&mut self, now: Moment);
+
+    /// Parameters were fetched: for the scheme, or for a background request.
+    ///
+    /// # Errors
+    /// Those of [`Kit::load`].
+    fn on_parameters(
+        &mut self,
+        kit: &mut Kit<'a, P>,
+        state: EpochParameters,
+        is_background: bool,
+    ) -> Result<(), ModelError>;
+
+    /// A batch of so many samples is done.
+    fn on_batch(&mut self, n_samples: u32, samples_per_second: f32);
+
+    /// A computation that it started is done.
+    ///
+    /// # Errors
+    /// The device is lost.
+    fn on_computed(&mut self, kit: &mut Kit<'a, P>) -> Result<(), ModelError>;
+
+    /// An operation on the network that it started is done.
+    ///
+    /// # Errors
+    /// That of the operation.
+    fn on_net(&mut self, kit: &mut Kit<'a, P>) -> Result<(), OperationError>;
+
+    /// The computation that it started will never end.
+    fn on_computation_lost(&mut self);
+
+    /// The trainer was replaced: its parameters and its gradient are gone.
+    fn on_trainer_lost(&mut self);
+
+    /// Contributing ends for a reason that a retry cannot fix.
+    fn on_end(&mut self);
+
+    /// What is shown while its operation on the network is in progress, of which so many bytes are transferred.
+    fn activity(&self, bytes: (u64, u64)) -> Option<Activity>;
+
+    /// The epoch or round that the run is in, as far as it is known.
+    fn epoch(&self) -> u64;
+
+    /// Samples and contributions so far.
+    fn counts(&self) -> &SampleCounts;
+}
+
+/// Begins to take part in a run, by its scheme.
+pub(crate) type StartScheme<P> =
+    for<'a> fn(&Kit<'a, P>, &RunDescription) -> Result<Box<dyn SchemeParticipant<'a, P> + 'a>, Interruption>;

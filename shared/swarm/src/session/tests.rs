@@ -1,0 +1,60 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+const S: Duration = Duration::from_secs(1);
+
+fn connected() -> Session {
+    let mut peer = Session::new(1);
+    peer.start(Moment::ZERO);
+    assert_eq!(peer.next_action(Moment::ZERO, true), Some(SessionAction::Connect));
+    peer.on_connected(Moment::ZERO);
+    assert_eq!(peer.next_action(Moment::ZERO, true), None, "the scheme decides");
+    peer
+}
+
+#[test]
+fn a_participant_that_wakes_up_tries_again_at_once_without_backoff() {
+    let mut peer = connected();
+    for _ in 0..8 {
+        peer.on_disconnected(S, Interruption::other("no answer"));
+    }
+    let (retry_at, _) = peer.down().unwrap();
+    assert!(retry_at > 2 * S, "{retry_at:?}");
+    assert!(peer.on_woke(2 * S, false));
+    assert_eq!(peer.next_action(2 * S, true), Some(SessionAction::Connect));
+    peer.on_disconnected(2 * S, Interruption::other("no answer"));
+    let (retry_at, _) = peer.down().unwrap();
+    assert!(retry_at < 3 * S, "pauses begin short again: {retry_at:?}");
+}
+
+#[test]
+fn after_a_sleep_nothing_is_waited_for() {
+    let mut peer = connected();
+    assert!(peer.on_woke(100 * S, true));
+    assert_eq!(peer.next_action(100 * S, true), Some(SessionAction::Connect));
+}
+
+/// It reports every second: one that died silently is left after two.
+#[test]
+fn where_there_are_other_backbones_a_silent_one_is_left_soon() {
+    let mut peer = connected();
+    peer.set_others(true);
+    assert!(!peer.is_silent(SILENCE_MAX - S), "nothing is known of it yet");
+    let heard = |peer: &mut Session, n| (1..=n).for_each(|word| peer.on_message(word * S));
+    heard(&mut peer, 30);
+    assert!(!peer.is_silent(31 * S) && peer.is_silent(32 * S));
+    assert!(matches!(peer.next_action(33 * S, true), Some(SessionAction::Wait(Some(_)))));
+    assert_eq!(peer.down().and_then(|(_, why)| why), Some(&Interruption::Silent));
+    // Bytes of an incomplete message are a sign of life, and silence while this peer was stalled does not count.
+    let mut peer = connected();
+    peer.set_others(true);
+    heard(&mut peer, 30);
+    peer.on_partial_message(31 * S);
+    assert!(!peer.is_silent(32 * S));
+    peer.on_own_stall(60 * S, 28 * S);
+    assert!(!peer.is_silent(60 * S) && peer.is_silent(61 * S));
+    // The only backbone is waited for.
+    peer.set_others(false);
+    assert!(!peer.is_silent(61 * S) && peer.is_silent(31 * S + 28 * S + SILENCE_MAX));
+}
