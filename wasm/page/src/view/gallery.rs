@@ -126,7 +126,7 @@ mod tests {
         page.on_event(1.0, fixture::ready());
         assert_eq!(load_text(&page), "On its way…");
         let signing_in = Activity::SigningIn { url: "https://login.example/1".into() };
-        let told = PeerToPage::Told(ContributorEvent::Activity(signing_in));
+        let told = PeerToPage::Event(ContributorEvent::Activity(signing_in));
         page.on_event(2.0, PageEvent::FromPeer(told));
         assert_eq!(load_text(&page), "Comes once you have signed in");
     }

@@ -65,7 +65,7 @@ pub(in super::super) struct RecomputationContext {
 pub(in super::super) struct Recomputing {
     pub(super) description: Arc<RunDescription>,
     /// Of its model.
-    n_parameters: usize,
+    pub(super) n_parameters: usize,
     run: Sha256Hash,
     started: Instant,
     selection: Arc<Mutex<Selection>>,
