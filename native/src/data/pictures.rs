@@ -490,17 +490,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         red_and_blue(folder.path());
         let cache = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("blue/a.png"), b"this is no picture").unwrap();
-        let data = settings(folder.path()).load(cache.path()).unwrap_err().to_string();
-        assert!(
-            data.contains("1 of 21 pictures") && data.contains("a.png"),
-            "one in 21 is more than a twentieth: {data}"
-        );
-        for n in 10..20 {
+        for name in ["a.png", "b.png"] {
+            std::fs::write(folder.path().join("blue").join(name), b"this is no picture").unwrap();
+        }
+        let error = settings(folder.path()).load(cache.path()).unwrap_err().to_string();
+        assert!(error.contains("2 of 22 pictures") && error.contains("a.png"), "{error}");
+        for n in 10..30 {
             picture(&folder.path().join(format!("red/{n}.png")), (20, 20), RED, ImageFormat::Png);
         }
         let data = settings(folder.path()).load(cache.path()).unwrap();
-        assert_eq!(data.train.n_samples() + data.test.n_samples(), 30);
+        assert_eq!(data.train.n_samples() + data.test.n_samples(), 40);
     }
 
     #[test]
