@@ -21,6 +21,7 @@ mod batch;
 mod crops;
 mod data_shape;
 mod engine;
+pub mod graph;
 mod masking;
 mod neighbours;
 mod parameters;

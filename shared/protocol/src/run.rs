@@ -7,7 +7,7 @@ mod data;
 mod gradient_codec;
 mod identity;
 mod local_steps;
-mod model;
+pub mod model;
 mod optimizer;
 mod slow_links;
 mod synchronous;

@@ -9,6 +9,7 @@ mod arithmetic;
 mod autodiff;
 #[cfg(feature = "wgpu")]
 mod fused;
+pub(crate) mod graph;
 mod network;
 mod readback;
 mod swav;

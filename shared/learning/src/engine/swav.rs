@@ -6,7 +6,7 @@
 //! of a whole pass: the same pass gives the same gradient on every peer as long as there is no queue, and passes cut
 //! otherwise give another one. No optimizer here, and no label.
 
-mod sinkhorn;
+pub(super) mod sinkhorn;
 #[cfg(test)]
 mod tests;
 
@@ -34,7 +34,7 @@ const NORM_EPSILON: f32 = 1e-5;
 /// Added to the square of a length that is divided by.
 const LENGTH_EPSILON: f32 = 1e-12;
 /// Tensors at the end of the layout that are prototypes.
-const PROTOTYPE_TENSORS: usize = 1;
+pub(super) const PROTOTYPE_TENSORS: usize = 1;
 
 /// A SwAV model on a device, the gradient that it sums, and the queue.
 pub(crate) struct SwavEngine {
@@ -131,35 +131,35 @@ impl SwavEngine {
 
 /// The rows of a large crop among those of all crops.
 #[derive(Debug, Clone, Copy)]
-struct Rows {
-    crop: usize,
+pub(super) struct Rows {
+    pub(super) crop: usize,
     n_samples: usize,
 }
 
 impl Rows {
-    fn of(self, all: &Tensor<2>) -> Tensor<2> {
+    pub(super) fn of(self, all: &Tensor<2>) -> Tensor<2> {
         all.clone().narrow(0, self.crop * self.n_samples, self.n_samples)
     }
 }
 
-fn of_each_large(n_samples: usize, rows: impl Fn(Rows) -> Tensor<2>) -> Tensor<2> {
+pub(super) fn of_each_large(n_samples: usize, rows: impl Fn(Rows) -> Tensor<2>) -> Tensor<2> {
     Tensor::cat((0..LARGE_CROPS).map(|crop| rows(Rows { crop, n_samples })).collect(), 0)
 }
 
 /// The swapped prediction (eq. 1 and 2): losses of the crops, and their derivative.
-struct SwappedPrediction {
+pub(super) struct SwappedPrediction {
     /// Derivative of the pictures' summed losses by the scores, `[n_crops * n_samples, prototypes]`.
-    residual: Tensor<2>,
+    pub(super) residual: Tensor<2>,
     /// `[2, n_samples]`: the loss of each picture, natural logarithm; and 1 where the second large crop's top-1
     /// prediction is the prototype that the first one was assigned to, 0 elsewhere.
-    values: Tensor<2>,
+    pub(super) values: Tensor<2>,
 }
 
 impl SwappedPrediction {
     /// # Shapes
     /// - `scores`: `[n_crops * n_samples, prototypes]`, crop by crop, the large ones first
     /// - `assignments`: `[LARGE_CROPS * n_samples, prototypes]`, each row summing to 1
-    fn of(scores: Tensor<2>, assignments: &Tensor<2>, n_crops: usize, n_samples: usize) -> Self {
+    pub(super) fn of(scores: Tensor<2>, assignments: &Tensor<2>, n_crops: usize, n_samples: usize) -> Self {
         let device = scores.device();
         let large = |crop| Rows { crop, n_samples };
         let (first, second) = (large(0).of(assignments), large(1).of(assignments));
@@ -260,7 +260,7 @@ impl Trunk {
 
 /// Projections of large crops of earlier passes, so that assignments are balanced over more pictures than a pass has
 /// (§3.1). Another trainer has another one.
-struct ProjectionQueue {
+pub(super) struct ProjectionQueue {
     samples_max: usize,
     /// Passes before it is used.
     after: u32,
@@ -271,12 +271,12 @@ struct ProjectionQueue {
 }
 
 impl ProjectionQueue {
-    fn new(samples_max: usize, after: u32) -> Self {
+    pub(super) fn new(samples_max: usize, after: u32) -> Self {
         Self { samples_max, after, n_passes: 0, n_samples: 0, passes: VecDeque::new() }
     }
 
     /// Adds the projections of the large crops and drops the oldest passes beyond the limit.
-    fn push(&mut self, projections: Tensor<2>, n_samples: usize) {
+    pub(super) fn push(&mut self, projections: Tensor<2>, n_samples: usize) {
         if self.samples_max == 0 {
             return;
         }
@@ -290,7 +290,7 @@ impl ProjectionQueue {
     }
 
     /// Projections of one of the large crops, `[n, projection]`; `None` before the queue is used.
-    fn of_crop(&self, crop: usize) -> Option<Tensor<2>> {
+    pub(super) fn of_crop(&self, crop: usize) -> Option<Tensor<2>> {
         if self.n_passes < self.after || self.passes.is_empty() {
             return None;
         }

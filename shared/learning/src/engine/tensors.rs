@@ -127,6 +127,13 @@ impl Cursor<'_> {
         next.cloned().unwrap_or_else(|| Tensor::zeros([1], self.device))
     }
 
+    /// The one at a position behind those that were taken, in single precision.
+    pub(super) fn at(&self, index: usize) -> Tensor<1> {
+        let tensor = self.tensors.as_slice().get(index);
+        debug_assert!(tensor.is_some(), "the layout is that of the model");
+        tensor.cloned().unwrap_or_else(|| Tensor::zeros([1], self.device))
+    }
+
     /// Passes over all but the last `n`.
     pub(super) fn skip_to_last(&mut self, n: usize) {
         let n_before = self.tensors.len().saturating_sub(n);

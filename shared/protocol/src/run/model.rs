@@ -1,6 +1,13 @@
 //! What a run computes.
 
+pub mod graph;
+pub mod operation;
+mod size;
+
 use serde::{Deserialize, Serialize};
+
+pub use self::graph::Graph;
+pub use self::size::Size;
 
 /// The network to train, and the seed of its first weights.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -15,7 +15,7 @@ const SCORE_MAX: f32 = 1.0;
 /// # Shapes
 /// - `scores`: `[n_samples, prototypes]`, cosines; the exponentials of all of them fit single precision
 /// - returns the same, each row summing to 1, each column to about `n_samples / prototypes`
-pub(super) fn assign(scores: Tensor<2>) -> Tensor<2> {
+pub(in crate::engine) fn assign(scores: Tensor<2>) -> Tensor<2> {
     let mut assigned = ((scores - SCORE_MAX) / ENTROPY_WEIGHT).exp();
     for _ in 0..ITERATIONS {
         assigned = assigned.clone() / assigned.sum_dim(0);

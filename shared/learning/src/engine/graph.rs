@@ -1,0 +1,247 @@
+//! A model that is described as a graph, as burn tensors: forward, and backward by burn's autodiff, on any device.
+//!
+//! Every device and every platform computes a graph here. No optimizer, and no sample is checked: the trainer does.
+
+mod attention;
+mod batch;
+mod crops;
+mod dropout;
+mod interpreter;
+mod loss;
+mod maps;
+mod norm;
+mod statistics;
+#[cfg(test)]
+mod tests;
+mod value;
+
+use std::sync::Arc;
+
+use barnraise_protocol::run::model::graph::{Loss, SwavLoss};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+pub(crate) use self::batch::{GraphBatch, GraphTargets, InputValues};
+use self::crops::Heads;
+use self::interpreter::{Mode, Pass};
+use self::loss::{Judged, judge, predictions};
+use self::statistics::RunningStatistics;
+use self::value::{Value, WrongKind};
+use super::LogitsRead;
+use super::arithmetic::{Arithmetic, where_finite};
+use super::readback::read;
+use super::swav::{PROTOTYPE_TENSORS, ProjectionQueue};
+use super::tensors::{Cursor, FlatTensors};
+use crate::device::DeviceError;
+use crate::graph::{ResolvedGraph, ValueShape};
+
+/// A graph on a device, the gradient that it sums, and the statistics that it observes.
+pub(crate) struct GraphEngine {
+    graph: Arc<ResolvedGraph>,
+    last_uses: Vec<usize>,
+    autodiff: Device,
+    tensors: FlatTensors,
+    statistics: RunningStatistics,
+    /// Of SwAV.
+    queue: ProjectionQueue,
+}
+
+impl GraphEngine {
+    pub(crate) fn new(graph: Arc<ResolvedGraph>, device: &Device, flat: &[f32]) -> Self {
+        let tensors = FlatTensors::new(graph.layout(), device, flat);
+        let statistics = RunningStatistics::new(graph.statistics(), device);
+        let (last_uses, queue) = (last_uses(&graph), queue_of(graph.loss()));
+        Self { graph, last_uses, autodiff: device.clone().autodiff(), tensors, statistics, queue }
+    }
+
+    /// Replaces the parameters and drops the gradient sum and what was observed. SwAV's queue stays: it is of parameters
+    /// of before, as the method has it.
+    pub(crate) fn load(&mut self, flat: &[f32]) {
+        self.tensors.load(flat);
+        self.statistics.reset();
+    }
+
+    /// Replaces the running statistics.
+    pub(crate) fn load_statistics(&mut self, flat: &[f32]) {
+        self.statistics.load(self.graph.statistics(), flat, self.tensors.device());
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.tensors.reset();
+        self.statistics.reset();
+    }
+
+    /// Empties SwAV's queue.
+    pub(crate) fn clear_queue(&mut self) {
+        self.queue = queue_of(self.graph.loss());
+    }
+
+    /// Queues a pass. Adds up the gradient of the sum of the samples' losses.
+    ///
+    /// # Shapes
+    /// - returns `[2, n_predictions]`: losses, and 1 where the top-1 prediction was correct
+    pub(crate) fn step(&mut self, batch: &GraphBatch, arithmetic: Arithmetic) -> LogitsRead {
+        self.try_step(batch, arithmetic).unwrap_or_else(bug)
+    }
+
+    fn try_step(&mut self, batch: &GraphBatch, arithmetic: Arithmetic) -> Result<LogitsRead, WrongKind> {
+        let mode = Mode::Training { seeds: &batch.seeds, observed: Vec::new() };
+        let (graph, autodiff) = (self.graph.clone(), self.autodiff.clone());
+        let mut pass = self.pass(self.tensors.leaves(arithmetic), &autodiff, mode, batch);
+        let inputs = inputs(&graph, batch, &autodiff)?;
+        let (tracked, judged, projections) = match graph.loss() {
+            Loss::Swav(loss) => {
+                let large = inputs.into_iter().next().ok_or(WrongKind)?;
+                let Heads { projections, scores } = crops::heads(&mut pass, large, batch, loss)?;
+                let queue = (&self.queue, self.prototypes()?);
+                let detached = scores.clone().without_autodiff();
+                let judged = crops::judge(detached, Some(queue), loss, batch.n_samples);
+                (scores, judged, Some(projections.without_autodiff()))
+            }
+            loss => {
+                let rows = predictions(output(&mut pass, inputs)?, loss)?;
+                let judged = judge(rows.clone().without_autodiff(), &batch.targets, batch.n_samples)?;
+                (rows, judged, None)
+            }
+        };
+        let Mode::Training { observed, .. } = pass.mode else { return Err(WrongKind) };
+        let is_frozen = matches!(batch.targets, GraphTargets::Crops { is_frozen: true, .. });
+        let n_frozen = if is_frozen { PROTOTYPE_TENSORS } else { 0 };
+        let Judged { residual, values } = judged;
+        let is_finite = self.tensors.add_gradient(tracked, residual, n_frozen, arithmetic);
+        self.statistics.add(observed, is_finite.as_ref());
+        if let Some(mut projections) = projections {
+            if let Some(flag) = &is_finite {
+                // A NaN would stay in the queue. Zeros are as near to every prototype.
+                projections = where_finite(projections, flag);
+            }
+            self.queue.push(projections, batch.n_samples);
+        }
+        Ok(read(values, is_finite))
+    }
+
+    /// Losses without a gradient, by the running statistics, as of [`Self::step`].
+    pub(crate) fn losses(&self, batch: &GraphBatch) -> LogitsRead {
+        let losses = || {
+            let (mut pass, inputs) = self.evaluation(batch)?;
+            let judged = match self.graph.loss() {
+                Loss::Swav(loss) => {
+                    let large = inputs.into_iter().next().ok_or(WrongKind)?;
+                    let scores = crops::heads(&mut pass, large, batch, loss)?.scores;
+                    crops::judge(scores, None, loss, batch.n_samples)
+                }
+                loss => {
+                    let rows = predictions(output(&mut pass, inputs)?, loss)?;
+                    judge(rows, &batch.targets, batch.n_samples)?
+                }
+            };
+            Ok(read(judged.values, None))
+        };
+        losses().unwrap_or_else(bug)
+    }
+
+    /// What the last block gives, flat: `[n_samples, ...]`. Of SwAV the features of pictures.
+    pub(crate) fn outputs(&self, batch: &GraphBatch) -> LogitsRead {
+        let outputs = || {
+            let (mut pass, inputs) = self.evaluation(batch)?;
+            let value = match self.graph.loss() {
+                Loss::Swav(_) => crops::features(&mut pass, inputs.into_iter().next().ok_or(WrongKind)?)?,
+                _ => output(&mut pass, inputs)?,
+            };
+            Ok(read(value.wide()?.rows()?, None))
+        };
+        outputs().unwrap_or_else(bug)
+    }
+
+    /// Reads the gradient sum, `[n_parameters]`, and drops it; empty before the first step.
+    pub(crate) async fn take(&mut self) -> Result<Vec<f32>, DeviceError> {
+        self.tensors.take().await
+    }
+
+    /// Reads the mean moments that the passes observed, in the order of the statistics' layout, and drops them; empty
+    /// before the first step and of a graph that has none.
+    pub(crate) async fn take_statistics(&mut self) -> Result<Vec<f32>, DeviceError> {
+        self.statistics.take().await
+    }
+
+    fn evaluation(&self, batch: &GraphBatch) -> Result<(Pass<'_>, Vec<Value>), WrongKind> {
+        let (device, mode) = (self.tensors.device(), Mode::Evaluation { running: &self.statistics.running });
+        let inputs = inputs(&self.graph, batch, device)?;
+        Ok((self.pass(self.tensors.parameters(), device, mode, batch), inputs))
+    }
+
+    fn pass<'a>(
+        &'a self,
+        parameters: Cursor<'a>,
+        device: &'a Device,
+        mode: Mode<'a>,
+        batch: &GraphBatch,
+    ) -> Pass<'a> {
+        let masked = (!batch.masked.is_empty()).then(|| {
+            let positions = batch.masked.iter().map(|&at| at.cast_signed()).collect();
+            ids(positions, device)
+        });
+        Pass { graph: &self.graph, parameters, device, mode, masked, last_uses: &self.last_uses }
+    }
+
+    /// `[prototypes, projection]`, without a gradient.
+    fn prototypes(&self) -> Result<Tensor<2>, WrongKind> {
+        let segments = self.graph.layout().segments();
+        let last = segments.len().checked_sub(PROTOTYPE_TENSORS).ok_or(WrongKind)?;
+        let [rows, columns] =
+            <[usize; 2]>::try_from(segments[last].shape.as_slice()).map_err(|_| WrongKind)?;
+        Ok(self.tensors.parameters().at(last).reshape([rows, columns]))
+    }
+}
+
+/// The output of the last step.
+fn output(pass: &mut Pass<'_>, inputs: Vec<Value>) -> Result<Value, WrongKind> {
+    let mut values: Vec<Option<Value>> = inputs.into_iter().map(Some).collect();
+    pass.compute(0..pass.graph.steps().len(), &mut values)?;
+    values.pop().flatten().ok_or(WrongKind)
+}
+
+/// The inputs of a batch on the device.
+fn inputs(graph: &ResolvedGraph, batch: &GraphBatch, device: &Device) -> Result<Vec<Value>, WrongKind> {
+    let value = |(input, values): (&crate::graph::GraphInput, &InputValues)| match (&input.shape, values) {
+        (ValueShape::Values(shape), InputValues::Values(values)) => {
+            debug_assert_eq!(values.len(), batch.n_rows() * shape.iter().product::<usize>());
+            let data = TensorData::new(values.clone(), [values.len()]);
+            Value::of_shape(Tensor::from_data(data, device), shape)
+        }
+        (ValueShape::Ids { shape, .. }, InputValues::Ids(values)) => {
+            let values = values.iter().map(|&id| id.cast_signed()).collect();
+            Ok(Value::Ids { ids: ids(values, device), length: shape.first().copied() })
+        }
+        _ => Err(WrongKind),
+    };
+    graph.inputs().iter().zip(&batch.inputs).map(value).collect()
+}
+
+fn ids(values: Vec<i32>, device: &Device) -> Tensor<1, Int> {
+    let n = values.len();
+    Tensor::from_ints(TensorData::new(values, [n]), device)
+}
+
+/// For each value the last step that looks at it. Features of crops are joined, so they have no last use before.
+fn last_uses(graph: &ResolvedGraph) -> Vec<usize> {
+    let mut last = vec![0; graph.inputs().len() + graph.steps().len()];
+    for (index, step) in graph.steps().iter().enumerate() {
+        step.inputs.iter().for_each(|&input| last[input] = index);
+    }
+    last
+}
+
+fn queue_of(loss: &Loss) -> ProjectionQueue {
+    match loss {
+        Loss::Swav(SwavLoss { queue_samples, queue_after, .. }) => {
+            ProjectionQueue::new(*queue_samples as usize, *queue_after)
+        }
+        _ => ProjectionQueue::new(0, 0),
+    }
+}
+
+/// Only a bug of ours gets here: a resolved graph says which values its blocks take.
+fn bug(error: WrongKind) -> LogitsRead {
+    debug_assert!(false, "{error}");
+    Box::pin(async move { Err(DeviceError::Execution(error.to_string())) })
+}

@@ -1,0 +1,91 @@
+//! Attention (Vaswani et al. 2017), with fewer heads of keys and values than of queries (Ainslie et al. 2023), and with
+//! rotary embedding (Su et al. 2021).
+
+use barnraise_protocol::run::model::operation::Attention;
+use burn::tensor::activation::softmax;
+use burn::tensor::{Bool, Device, Tensor, TensorData};
+
+use crate::engine::arithmetic::wide;
+
+/// In place of a score that a token must not see: its exponential is zero.
+const HIDDEN_SCORE: f32 = -1e30;
+
+/// Of one sequence that has queries, keys and values side by side in the last dimension.
+pub(super) fn of_packed(states: Tensor<3>, options: &Attention) -> Tensor<3> {
+    let [heads, key_value_heads] = heads(options);
+    let head_width = states.dims()[2] / (heads + 2 * key_value_heads);
+    let (wide, narrow) = (heads * head_width, key_value_heads * head_width);
+    let query = states.clone().narrow(2, 0, wide);
+    let key = states.clone().narrow(2, wide, narrow);
+    let value = states.narrow(2, wide + narrow, narrow);
+    of_three([query, key, value], options)
+}
+
+/// Of queries `[n_samples, length, heads * head width]`, keys and values
+/// `[n_samples, length, key-value heads * head width]`; as the queries.
+pub(super) fn of_three([query, key, value]: [Tensor<3>; 3], options: &Attention) -> Tensor<3> {
+    let [n, length, width] = query.dims();
+    let [heads, key_value_heads] = heads(options);
+    let (head_width, dtype) = (width / heads, query.dtype());
+    let split =
+        |tensor: Tensor<3>, heads: usize| tensor.reshape([n, length, heads, head_width]).swap_dims(1, 2);
+    let (mut query, mut key) = (split(query, heads), split(key, key_value_heads));
+    let value = split(value, key_value_heads);
+    if let Some(rotary) = options.rotary {
+        let waves = Waves::of(length, head_width, rotary.theta, &query.device());
+        (query, key) = (waves.rotate(query), waves.rotate(key));
+    }
+    // The queries of the heads that share a key are rows of one product.
+    let rows = heads / key_value_heads * length;
+    let query = query.reshape([n, key_value_heads, rows, head_width]);
+    let scores = query.matmul(key.swap_dims(2, 3));
+    let mut scores = wide(scores).reshape([n, heads, length, length]) / (head_width as f32).sqrt();
+    if options.causal {
+        // True above the diagonal.
+        let later = Tensor::<2, Bool>::tril_mask([length, length], 0, &scores.device());
+        let later = later.reshape([1, 1, length, length]);
+        scores = scores.mask_fill(later.expand([n, heads, length, length]), HIDDEN_SCORE);
+    }
+    let weights = softmax(scores, 3).cast(dtype).reshape([n, key_value_heads, rows, length]);
+    let mixed = weights.matmul(value).reshape([n, heads, length, head_width]);
+    mixed.swap_dims(1, 2).reshape([n, length, width])
+}
+
+fn heads(options: &Attention) -> [usize; 2] {
+    let heads = options.heads.max(1) as usize;
+    let key_value_heads = options.key_value_heads as usize;
+    [heads, if key_value_heads == 0 { heads } else { key_value_heads }]
+}
+
+/// Cosines and sines by which a position turns the pairs of a head, `[1, 1, length, head width]`. The pair of a value is
+/// the one half a head further.
+struct Waves {
+    cosines: Tensor<4>,
+    sines: Tensor<4>,
+}
+
+impl Waves {
+    fn of(length: usize, head_width: usize, theta: f32, device: &Device) -> Self {
+        let half = head_width / 2;
+        let angle = |at: usize| {
+            let (position, pair) = (at / head_width, at % head_width % half.max(1));
+            let frequency = f64::from(theta).powf(-2.0 * pair as f64 / head_width as f64);
+            position as f64 * frequency
+        };
+        let tensor = |of: fn(f64) -> f64| {
+            let values: Vec<f32> = (0..length * head_width).map(|at| of(angle(at)) as f32).collect();
+            Tensor::from_data(TensorData::new(values, [1, 1, length, head_width]), device)
+        };
+        Self { cosines: tensor(f64::cos), sines: tensor(f64::sin) }
+    }
+
+    /// In single precision, and back in the numbers of `heads`.
+    fn rotate(&self, heads: Tensor<4>) -> Tensor<4> {
+        let dtype = heads.dtype();
+        let heads = wide(heads);
+        let half = heads.dims()[3] / 2;
+        let (real, imaginary) = (heads.clone().narrow(3, 0, half), heads.clone().narrow(3, half, half));
+        let turned = Tensor::cat(vec![-imaginary, real], 3);
+        (heads * self.cosines.clone() + turned * self.sines.clone()).cast(dtype)
+    }
+}

@@ -1,0 +1,211 @@
+//! A model as data, checked before anything runs: from a [`Graph`] and the sizes of the data to every shape, tensor and
+//! parameter of it.
+//!
+//! A graph comes from a peer. [`ResolvedGraph::of`] is pure: it counts blocks before it expands them, values before
+//! anything has them, and refuses with the name of the block, the shape wanted and the shape got. Knows no tensor
+//! library; `engine::graph` computes what is resolved here.
+
+mod check;
+mod data;
+mod error;
+mod expand;
+mod loss;
+mod operation;
+pub mod presets;
+mod shape;
+mod tensors;
+#[cfg(test)]
+mod tests;
+
+pub use barnraise_protocol::run::model::Graph;
+use barnraise_protocol::run::model::graph::Loss;
+use barnraise_protocol::run::model::operation::Operation;
+
+pub use self::data::{GraphData, GraphInput, RowTarget};
+pub use self::error::{BlockProblem, GraphError, Wanted};
+pub use self::shape::ValueShape;
+use crate::parameters::ParameterLayout;
+
+/// Most blocks of a graph, those of repeated parts counted each time.
+pub const BLOCKS_MAX: usize = 4096;
+/// Most parts of a graph.
+pub const PARTS_MAX: usize = 64;
+/// Most inputs of a block.
+pub const INPUTS_MAX: usize = 16;
+/// Longest name of a block or part, in bytes; a full name has at most [`FULL_NAME_BYTES_MAX`].
+pub const NAME_BYTES_MAX: usize = 64;
+/// Longest full name of a block, in bytes.
+pub const FULL_NAME_BYTES_MAX: usize = 256;
+/// Most values of a flat vector: 4 GiB in single precision, the address space of a tab. What a device can hold is the
+/// device's to say.
+pub const GRAPH_PARAMETERS_MAX: usize = 1 << 30;
+/// Most values that a forward pass keeps for one sample.
+pub const GRAPH_ACTIVATIONS_MAX: usize = 1 << 30;
+
+/// A graph with all shapes, ready to be computed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResolvedGraph {
+    /// What it computes on.
+    data: GraphData,
+    inputs: Vec<GraphInput>,
+    steps: Vec<Step>,
+    layout: ParameterLayout,
+    statistics: StatisticsLayout,
+    loss: Loss,
+    /// Of SwAV: the value at which crops are joined.
+    features: Option<usize>,
+}
+
+/// One operation of a resolved graph. Values are numbered: first the inputs, then what each step gives.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    /// Full name of the block.
+    pub name: String,
+    /// What it computes, never a call of a part.
+    pub op: Operation,
+    /// Values that it computes on.
+    pub inputs: Vec<usize>,
+    /// What it gives, for one sample.
+    pub shape: ValueShape,
+    /// Its tensors, as positions in the layout's segments: weight, then bias.
+    pub parameters: Vec<usize>,
+    /// Its running statistics, as a position in [`StatisticsLayout::segments`].
+    pub statistics: Option<usize>,
+}
+
+/// The running statistics of a model's batch normalizations, a flat vector beside that of the parameters.
+///
+/// They have no gradient. Each pass observes the moments of its samples: of each normalization means `[channels]`, then
+/// mean squares `[channels]`. Weighted by samples they can be averaged over passes and peers, and the average has the
+/// moments of all samples together. [`StatisticsLayout::update`] makes running statistics of it after a step.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct StatisticsLayout {
+    segments: Vec<StatisticsSegment>,
+    len: usize,
+}
+
+/// The running statistics of one batch normalization: means `[channels]`, then variances `[channels]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StatisticsSegment {
+    /// Of the block.
+    pub name: String,
+    /// Channels.
+    pub channels: usize,
+    /// Position of the first mean.
+    pub offset: usize,
+    /// Share of the newest statistics.
+    pub momentum: f32,
+}
+
+impl ResolvedGraph {
+    /// What it computes on.
+    pub fn data(&self) -> GraphData {
+        self.data
+    }
+
+    /// Inputs, in the order in which a batch has them.
+    pub fn inputs(&self) -> &[GraphInput] {
+        &self.inputs
+    }
+
+    /// Operations in the order of computation.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// Order of the flat parameter vector.
+    pub fn layout(&self) -> &ParameterLayout {
+        &self.layout
+    }
+
+    /// Order of the running statistics.
+    pub fn statistics(&self) -> &StatisticsLayout {
+        &self.statistics
+    }
+
+    /// What the output is to be.
+    pub fn loss(&self) -> &Loss {
+        &self.loss
+    }
+
+    /// What the last block gives, for one sample.
+    pub fn output(&self) -> &ValueShape {
+        self.shape_of((self.inputs.len() + self.steps.len()).saturating_sub(1))
+    }
+
+    /// Shape of a value by its number.
+    pub fn shape_of(&self, value: usize) -> &ValueShape {
+        match self.inputs.get(value) {
+            Some(input) => &input.shape,
+            None => &self.steps[value - self.inputs.len()].shape,
+        }
+    }
+
+    /// Of SwAV: the number of the value at which crops are joined.
+    pub fn features(&self) -> Option<usize> {
+        self.features
+    }
+
+    /// Whether a pass gives the sum of what its samples give by themselves. Batch normalization and SwAV look at all
+    /// samples of a pass.
+    pub fn is_of_samples(&self) -> bool {
+        let is_batch_norm = |step: &Step| matches!(step.op, Operation::BatchNorm(_));
+        !self.steps.iter().any(is_batch_norm) && !matches!(self.loss, Loss::Swav(_))
+    }
+
+    /// Whether a pass with a gradient draws random numbers, so that it needs a seed for each sample.
+    pub fn has_dropout(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step.op, Operation::Dropout(_)))
+    }
+}
+
+impl StatisticsLayout {
+    /// One for each batch normalization that keeps running statistics.
+    pub fn segments(&self) -> &[StatisticsSegment] {
+        &self.segments
+    }
+
+    /// Length of the flat vector.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the model has none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Means of zero, variances of one.
+    pub fn initial(&self) -> Vec<f32> {
+        let of = |segment: &StatisticsSegment| [vec![0.0; segment.channels], vec![1.0; segment.channels]];
+        self.segments.iter().flat_map(of).flatten().collect()
+    }
+
+    /// Moves `running` towards the moments of a step's samples.
+    ///
+    /// The variance is that of the samples. PyTorch multiplies it by `n / (n - 1)`, with the `n` of one device: here `n`
+    /// is that of all peers together.
+    ///
+    /// # Shapes
+    /// - `running`: [`Self::len`] values; means and variances
+    /// - `observed`: as many; means and mean squares
+    pub fn update(&self, running: &mut [f32], observed: &[f32]) {
+        for segment in &self.segments {
+            let (means, n) = (segment.offset, segment.channels);
+            let Some(observed) = observed.get(means..means + 2 * n) else { return };
+            let Some(running) = running.get_mut(means..means + 2 * n) else { return };
+            for channel in 0..n {
+                let (mean, square) = (observed[channel], observed[n + channel]);
+                let variance = (square - mean * mean).max(0.0);
+                running[channel] += segment.momentum * (mean - running[channel]);
+                running[n + channel] += segment.momentum * (variance - running[n + channel]);
+            }
+        }
+    }
+
+    fn push(&mut self, name: String, channels: usize, momentum: f32) -> usize {
+        self.segments.push(StatisticsSegment { name, channels, offset: self.len, momentum });
+        self.len += 2 * channels;
+        self.segments.len() - 1
+    }
+}
