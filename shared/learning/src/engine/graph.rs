@@ -92,9 +92,9 @@ impl GraphEngine {
             Loss::Swav(loss) => {
                 let large = inputs.into_iter().next().ok_or(WrongKind)?;
                 let Heads { projections, scores } = crops::heads(&mut pass, large, batch, loss)?;
-                let queue = (&self.queue, self.prototypes()?);
+                let prototypes = self.prototypes()?;
                 let detached = scores.clone().without_autodiff();
-                let judged = crops::judge(detached, Some(queue), loss, batch.n_samples);
+                let judged = crops::judge(detached, Some((&self.queue, &prototypes)), loss, batch.n_samples);
                 (scores, judged, Some(projections.without_autodiff()))
             }
             loss => {

@@ -9,6 +9,7 @@ mod arithmetic;
 mod autodiff;
 #[cfg(feature = "wgpu")]
 mod fused;
+#[allow(dead_code, reason = "the trainer computes graphs once a run's description has one")]
 pub(crate) mod graph;
 mod network;
 mod readback;

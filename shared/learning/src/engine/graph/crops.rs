@@ -13,7 +13,7 @@ use crate::graph::ResolvedGraph;
 
 /// What prototypes are compared with, and the result.
 pub(super) struct Heads {
-    /// `[n_crops * n_samples, projection]`
+    /// `[n_crops * n_samples, projection]`, each of length 1.
     pub(super) projections: Tensor<2>,
     /// Cosines with the prototypes, `[n_crops * n_samples, prototypes]`.
     pub(super) scores: Tensor<2>,
@@ -44,6 +44,7 @@ pub(super) fn heads(
     pass.compute(at - n_inputs + 1..last, &mut values)?;
     let projection = pass.graph.steps()[last].inputs[0];
     let projections = values.get(projection).cloned().flatten().ok_or(WrongKind)?.vectors()?;
+    let projections = unit_length(projections);
     pass.compute(last..last + 1, &mut values)?;
     let scores = values.pop().flatten().ok_or(WrongKind)?.vectors()?;
     Ok(Heads { projections, scores })
@@ -65,13 +66,13 @@ fn features_at(graph: &ResolvedGraph) -> Result<usize, WrongKind> {
 /// compared with the projections in the queue, where it is used.
 pub(super) fn judge(
     scores: Tensor<2>,
-    queue: Option<(&ProjectionQueue, Tensor<2>)>,
+    queue: Option<(&ProjectionQueue, &Tensor<2>)>,
     loss: &SwavLoss,
     n_samples: usize,
 ) -> Judged {
     let assignments = of_each_large(n_samples, |rows| {
         let own = rows.of(&scores);
-        let earlier = queue.as_ref().and_then(|(queue, prototypes)| {
+        let earlier = queue.and_then(|(queue, prototypes)| {
             Some((queue.of_crop(rows.crop)?, unit_length(prototypes.clone()).swap_dims(0, 1)))
         });
         let Some((earlier, prototypes)) = earlier else { return sinkhorn::assign(own) };

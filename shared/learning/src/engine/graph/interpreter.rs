@@ -179,7 +179,7 @@ impl Pass<'_> {
             Operation::Cosine(Cosine { units }) => {
                 let vectors = unit_length(self.matrix(step, 0, self.vector(step, 0))?);
                 let last = *units as usize;
-                on_last(input, last, |rows| wide(rows).matmul(vectors.swap_dims(0, 1)))
+                on_last(input, last, |rows| unit_length(wide(rows)).matmul(vectors.swap_dims(0, 1)))
             }
             _ => Err(WrongKind),
         }

@@ -37,7 +37,7 @@ pub(super) fn judge(
 ) -> Result<Judged, WrongKind> {
     match targets {
         GraphTargets::Classes(classes) => Ok(cross_entropy(predictions, classes, n_samples)),
-        GraphTargets::Values(values) => Ok(squared_error(predictions, values)),
+        GraphTargets::Values(values) => Ok(squared_error(&predictions, values)),
         GraphTargets::None | GraphTargets::Crops { .. } => Err(WrongKind),
     }
 }
@@ -57,7 +57,7 @@ fn cross_entropy(logits: Tensor<2>, classes: &[u32], n_samples: usize) -> Judged
 }
 
 /// The mean over the values of a sample. No prediction is correct or wrong.
-fn squared_error(predictions: Tensor<2>, values: &[f32]) -> Judged {
+fn squared_error(predictions: &Tensor<2>, values: &[f32]) -> Judged {
     let [n_rows, width] = predictions.dims();
     let data = TensorData::new(values.to_vec(), [n_rows, width]);
     let errors = predictions.clone() - Tensor::from_data(data, &predictions.device());

@@ -226,7 +226,6 @@ pub(super) fn swav(options: &Swav) -> Graph {
         batch_norm("projection_head.1", false),
         relu("projection_head.2"),
         dense("projection_head.3", options.projection, true, Initial::Lecun),
-        Block::new("projection", Operation::UnitLength),
         Block::new("prototypes", Operation::Cosine(Cosine { units: options.prototypes })),
     ]);
     let Swav { small_crops, small_side, queue_samples, queue_after, frozen_epochs, .. } = *options;
