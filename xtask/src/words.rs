@@ -30,10 +30,11 @@ const OF_PAPERS: [&str; 7] = [
     "shared/swarm",
 ];
 /// Public modules that no paper is behind.
-const OF_NO_PAPER: [&str; 29] = [
+const OF_NO_PAPER: [&str; 30] = [
     "learning::conformance",
     "learning::device",
     "learning::error",
+    "learning::graph",
     "learning::layout",
     "learning::optimizer",
     "learning::schedule",

@@ -22,7 +22,7 @@ use barnraise_protocol::run::model::graph::Loss;
 use barnraise_protocol::run::model::operation::Operation;
 
 pub use self::data::{GraphData, GraphInput, RowTarget};
-pub use self::error::{BlockProblem, GraphError, Wanted};
+pub use self::error::{BlockProblem, GraphError, WantedShape};
 pub use self::shape::ValueShape;
 use crate::parameters::ParameterLayout;
 

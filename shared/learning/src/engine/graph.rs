@@ -22,7 +22,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 
 pub(crate) use self::batch::{GraphBatch, GraphTargets, InputValues};
 use self::crops::Heads;
-use self::interpreter::{Mode, Pass};
+use self::interpreter::{GraphPass, Mode};
 use self::loss::{Judged, judge, predictions};
 use self::statistics::RunningStatistics;
 use self::value::{Value, WrongKind};
@@ -163,7 +163,7 @@ impl GraphEngine {
         self.statistics.take().await
     }
 
-    fn evaluation(&self, batch: &GraphBatch) -> Result<(Pass<'_>, Vec<Value>), WrongKind> {
+    fn evaluation(&self, batch: &GraphBatch) -> Result<(GraphPass<'_>, Vec<Value>), WrongKind> {
         let (device, mode) = (self.tensors.device(), Mode::Evaluation { running: &self.statistics.running });
         let inputs = inputs(&self.graph, batch, device)?;
         Ok((self.pass(self.tensors.parameters(), device, mode, batch), inputs))
@@ -175,12 +175,12 @@ impl GraphEngine {
         device: &'a Device,
         mode: Mode<'a>,
         batch: &GraphBatch,
-    ) -> Pass<'a> {
+    ) -> GraphPass<'a> {
         let masked = (!batch.masked.is_empty()).then(|| {
             let positions = batch.masked.iter().map(|&at| at.cast_signed()).collect();
             ids(positions, device)
         });
-        Pass { graph: &self.graph, parameters, device, mode, masked, last_uses: &self.last_uses }
+        GraphPass { graph: &self.graph, parameters, device, mode, masked, last_uses: &self.last_uses }
     }
 
     /// `[prototypes, projection]`, without a gradient.
@@ -194,7 +194,7 @@ impl GraphEngine {
 }
 
 /// The output of the last step.
-fn output(pass: &mut Pass<'_>, inputs: Vec<Value>) -> Result<Value, WrongKind> {
+fn output(pass: &mut GraphPass<'_>, inputs: Vec<Value>) -> Result<Value, WrongKind> {
     let mut values: Vec<Option<Value>> = inputs.into_iter().map(Some).collect();
     pass.compute(0..pass.graph.steps().len(), &mut values)?;
     values.pop().flatten().ok_or(WrongKind)

@@ -132,7 +132,7 @@ pub enum BlockProblem {
     #[error("{want} wanted, the input is {got}")]
     Shape {
         /// What is wanted.
-        want: Wanted,
+        want: WantedShape,
         /// What came.
         got: ValueShape,
     },
@@ -184,7 +184,7 @@ pub enum BlockProblem {
 
 /// The shape that an operation wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wanted {
+pub enum WantedShape {
     /// Ids of at most so many rows.
     Ids(usize),
     /// Values in any shape.
@@ -207,7 +207,7 @@ pub enum Wanted {
     Count(usize),
 }
 
-impl fmt::Display for Wanted {
+impl fmt::Display for WantedShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ids(rows) => write!(f, "ids below {rows}"),

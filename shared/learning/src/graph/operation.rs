@@ -10,7 +10,7 @@ use barnraise_protocol::run::model::operation::{
 
 use super::check;
 use super::data::GraphData;
-use super::error::{BlockProblem, Wanted};
+use super::error::{BlockProblem, WantedShape};
 use super::shape::{ValueShape, count};
 use super::tensors::TensorPlan;
 use crate::parameters::Initialization;
@@ -130,18 +130,18 @@ impl Context<'_> {
     fn values(&self) -> Result<&[usize], BlockProblem> {
         match self.only()? {
             ValueShape::Values(shape) => Ok(shape),
-            got => Err(shape(Wanted::Values, got)),
+            got => Err(shape(WantedShape::Values, got)),
         }
     }
 
     /// The only input, maps.
     fn maps(&self) -> Result<[usize; 3], BlockProblem> {
-        <[usize; 3]>::try_from(self.values()?).map_err(|_| shape(Wanted::Maps, &self.inputs[0]))
+        <[usize; 3]>::try_from(self.values()?).map_err(|_| shape(WantedShape::Maps, &self.inputs[0]))
     }
 
     /// The only input, a sequence.
     fn sequence(&self) -> Result<[usize; 2], BlockProblem> {
-        <[usize; 2]>::try_from(self.values()?).map_err(|_| shape(Wanted::Sequence, &self.inputs[0]))
+        <[usize; 2]>::try_from(self.values()?).map_err(|_| shape(WantedShape::Sequence, &self.inputs[0]))
     }
 
     /// The only input, and the size of its last dimension.
@@ -149,7 +149,7 @@ impl Context<'_> {
         let dims = self.values()?;
         match dims.last() {
             Some(&last) => Ok((dims, last)),
-            None => Err(shape(Wanted::Values, &self.inputs[0])),
+            None => Err(shape(WantedShape::Values, &self.inputs[0])),
         }
     }
 
@@ -161,7 +161,7 @@ impl Context<'_> {
     fn same(&self) -> Result<&[usize], BlockProblem> {
         let first = self.several()?;
         match self.inputs[1..].iter().find(|input| **input != self.inputs[0]) {
-            Some(got) => Err(shape(Wanted::Same(first.to_vec()), got)),
+            Some(got) => Err(shape(WantedShape::Same(first.to_vec()), got)),
             None => Ok(first),
         }
     }
@@ -171,12 +171,12 @@ impl Context<'_> {
         match self.inputs {
             [] | [_] => Err(BlockProblem::InputCount { want: "2 or more", got: self.inputs.len() }),
             [ValueShape::Values(first), ..] => Ok(first),
-            [first, ..] => Err(shape(Wanted::Values, first)),
+            [first, ..] => Err(shape(WantedShape::Values, first)),
         }
     }
 }
 
-fn shape(want: Wanted, got: &ValueShape) -> BlockProblem {
+fn shape(want: WantedShape, got: &ValueShape) -> BlockProblem {
     BlockProblem::Shape { want, got: got.clone() }
 }
 
@@ -246,7 +246,7 @@ fn concat(context: &Context<'_>) -> Result<Outcome, BlockProblem> {
             _ => false,
         };
         if !fits || first.is_empty() {
-            return Err(shape(Wanted::SameBut(first, axis), input));
+            return Err(shape(WantedShape::SameBut(first, axis), input));
         }
         joined[axis] = joined[axis].checked_add(input.dims()[axis]).ok_or(BlockProblem::Overflow)?;
     }
@@ -259,7 +259,7 @@ fn dot_product(context: &Context<'_>) -> Result<Outcome, BlockProblem> {
     }
     let dims = context.same()?;
     if dims.is_empty() {
-        return Err(shape(Wanted::Values, &context.inputs[0]));
+        return Err(shape(WantedShape::Values, &context.inputs[0]));
     }
     Ok(Outcome::of(replace_last(dims, 1)))
 }
@@ -271,7 +271,7 @@ fn reshape(sizes: &[u32], context: &Context<'_>) -> Result<Outcome, BlockProblem
     let dims: Vec<usize> = sizes.iter().map(|&size| size as usize).collect();
     match count(&dims) {
         Some(got) if got == n => Ok(Outcome::of(dims)),
-        _ => Err(shape(Wanted::Count(n), &ValueShape::Values(dims))),
+        _ => Err(shape(WantedShape::Count(n), &ValueShape::Values(dims))),
     }
 }
 

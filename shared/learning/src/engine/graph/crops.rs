@@ -4,7 +4,7 @@ use barnraise_protocol::run::model::graph::SwavLoss;
 use burn::tensor::Tensor;
 
 use super::batch::{GraphBatch, GraphTargets};
-use super::interpreter::{Pass, unit_length};
+use super::interpreter::{GraphPass, unit_length};
 use super::loss::Judged;
 use super::value::{Value, WrongKind};
 use crate::crops::LARGE_CROPS;
@@ -21,7 +21,7 @@ pub(super) struct Heads {
 
 /// Computes all crops of a batch.
 pub(super) fn heads(
-    pass: &mut Pass<'_>,
+    pass: &mut GraphPass<'_>,
     large: Value,
     batch: &GraphBatch,
     loss: &SwavLoss,
@@ -51,7 +51,7 @@ pub(super) fn heads(
 }
 
 /// Features of pictures of one size, `[n, n_features]`.
-pub(super) fn features(pass: &mut Pass<'_>, images: Value) -> Result<Value, WrongKind> {
+pub(super) fn features(pass: &mut GraphPass<'_>, images: Value) -> Result<Value, WrongKind> {
     let at = features_at(pass.graph)?;
     let mut values = vec![Some(images)];
     pass.compute(0..at + 1 - pass.graph.inputs().len(), &mut values)?;

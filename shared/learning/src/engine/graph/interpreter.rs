@@ -16,7 +16,7 @@ use crate::graph::{ResolvedGraph, Step};
 const LENGTH_EPSILON: f32 = 1e-12;
 
 /// What a pass has besides its inputs.
-pub(super) struct Pass<'a> {
+pub(super) struct GraphPass<'a> {
     pub(super) graph: &'a ResolvedGraph,
     pub(super) parameters: Cursor<'a>,
     /// Where it computes, with autodiff in a pass with a gradient.
@@ -55,7 +55,7 @@ pub(super) struct Observed {
     pub(super) n_samples: usize,
 }
 
-impl Pass<'_> {
+impl GraphPass<'_> {
     /// Computes some steps. `values` are those before them, `None` where no step looks at one any more.
     pub(super) fn compute(
         &mut self,

@@ -4,7 +4,7 @@ use barnraise_protocol::run::model::operation::{BatchNorm, Convolution, GroupNor
 
 use super::{Context, Outcome, SIZE_MAX, layer_tensors, scale_and_shift, shape};
 use crate::graph::check;
-use crate::graph::error::{BlockProblem, Wanted};
+use crate::graph::error::{BlockProblem, WantedShape};
 use crate::graph::shape::ValueShape;
 
 /// Largest window, step, padding and dilation, in pixels.
@@ -34,7 +34,7 @@ impl Windows {
         let mut windows = [0; 2];
         for side in 0..2 {
             let room = (size[side] + 2 * padding[side]).checked_sub(span[side]);
-            let room = room.ok_or_else(|| shape(Wanted::Window(span), got))?;
+            let room = room.ok_or_else(|| shape(WantedShape::Window(span), got))?;
             windows[side] = room / stride[side] + 1;
         }
         Ok(windows)
@@ -76,7 +76,7 @@ pub(super) fn batch_norm(options: &BatchNorm, context: &Context<'_>) -> Result<O
     check::number("momentum", options.momentum, 0.0..=1.0, "0 to 1")?;
     let dims = context.values()?;
     if !matches!(dims.len(), 1 | 3) {
-        return Err(shape(Wanted::VectorOrMaps, &context.inputs[0]));
+        return Err(shape(WantedShape::VectorOrMaps, &context.inputs[0]));
     }
     let channels = dims[0];
     let mut outcome = Outcome::of(dims.to_vec()).with(scale_and_shift(channels)).keeping(2);

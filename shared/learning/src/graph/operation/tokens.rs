@@ -8,7 +8,7 @@ use barnraise_protocol::run::model::operation::{
 use super::{Context, Outcome, SIZE_MAX, initialization, replace_last, shape};
 use crate::graph::check;
 use crate::graph::data::GraphData;
-use crate::graph::error::{BlockProblem, Wanted};
+use crate::graph::error::{BlockProblem, WantedShape};
 use crate::graph::shape::ValueShape;
 use crate::graph::tensors::TensorPlan;
 use crate::parameters::Initialization;
@@ -21,10 +21,10 @@ pub(super) fn embedding(options: &Embedding, context: &Context<'_>) -> Result<Ou
     let table = context.size("rows", options.rows)?;
     let (dims, rows) = match context.only()? {
         ValueShape::Ids { shape, rows } => (shape, *rows),
-        got @ ValueShape::Values(_) => return Err(shape(Wanted::Ids(table), got)),
+        got @ ValueShape::Values(_) => return Err(shape(WantedShape::Ids(table), got)),
     };
     if rows > table {
-        return Err(shape(Wanted::Ids(table), &context.inputs[0]));
+        return Err(shape(WantedShape::Ids(table), &context.inputs[0]));
     }
     let width = options.width as usize;
     let (initial, _) = initialization(options.initial, width)?;
@@ -110,16 +110,16 @@ impl AttentionSizes {
             _ => return Err(BlockProblem::InputCount { want: "1 or 3", got: inputs.len() }),
         };
         let (ValueShape::Values(dims), heads) = (first, heads as usize) else {
-            return Err(shape(Wanted::Sequence, first));
+            return Err(shape(WantedShape::Sequence, first));
         };
-        let [length, width] = *dims.as_slice() else { return Err(shape(Wanted::Sequence, first)) };
+        let [length, width] = *dims.as_slice() else { return Err(shape(WantedShape::Sequence, first)) };
         let divides = width.is_multiple_of(n_first as usize);
         check::that(divides, "heads", options.heads, "such that they divide the width of the input")?;
         let (head_width, key_value_heads) = (width / n_first as usize, key_value_heads as usize);
         for other in inputs.iter().skip(1) {
             let want = vec![length, key_value_heads * head_width];
             if *other != ValueShape::Values(want.clone()) {
-                return Err(shape(Wanted::Exactly(want), other));
+                return Err(shape(WantedShape::Exactly(want), other));
             }
         }
         Ok(Self { length, heads, key_value_heads, head_width })
@@ -133,7 +133,7 @@ pub(super) fn pick_masked(context: &Context<'_>) -> Result<Outcome, BlockProblem
             Ok(Outcome::of(vec![n_masked, width]))
         }
         GraphData::Tokens { length: want, .. } => {
-            Err(shape(Wanted::Exactly(vec![want, width]), &context.inputs[0]))
+            Err(shape(WantedShape::Exactly(vec![want, width]), &context.inputs[0]))
         }
         _ => Err(BlockProblem::NoSuchSize { size: Size::Length }),
     }
