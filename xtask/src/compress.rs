@@ -15,17 +15,25 @@ use crate::asset_file::{Asset, write_if_new};
 /// Base-2 logarithm of the window: 16 MiB, the largest that browsers must accept.
 const BROTLI_WINDOW_LOG: u32 = 24;
 const BROTLI_BUFFER_BYTES: usize = 64 * 1024;
+/// Up to this size the best effort takes seconds: all but the training module. So a test that counts the bytes of the page
+/// counts those of a visitor.
+const SMALL_BYTES: usize = 2 * 1024 * 1024;
 
 /// How long to look for a smaller file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effort {
-    /// Seconds for the training module, which becomes a quarter larger: for tests and one's own machine.
+    /// For what is large. Seconds for the training module, which becomes a quarter larger: for tests and one's own machine.
     Quick,
     /// Two minutes for the training module, once: for visitors.
     Best,
 }
 
 impl Effort {
+    /// The effort for one asset where this one is asked for.
+    fn on(self, asset: &Asset) -> Self {
+        if asset.bytes.len() <= SMALL_BYTES { Self::Best } else { self }
+    }
+
     fn brotli_quality(self) -> u32 {
         match self {
             Self::Quick => 9,
@@ -69,6 +77,7 @@ pub(crate) fn write_siblings(web_root: &Path, assets: &[Asset], effort: Effort) 
         for asset in &worthwhile {
             let [br, gz] = siblings(&web_root.join(&asset.path));
             // A hashed name says that the content is the same; an entry point is small.
+            let effort = effort.on(asset);
             let keep = asset.path.contains('/') && (effort == Effort::Quick || best.contains(&asset.path));
             running.push(scope.spawn(move || write_compressed(&br, asset, keep, effort, brotli)));
             running.push(scope.spawn(move || write_compressed(&gz, asset, keep, effort, gzip)));
@@ -77,7 +86,8 @@ pub(crate) fn write_siblings(web_root: &Path, assets: &[Asset], effort: Effort) 
             thread.join().map_err(|_| anyhow!("a thread that compressed an asset panicked"))?
         })
     })?;
-    let kept = worthwhile.iter().filter(|asset| effort == Effort::Best || best.contains(&asset.path));
+    let is_best = |asset: &&&Asset| effort.on(asset) == Effort::Best || best.contains(&asset.path);
+    let kept = worthwhile.iter().filter(is_best);
     let names: Vec<&str> = kept.map(|asset| asset.path.as_str()).collect();
     write_if_new(&list, names.join("\n").as_bytes()).map(|_| ())
 }
@@ -138,7 +148,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let web_root = folder.path().join("web");
         let text: Vec<u8> =
-            (0..60_000u32).flat_map(|n| (n % 1009 * (n % 7)).to_string().into_bytes()).collect();
+            (0..700_000u32).flat_map(|n| (n % 1009 * (n % 7)).to_string().into_bytes()).collect();
+        assert!(text.len() > SMALL_BYTES, "{}", text.len());
         let asset = Asset { path: "assets/a.0123.txt".to_owned(), bytes: text };
         let size = |effort| {
             write_siblings(&web_root, std::slice::from_ref(&asset), effort).unwrap();
