@@ -12,7 +12,7 @@ use barnraise_native::config::RunConfig;
 use barnraise_native::data::fashion_mnist::{CLASS_NAMES, Dataset, FileSpecs};
 use barnraise_protocol::codec::Density;
 use barnraise_protocol::dataset::LabelledImages;
-use barnraise_protocol::run::{GradientCodec, LocalSteps, ModelKind, ModelSpec, TopK};
+use barnraise_protocol::run::{GradientCodec, LocalSteps, ModelSpec, Preset, TopK};
 use barnraise_swarm::compression::{Compressor, ContributionOutcome};
 use clap::Args;
 
@@ -168,7 +168,7 @@ async fn train(
     n_samples: u64,
     data: &Dataset,
 ) -> Result<LocalStepsOutcome> {
-    let model = ModelSpec { kind: ModelKind::Mlp { hidden: vec![256] }, seed };
+    let model = Preset::Mlp { hidden: vec![256] }.model(seed);
     let epochs = n_samples / setup.target;
     let mut plain = Trainer::new(&model, shape(data), ComputeDevice::cpu())?;
     let (outer, schedule, steps) = optimizers(setup, epochs)?;

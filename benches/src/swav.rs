@@ -11,7 +11,7 @@ use barnraise_learning::{ComputeDevice, DataShape, Optimizer, Trainer};
 use barnraise_native::config::RunConfig;
 use barnraise_native::data::fashion_mnist::{CLASS_NAMES, Dataset, FileSpecs};
 use barnraise_protocol::dataset::LabelledImages;
-use barnraise_protocol::run::ModelKind;
+use barnraise_protocol::run::Preset;
 use clap::Args;
 
 use crate::order::SampleOrder;
@@ -40,7 +40,7 @@ pub(crate) struct SwavArgs {
 /// Prints the curves.
 pub(crate) async fn learn(args: &SwavArgs) -> Result<()> {
     let config = RunConfig::load(&args.config)?;
-    if !matches!(config.model.kind, ModelKind::Swav { .. }) {
+    if !matches!(config.model.kind, Preset::Swav(_)) {
         bail!("{} is no run that learns from pictures without their labels", args.config.display());
     }
     let data = Dataset::load(&config.data_sources(), &FileSpecs::fashion_mnist())?;

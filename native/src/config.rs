@@ -38,7 +38,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use barnraise_learning::DeviceChoice;
-use barnraise_protocol::run::{ModelKind, ModelSpec};
+use barnraise_protocol::run::{ModelSpec, Preset};
 use barnraise_relay::dht::DhtLimits;
 use barnraise_relay::{
     ConfigFileError, Environment, EnvironmentError, IpNetwork, Located, NodeLimits, TextSpan, parse_config,
@@ -120,11 +120,11 @@ pub struct RunSection {
 }
 
 /// `[model]`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelSection {
     /// The network.
-    pub kind: ModelKind,
+    pub kind: Preset,
     /// Seed of the initial weights and of the order of the samples.
     pub seed: u64,
     /// SPDX id of the model's licence; shown on the model's card only.
@@ -312,7 +312,7 @@ impl Default for RunSection {
 
 impl Default for ModelSection {
     fn default() -> Self {
-        Self { kind: ModelKind::LeNet, seed: 1, license: None }
+        Self { kind: Preset::LeNet, seed: 1, license: None }
     }
 }
 
@@ -498,7 +498,7 @@ impl RunConfig {
 
     /// The model and the seed of its weights.
     pub fn model_spec(&self) -> ModelSpec {
-        ModelSpec { kind: self.model.kind.clone(), seed: self.model.seed }
+        self.model.kind.model(self.model.seed)
     }
 
     /// How the training set is split into shards.

@@ -30,7 +30,7 @@ use barnraise_native::storage::Storage;
 use barnraise_native::storage::checkpoint::{Checkpoint, Checkpoints};
 use barnraise_protocol::access::{AccessMode, Authority, KeyPair, PublicKey, UnixTime};
 use barnraise_protocol::receipt::Receipt;
-use barnraise_protocol::run::{ModelKind, RunDescription};
+use barnraise_protocol::run::{Preset, RunDescription};
 use barnraise_protocol::{DisplayName, Sha256Hash};
 use barnraise_swarm::access::Policy;
 use barnraise_swarm::collection::CollectionLimits;
@@ -98,7 +98,7 @@ fn answer(folder: &std::path::Path, mut heard: mpsc::Receiver<OperatorRequest>) 
 /// A run whose model fits its data: pictures of one pixel, of one class.
 fn description() -> RunDescription {
     let mut run = fixture::run();
-    run.model.kind = ModelKind::Mlp { hidden: vec![] };
+    run.model.graph = Preset::Mlp { hidden: vec![] }.graph();
     run
 }
 

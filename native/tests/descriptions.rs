@@ -10,7 +10,8 @@ use barnraise_native::data::fashion_mnist::{CLASS_NAMES, IMAGE_SHAPE};
 use barnraise_protocol::access::{AccessDescription, PublicKey};
 use barnraise_protocol::codec::{Density, TensorCodec};
 use barnraise_protocol::dataset::{LabelledImages, Manifest, SampleKind, Samples, ShardEntry};
-use barnraise_protocol::run::{GradientCodec, ModelKind, RunDescription, SlowLinks, TopK};
+use barnraise_protocol::run::model::presets::{Albert, Swav, SwavTrunk};
+use barnraise_protocol::run::{GradientCodec, Preset, RunDescription, SlowLinks, TopK};
 use barnraise_protocol::{Sha256Hash, framing, run};
 use barnraise_swarm::compression::Compressor;
 use futures::executor::block_on;
@@ -34,24 +35,26 @@ fn gradient_codec() -> impl Strategy<Value = GradientCodec> {
     ]
 }
 
-fn model() -> impl Strategy<Value = ModelKind> {
+fn model() -> impl Strategy<Value = Preset> {
     let width = prop_oneof![12 => 1u32..12, 1 => Just(0), 1 => Just(u32::MAX)];
-    let swav = (1u32..4, 0u32..2).prop_map(|(n_maps, queue_samples)| ModelKind::Swav {
-        maps: vec![2 * n_maps, 4],
-        hidden: 8,
-        projection: 4,
-        prototypes: 4,
-        small_crops: 1,
-        small_side: 14,
-        queue_samples: 4 * queue_samples,
-        queue_after: 0,
-        frozen_epochs: 1,
+    let swav = (1u32..4, 0u32..2).prop_map(|(n_maps, queue_samples)| {
+        Preset::Swav(Swav {
+            trunk: SwavTrunk::Convolutions(vec![2 * n_maps, 4]),
+            hidden: 8,
+            projection: 4,
+            prototypes: 4,
+            small_crops: 1,
+            small_side: 14,
+            queue_samples: 4 * queue_samples,
+            queue_after: 0,
+            frozen_epochs: 1,
+        })
     });
     prop_oneof![
-        4 => proptest::collection::vec(width, 0..3).prop_map(|hidden| ModelKind::Mlp { hidden }),
-        1 => Just(ModelKind::LeNet),
+        4 => proptest::collection::vec(width, 0..3).prop_map(|hidden| Preset::Mlp { hidden }),
+        1 => Just(Preset::LeNet),
         1 => swav,
-        1 => Just(ModelKind::Albert { embedding: 4, hidden: 8, heads: 2, inner: 8, layers: 1 }),
+        1 => Just(Preset::Albert(Albert { embedding: 4, hidden: 8, heads: 2, inner: 8, layers: 1 })),
     ]
 }
 

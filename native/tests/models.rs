@@ -21,7 +21,7 @@ use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::api::{HistoryPoint, ModelFile, Models, RunStatus};
 use barnraise_protocol::contribute::RunProgress;
 use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry};
-use barnraise_protocol::run::{ModelKind, ModelSpec, RunDescription, RunIdentity};
+use barnraise_protocol::run::{Preset, RunDescription, RunIdentity};
 use tokio::sync::watch;
 use tower::ServiceExt;
 
@@ -42,7 +42,7 @@ fn run() -> RunDescription {
         title: "Telling \"garments\" apart".into(),
         purpose: "Two lines\n# of them".into(),
     };
-    let model = ModelSpec { kind: ModelKind::Mlp { hidden: vec![200] }, seed: 1 };
+    let model = Preset::Mlp { hidden: vec![200] }.model(1);
     RunDescription { identity, model, ..run }
 }
 

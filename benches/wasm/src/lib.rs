@@ -8,7 +8,7 @@ mod transfers;
 
 use barnraise_learning::{Batch, DataShape, DeviceChoice, ModelError, ParameterLayout, Trainer, open_device};
 use barnraise_protocol::dataset::ImageShape;
-use barnraise_protocol::run::{ModelKind, ModelSpec};
+use barnraise_protocol::run::{ModelSpec, Preset};
 use barnraise_swarm::random::SplitMix64;
 use wasm_bindgen::prelude::*;
 
@@ -38,11 +38,11 @@ pub enum WorkloadError {
 pub fn model(name: &str) -> Result<ModelSpec, WorkloadError> {
     let unknown = || WorkloadError::UnknownModel(name.to_owned());
     let kind = match name.strip_prefix("mlp-") {
-        Some(width) => ModelKind::Mlp { hidden: vec![width.parse().map_err(|_| unknown())?; 2] },
-        None if name == "lenet" => ModelKind::LeNet,
+        Some(width) => Preset::Mlp { hidden: vec![width.parse().map_err(|_| unknown())?; 2] },
+        None if name == "lenet" => Preset::LeNet,
         None => return Err(unknown()),
     };
-    Ok(ModelSpec { kind, seed: SEED })
+    Ok(kind.model(SEED))
 }
 
 /// The first parameters of a model, in the order of [`ParameterLayout`].
@@ -138,8 +138,8 @@ mod tests {
 
     #[test]
     fn models_have_names() {
-        assert_eq!(model("lenet").unwrap().kind, ModelKind::LeNet);
-        assert_eq!(model("mlp-256").unwrap().kind, ModelKind::Mlp { hidden: vec![256, 256] });
+        assert_eq!(model("lenet").unwrap().kind, Preset::LeNet);
+        assert_eq!(model("mlp-256").unwrap().kind, Preset::Mlp { hidden: vec![256, 256] });
         assert_eq!(initial_parameters(&model("mlp-256").unwrap()).unwrap().len(), 269_322);
         for wrong in ["", "mlp", "mlp-", "mlp-x", "LeNet"] {
             assert!(model(wrong).unwrap_err().to_string().contains(&format!("{wrong:?}")));

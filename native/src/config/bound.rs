@@ -174,7 +174,7 @@ mod tests {
     use std::path::Path;
 
     use barnraise_learning::{OptimizerSpec, ScheduleSpec};
-    use barnraise_protocol::run::{GradientCodec, ModelKind};
+    use barnraise_protocol::run::{GradientCodec, Preset};
 
     use super::*;
 
@@ -214,7 +214,7 @@ mod tests {
             (|c| c.run.id = "other".into(), "run.id = \"other\"", "begun with \"fashion-mnist\""),
             (|c| c.model.seed = 2, "model.seed = 2", "begun with 1,"),
             (
-                |c| c.model.kind = ModelKind::Mlp { hidden: vec![64] },
+                |c| c.model.kind = Preset::Mlp { hidden: vec![64] },
                 "model.kind = { mlp = { hidden = [64] } }",
                 "begun with \"le-net\"",
             ),

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use barnraise_protocol::access::AccessMode;
-use barnraise_protocol::run::ModelKind;
+use barnraise_protocol::run::model::graph::Loss;
 use barnraise_relay::server::is_host_name;
 use libp2p::multiaddr::Protocol;
 
@@ -89,7 +89,7 @@ fn device(config: &RunConfig) -> Result<(), Invalid> {
     Invalid::check("device.precision", good, want, as_written(&config.device.precision))
 }
 
-/// Text is for a transformer, and a transformer for text; other models are for pictures.
+/// Text is for a language model, and a language model for text; other models are for pictures.
 fn data(config: &RunConfig) -> Result<(), Invalid> {
     Invalid::check_range("data.shard_samples", config.data.shard_samples.get(), 1..=SHARD_SAMPLES_MAX)?;
     for url in &config.data.base_urls {
@@ -112,12 +112,13 @@ fn data(config: &RunConfig) -> Result<(), Invalid> {
             "nothing beside [data.pictures] or [data.text], which say themselves where their files are";
         return Err(Invalid::new("data.folder", want, format!("{:?}", folder.display().to_string())));
     }
-    let is_transformer = matches!(config.model.kind, ModelKind::Albert { .. });
+    let loss = config.model.kind.graph().loss;
+    let is_of_text = matches!(loss, Loss::CausalLanguageModel | Loss::MaskedLanguageModel);
     let want = match config.data.text {
-        Some(_) => "{ albert = … }, as [data.text] says what to learn from",
+        Some(_) => "{ gpt = … } or { albert = … }, as [data.text] says what to learn from",
         None => "another one without [data.text]",
     };
-    let is_suited = is_transformer == config.data.text.is_some();
+    let is_suited = is_of_text == config.data.text.is_some();
     Invalid::check("model.kind", is_suited, want, as_written(&config.model.kind))
 }
 
@@ -192,8 +193,8 @@ mod tests {
         assert_eq!(config.validate(), Ok(()));
     }
 
-    fn albert() -> ModelKind {
-        ModelKind::Albert { embedding: 8, hidden: 16, heads: 2, inner: 32, layers: 2 }
+    fn albert() -> Preset {
+        Preset::Albert(Albert { embedding: 8, hidden: 16, heads: 2, inner: 32, layers: 2 })
     }
 
     fn text() -> TextSection {
@@ -220,7 +221,7 @@ mod tests {
             ("run.id", |c| c.run.id = String::new()),
             ("run.title", |c| c.run.title = " ".into()),
             ("run.purpose", |c| c.run.purpose = "x".repeat(501)),
-            ("model.kind", |c| c.model.kind = ModelKind::Mlp { hidden: vec![u32::MAX] }),
+            ("model.kind", |c| c.model.kind = Preset::Mlp { hidden: vec![u32::MAX] }),
             ("data.shuffle_buffer_samples", |c| c.data.shuffle_buffer_samples = 1),
             ("contributions.aggregation_bytes_max", |c| {
                 c.contributions.aggregation_bytes_max = ByteSize::kib(1);

@@ -40,7 +40,7 @@ impl RunConfig {
     }
 
     fn check_recomputable(&self) -> Result<(), NotRecomputable> {
-        self.described_scheme(false).check_recomputable(&self.model.kind)
+        self.described_scheme(false).check_recomputable(&self.model.kind.graph())
     }
 
     /// Whether other machines can reach the run.

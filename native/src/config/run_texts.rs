@@ -1,6 +1,6 @@
 //! Default title and purpose of a run, by its data and model. Pure.
 
-use barnraise_protocol::run::ModelKind;
+use barnraise_protocol::run::model::graph::Loss;
 
 use super::RunConfig;
 
@@ -41,10 +41,11 @@ pub(super) const TEXT: RunTexts = RunTexts {
 
 /// Replaces the default texts of [`PICTURES`] by those that suit the run's data and model.
 pub(super) fn suit(config: &mut RunConfig) {
-    let words = match (&config.data.text, &config.data.pictures, &config.model.kind) {
+    let loss = config.model.kind.graph().loss;
+    let words = match (&config.data.text, &config.data.pictures, &loss) {
         (Some(_), ..) => &TEXT,
-        (None, None, ModelKind::Swav { .. }) => &ALIKE,
-        (None, Some(_), ModelKind::Swav { .. }) => &OWN_ALIKE,
+        (None, None, Loss::Swav(_)) => &ALIKE,
+        (None, Some(_), Loss::Swav(_)) => &OWN_ALIKE,
         (None, Some(_), _) => &OWN,
         (None, None, _) => &PICTURES,
     };
@@ -67,7 +68,7 @@ mod tests {
 
     const OF_TEXT: &str = "[model]\nkind = { albert = { embedding = 8, hidden = 16, heads = 2, inner = 32, layers = 2 } }\n\
         [data.text]\nname = \"Rhymes\"\nsources = [{ path = \"rhymes.txt\" }]";
-    const OF_PICTURES_ALONE: &str = "[model]\nkind = { swav = { maps = [16, 32], hidden = 32, projection = 16, prototypes = 16, \
+    const OF_PICTURES_ALONE: &str = "[model]\nkind = { swav = { trunk = { convolutions = [16, 32] }, hidden = 32, projection = 16, prototypes = 16, \
         small_crops = 2, small_side = 14, queue_samples = 0, queue_after = 0, frozen_epochs = 10 } }\n\
         [scheme.synchronous]\n\
         optimizer = { kind = \"lars\", momentum = 0.9, trust_coefficient = 0.01, weight_decay = 1e-6 }\n\

@@ -126,7 +126,7 @@ fn an_empty_file_is_the_defaults_and_dev_differs_only_in_folders() {
 #[test]
 fn what_is_written_reads_back() {
     let mut config = RunConfig::default();
-    config.model.kind = ModelKind::Mlp { hidden: vec![256, 128] };
+    config.model.kind = Preset::Mlp { hidden: vec![256, 128] };
     let density = Density::from_share(0.005).unwrap();
     let plain = TopK::plain(density, 40);
     let top_k = TopK { momentum: 0.5, masking: true, clip_norm: Some(2.5), ..plain };

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use barnraise_learning::{ComputeDevice, DataShape, Evaluation, ModelError, Trainer};
 use barnraise_protocol::dataset::Samples;
-use barnraise_protocol::run::{ModelKind, ModelSpec};
+use barnraise_protocol::run::ModelSpec;
+use barnraise_protocol::run::model::graph::Loss;
 use futures::executor::block_on;
 use tokio::sync::watch;
 
@@ -92,13 +93,15 @@ impl Evaluator {
 
 /// The samples that a model of this kind is evaluated on: held-out samples, and the reference for their features. All
 /// held-out samples for a classifier; for nearest neighbours an even selection of both that takes seconds.
-pub(crate) fn evaluated_on(model: &ModelKind, data: TrainingData) -> (Samples, Option<Samples>) {
-    match model {
-        ModelKind::Swav { .. } => {
+pub(crate) fn evaluated_on(loss: &Loss, data: TrainingData) -> (Samples, Option<Samples>) {
+    match loss {
+        Loss::Swav(_) => {
             let reference = evenly(&data.train, REFERENCE_SAMPLES_MAX);
             (evenly(&data.test, NEIGHBOUR_TESTS_MAX), Some(reference))
         }
-        ModelKind::LeNet | ModelKind::Mlp { .. } | ModelKind::Albert { .. } => (data.test, None),
+        Loss::Classification | Loss::Regression | Loss::CausalLanguageModel | Loss::MaskedLanguageModel => {
+            (data.test, None)
+        }
     }
 }
 
@@ -152,18 +155,15 @@ mod tests {
 
     #[test]
     fn neighbours_are_taken_evenly_and_only_where_they_vote() {
-        assert_eq!(evaluated_on(&ModelKind::LeNet, data()), (data().test, None));
-        let swav = ModelKind::Swav {
-            maps: vec![1],
-            hidden: 1,
-            projection: 1,
-            prototypes: 2,
+        assert_eq!(evaluated_on(&Loss::Classification, data()), (data().test, None));
+        let swav = Loss::Swav(SwavLoss {
+            features: "pool".into(),
             small_crops: 0,
             small_side: 2,
             queue_samples: 0,
             queue_after: 0,
             frozen_epochs: 0,
-        };
+        });
         let (test, reference) = evaluated_on(&swav, data());
         assert_eq!(test, data().test);
         let Some(Samples::Images(reference)) = reference else { panic!("no pictures to compare with") };

@@ -79,7 +79,7 @@ impl Snapshot {
             ("run", facts.run.identity.run_id.clone()),
             ("title", facts.run.identity.title.clone()),
             ("epoch", epoch.to_string()),
-            ("model", serde_json::to_string(&facts.run.model.kind)?),
+            ("model", serde_json::to_string(&facts.run.model.graph)?),
             ("dataset", facts.run.data.manifest.name.clone()),
             ("test_accuracy", evaluation.accuracy.to_string()),
             ("test_loss", evaluation.loss.to_string()),

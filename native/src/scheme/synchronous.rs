@@ -319,7 +319,7 @@ impl DriverParts {
     ) {
         let config = &host.config;
         let shape = DataShape::of(&data.kind);
-        let (test, reference) = evaluated_on(&config.model.kind, data);
+        let (test, reference) = evaluated_on(&config.model.kind.graph().loss, data);
         let evaluator = Evaluator {
             test,
             reference,

@@ -19,7 +19,7 @@ use super::sealed::{self, ObjectKind, SealError};
 use super::{Chunks, Damage, SetAside, Storage, StorageError};
 use crate::computing::compute;
 
-pub(super) const KIND: ObjectKind = ObjectKind { name: *b"ckpt", what: "checkpoint", version: 2 };
+pub(super) const KIND: ObjectKind = ObjectKind { name: *b"ckpt", what: "checkpoint", version: 3 };
 const FOLDER: &str = "checkpoints";
 const CORRUPT: &str = "corrupt";
 /// Largest checkpoint that is written or read: a hundred million parameters with Adam's moments.
@@ -128,7 +128,7 @@ pub enum CheckpointError {
     },
     /// The run was started with another model.
     #[error(
-        "{path} is of the model {got:?}, the configuration asks for {want:?}: \
+        "{path} is of the model {got}, the configuration asks for {want}: \
          give the run another id and another [storage] folder"
     )]
     Model {
@@ -345,7 +345,7 @@ mod tests {
 
     use std::fs;
 
-    use barnraise_protocol::run::ModelKind;
+    use barnraise_protocol::run::Preset;
     use proptest::prelude::*;
 
     use super::*;
@@ -353,7 +353,7 @@ mod tests {
     pub(super) const RUN: &str = "test-run";
 
     pub(super) fn model() -> ModelSpec {
-        ModelSpec { kind: ModelKind::LeNet, seed: 7 }
+        Preset::LeNet.model(7)
     }
 
     pub(super) fn checkpoint(epoch: u64) -> Checkpoint {
@@ -479,9 +479,9 @@ mod tests {
         checkpoints.save(checkpoint(1)).await.unwrap();
         let error = checkpoints.load_latest("other", &model()).await.unwrap_err().to_string();
         assert!(error.contains("`test-run`") && error.contains("`other`"), "{error}");
-        let other = ModelSpec { kind: ModelKind::Mlp { hidden: vec![8] }, seed: 7 };
+        let other = Preset::Mlp { hidden: vec![8] }.model(7);
         let error = checkpoints.load_latest(RUN, &other).await.unwrap_err().to_string();
-        assert!(error.contains("LeNet") && error.contains("Mlp"), "{error}");
+        assert!(error.contains("LeNet, seed 7") && error.contains("fully connected, 8 units"), "{error}");
         assert_eq!(latest(&checkpoints).await.checkpoint, Some(checkpoint(1)));
     }
 
@@ -513,7 +513,7 @@ mod tests {
             let point = HistoryPoint { epoch, n_samples_total: 9, train_loss, test_accuracy: Some(0.5) };
             let checkpoint = Checkpoint {
                 run_id: RUN.into(),
-                model: ModelSpec { kind: ModelKind::Mlp { hidden }, seed: epoch },
+                model: Preset::Mlp { hidden }.model(epoch),
                 epoch,
                 n_samples_total: 9,
                 parameters,

@@ -10,6 +10,7 @@ use barnraise_learning::{
     local,
 };
 use barnraise_protocol::TensorCodec;
+use barnraise_protocol::run::model::presets::Albert;
 use barnraise_protocol::run::{
     GradientCodecError, IdentityError, NotRecomputable, OptimizerDescription, RunDescription, SlowLinksError,
     Synchronous,
@@ -209,8 +210,7 @@ mod tests {
     use barnraise_protocol::codec::{Density, Sparsity};
     use barnraise_protocol::dataset::{ImageShape, SampleKind, TokenShape};
     use barnraise_protocol::run::{
-        DecayDescription, GradientCodec, LocalSteps, ModelKind, OptimizerDescription, ScheduleDescription,
-        TopK,
+        DecayDescription, GradientCodec, LocalSteps, OptimizerDescription, Preset, ScheduleDescription, TopK,
     };
 
     use super::*;
@@ -221,7 +221,7 @@ mod tests {
         let shape = ImageShape { height: 2, width: 2, channels: 1 };
         run.data.manifest.samples = SampleKind::Images { shape, class_names: vec!["a".into(), "b".into()] };
         run.data.shuffle_buffer_samples = 16;
-        run.model.kind = ModelKind::Mlp { hidden: vec![3] };
+        run.model.graph = Preset::Mlp { hidden: vec![3] }.graph();
         let scheme = run.synchronous_mut();
         (scheme.target_batch_size, scheme.micro_batch_size) = (64, 4);
         scheme.contribution_samples_max = 64;
@@ -291,8 +291,8 @@ mod tests {
                 DescriptionError::StateCodec(codec)
             );
         }
-        let huge = ModelKind::Mlp { hidden: vec![u32::MAX, u32::MAX] };
-        assert!(matches!(rejected(|run| run.model.kind = huge.clone()), DescriptionError::Model(_)));
+        let huge = Preset::Mlp { hidden: vec![u32::MAX, u32::MAX] };
+        assert!(matches!(rejected(|run| run.model.graph = huge.clone()), DescriptionError::Model(_))).graph();
         let text = |run: &mut RunDescription| {
             run.data.manifest.samples = SampleKind::Tokens(TokenShape { length: 1024, vocabulary: u16::MAX });
         };
@@ -301,8 +301,9 @@ mod tests {
             text(run);
             let size = u32::MAX;
             let layers = 1;
-            run.model.kind =
-                ModelKind::Albert { embedding: size, hidden: size, heads: 1, inner: size, layers };
+            run.model.graph =
+                Preset::Albert(Albert { embedding: size, hidden: size, heads: 1, inner: size, layers })
+                    .graph();
         });
         assert!(matches!(error, DescriptionError::Model(ModelError::Dimension { .. })));
     }

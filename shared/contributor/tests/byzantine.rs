@@ -12,7 +12,7 @@ use barnraise_protocol::contribute::{DeviceKind, Report};
 use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::gradient::{ContributionRefusal, Offer};
 use barnraise_protocol::run::{
-    DecayDescription, LocalSteps, ModelKind, ModelSpec, OptimizerDescription, ScheduleDescription,
+    DecayDescription, LocalSteps, OptimizerDescription, Preset, ScheduleDescription,
 };
 use barnraise_swarm::AddressGroup;
 use barnraise_swarm::PeerKey;
@@ -135,7 +135,7 @@ struct RobustTraining {
 
 impl RobustTraining {
     fn new(attack: GradientAttack, aggregation: Aggregation, gradient_norm_max: f32) -> Self {
-        let spec = ModelSpec { kind: ModelKind::Mlp { hidden: vec![32] }, seed: 5 };
+        let spec = Preset::Mlp { hidden: vec![32] }.model(5);
         let trainer = Trainer::new(
             &spec,
             DataShape::Images { shape: SHAPE, n_classes: N_CLASSES },
@@ -182,7 +182,7 @@ impl RobustTraining {
     /// Every peer makes local steps with a stateless optimizer: one trainer is enough for all.
     fn of_local_steps(attack: GradientAttack, aggregation: Aggregation) -> Self {
         let run = Self::new(attack, aggregation, f32::MAX);
-        let spec = ModelSpec { kind: ModelKind::Mlp { hidden: vec![32] }, seed: 5 };
+        let spec = Preset::Mlp { hidden: vec![32] }.model(5);
         let optimizer =
             OptimizerDescription::SgdMomentum { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
         let schedule = ScheduleDescription { peak: 0.1, warmup_epochs: 0, decay: DecayDescription::Constant };

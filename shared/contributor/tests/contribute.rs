@@ -20,7 +20,7 @@ use barnraise_protocol::error::{NewerThanRun, OlderThanRun};
 use barnraise_protocol::evidence::Evidence;
 use barnraise_protocol::gradient::Accepted;
 use barnraise_protocol::run::{
-    self, DecayDescription, GradientCodec, LocalSteps, ModelKind, OptimizerDescription, ScheduleDescription,
+    self, DecayDescription, GradientCodec, LocalSteps, OptimizerDescription, Preset, ScheduleDescription,
     SlowLinks, TopK,
 };
 use barnraise_protocol::shard::{self, ShardId};
@@ -434,7 +434,7 @@ fn a_contributor_that_was_woken_finds_its_backbone_at_once() {
 #[test]
 fn a_run_whose_model_is_too_large_to_hold_is_not_joined() {
     let backbone = InMemoryBackbone::new(1, 64);
-    backbone.description.borrow_mut().model.kind = ModelKind::Mlp { hidden: vec![u32::MAX] };
+    backbone.description.borrow_mut().model.graph = Preset::Mlp { hidden: vec![u32::MAX] }.graph();
     let platform = TestPlatform::new(&backbone);
     play(&backbone, &platform, async |mut script| {
         script.send(ContributorCommand::Start);

@@ -91,15 +91,6 @@ fn pixel_values() -> [f32; 256] {
     std::array::from_fn(|pixel| (pixel as f32 / 255.0 - PIXEL_MEAN) / PIXEL_STD)
 }
 
-/// `[n_samples, n_classes]`: 1 at each label, 0 elsewhere.
-pub(crate) fn one_hot<L: Copy + Into<usize>>(labels: &[L], n_classes: usize) -> Vec<f32> {
-    let mut values = vec![0.0; labels.len() * n_classes];
-    for (row, &label) in values.chunks_exact_mut(n_classes).zip(labels) {
-        row[label.into()] = 1.0;
-    }
-    values
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,6 +119,5 @@ mod tests {
         assert!(matches!(check_images(&[0; 30], 5, SHAPE, 4), Err(ModelError::BatchSize { .. })));
         let label = check_labels(&[0, 3], 3);
         assert_eq!(label, Err(ModelError::Label { sample: 1, label: 3, n_classes: 3 }));
-        assert_eq!(one_hot(&[1_u8, 0], 2), [0.0, 1.0, 1.0, 0.0]);
     }
 }

@@ -7,8 +7,9 @@ pub use barnraise_protocol::check::CheckOutcome;
 use barnraise_protocol::dataset::{
     ImageShape, LabelledImages, SPECIAL_TOKENS, Samples, TokenSequences, TokenShape,
 };
+use barnraise_protocol::run::model::presets::{Albert, Gpt, GptFamily, Norm, ResNet, Swav, SwavTrunk, Vit};
 use barnraise_protocol::run::{
-    DecayDescription, LocalSteps, ModelKind, ModelSpec, OptimizerDescription, ScheduleDescription,
+    DecayDescription, LocalSteps, ModelSpec, OptimizerDescription, Preset, ScheduleDescription,
 };
 
 use crate::data_shape::DataShape;
@@ -46,18 +47,22 @@ fn outcome(name: String, got: &[f32], want: &[f32], tolerance: f32) -> CheckOutc
 pub async fn run(device: &ComputeDevice) -> Result<Vec<CheckOutcome>, ModelError> {
     let mut outcomes = Vec::new();
     let images = DataShape::Images { shape: SHAPE, n_classes: N_CLASSES };
-    let albert = ModelKind::Albert { embedding: 12, hidden: 24, heads: 3, inner: 32, layers: 2 };
+    let text = DataShape::Tokens(TOKENS);
     let models = [
-        ("LeNet", ModelKind::LeNet, images),
-        ("MLP", ModelKind::Mlp { hidden: vec![64, 32] }, images),
-        ("ALBERT", albert, DataShape::Tokens(TOKENS)),
+        ("LeNet", Preset::LeNet, images),
+        ("MLP", Preset::Mlp { hidden: vec![64, 32] }, images),
+        ("ResNet-18", resnet_18(), images),
+        ("ViT", Preset::Vit(Vit { patch: 7, width: 16, layers: 2, heads: 2 }), images),
+        ("ALBERT", albert(), text),
+        ("GPT-2", gpt(GptFamily::Gpt2), text),
+        ("Llama", gpt(GptFamily::Llama), text),
         ("SwAV", swav(), images),
     ];
-    for (name, kind, data) in models {
+    for (name, preset, data) in models {
         // Balanced over the pictures of a pass, what SwAV computes is of that pass as a whole; and its targets, which
         // have no gradient, move with the parameters.
-        let is_of_samples = !matches!(kind, ModelKind::Swav { .. });
-        let spec = ModelSpec { kind, seed: 11 };
+        let spec = preset.model(11);
+        let is_of_samples = spec.graph.is_of_samples();
         let mut tested = Trainer::new(&spec, data, device.clone())?;
         let mut reference = Trainer::new(&spec, data, ComputeDevice::cpu())?;
         let samples = synthetic_samples(data);
@@ -121,10 +126,24 @@ async fn cut(model: &str, all: &Samples, tested: &mut Trainer) -> Result<Vec<Che
     ])
 }
 
+fn albert() -> Preset {
+    Preset::Albert(Albert { embedding: 12, hidden: 24, heads: 3, inner: 32, layers: 2 })
+}
+
+/// With group normalization, so that a gradient is of its samples.
+fn resnet_18() -> Preset {
+    Preset::ResNet18(ResNet { norm: Norm::Group(2), small_pictures: true, width: 4 })
+}
+
+/// Llama's has fewer heads of keys and values.
+fn gpt(family: GptFamily) -> Preset {
+    Preset::Gpt(Gpt { family, width: 24, layers: 2, heads: 4, key_value_heads: 2, inner: 40, dropout: 0.0 })
+}
+
 /// Without a queue, so that a pass gives what it gave before.
-fn swav() -> ModelKind {
-    ModelKind::Swav {
-        maps: vec![6, 8],
+fn swav() -> Preset {
+    Preset::Swav(Swav {
+        trunk: SwavTrunk::Convolutions(vec![6, 8]),
         hidden: 24,
         projection: 8,
         prototypes: 12,
@@ -133,7 +152,7 @@ fn swav() -> ModelKind {
         queue_samples: 0,
         queue_after: 0,
         frozen_epochs: 0,
-    }
+    })
 }
 
 async fn probabilities(
@@ -258,7 +277,7 @@ mod tests {
 
     fn assert_conforms(device: &ComputeDevice) {
         let outcomes = block_on(run(device)).unwrap();
-        assert_eq!(outcomes.len(), 27);
+        assert_eq!(outcomes.len(), 57);
         for outcome in &outcomes {
             println!("{}: {:e} of {:e}", outcome.name, outcome.deviation, outcome.tolerance);
         }

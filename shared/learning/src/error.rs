@@ -1,30 +1,23 @@
 //! What can be wrong with a model, its input or the device it runs on. Only data, no behaviour.
 
 use crate::device::DeviceError;
+use crate::graph::GraphError;
 use crate::local::LocalStepsError;
 
 /// Why a model was not built, or a step not computed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ModelError {
-    /// More values than this crate agrees to hold.
-    #[error("the model has more than {max} parameters")]
-    TooLarge {
-        /// Most allowed.
-        max: usize,
-    },
-    /// Too deep.
-    #[error("the model has {got} hidden layers, at most {max} are allowed")]
-    TooManyLayers {
-        /// Most allowed.
-        max: usize,
-        /// In the specification.
-        got: usize,
-    },
-    /// A layer without units.
-    #[error("hidden layer {layer} of the model has no units")]
-    EmptyLayer {
-        /// Index of the layer.
-        layer: usize,
+    /// A graph that cannot be computed on the run's data.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// Running statistics are not averaged between peers.
+    #[error(
+        "block `{block}` keeps running statistics, which this version does not average between peers: say `running = \
+         false`, or normalize by group or layer"
+    )]
+    Statistics {
+        /// Full name of the first one.
+        block: String,
     },
     /// Labels are one byte.
     #[error("the data has {got} classes, 1 to {max} are allowed")]
@@ -33,19 +26,6 @@ pub enum ModelError {
         max: usize,
         /// In the data set.
         got: usize,
-    },
-    /// An image shape without pixels.
-    #[error("the images of the data set have no pixels")]
-    EmptyImage,
-    /// Two convolutions and poolings need room.
-    #[error("images of {height}x{width} pixels are too small for LeNet, it needs {want}x{want}")]
-    ImageTooSmall {
-        /// Smallest height and width.
-        want: usize,
-        /// Of the images.
-        height: usize,
-        /// Of the images.
-        width: usize,
     },
     /// Mixed precision in a run whose contributions are recomputed.
     #[error(
@@ -94,22 +74,6 @@ pub enum ModelError {
     WrongData {
         /// What the samples are.
         got: &'static str,
-    },
-    /// A size of a model that is out of bounds.
-    #[error("the model's {name} must be {want}, it is {got}")]
-    Dimension {
-        /// Such as `hidden`.
-        name: &'static str,
-        /// The range in words.
-        want: &'static str,
-        /// What came.
-        got: u32,
-    },
-    /// A forward pass over one sample would take too much memory.
-    #[error("the model keeps more than {max} values for one sample")]
-    Activations {
-        /// Most allowed.
-        max: usize,
     },
     /// Another number of tokens than that of whole sequences.
     #[error("{got} tokens, which is not a whole number of sequences of {length}")]

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use barnraise_fuzz::arbitrary::{self, Arbitrary};
 use barnraise_fuzz::{fuzz, value};
 use barnraise_protocol::dataset::{ImageShape, SPECIAL_TOKENS};
-use barnraise_protocol::run::{ModelKind, ModelSpec};
+use barnraise_protocol::run::Preset;
 
 use crate::data_shape::DataShape;
 use crate::parameters::ParameterLayout;
@@ -18,7 +18,7 @@ fn tensor_file() {
         static LAYOUT: OnceLock<ParameterLayout> = OnceLock::new();
         let layout = LAYOUT.get_or_init(|| {
             let shape = ImageShape { height: 2, width: 2, channels: 1 };
-            let spec = ModelSpec { kind: ModelKind::Mlp { hidden: vec![2] }, seed: 7 };
+            let spec = Preset::Mlp { hidden: vec![2] }.model(7);
             ParameterLayout::of(&spec, DataShape::Images { shape, n_classes: 2 }).unwrap()
         });
         let Ok(file) = tensor_file::read(bytes, layout) else { return };

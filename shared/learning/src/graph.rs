@@ -11,12 +11,12 @@ mod error;
 mod expand;
 mod loss;
 mod operation;
-pub mod presets;
 mod shape;
 mod tensors;
 #[cfg(test)]
 mod tests;
 
+use barnraise_protocol::run::ModelSpec;
 pub use barnraise_protocol::run::model::Graph;
 use barnraise_protocol::run::model::graph::Loss;
 use barnraise_protocol::run::model::operation::Operation;
@@ -24,6 +24,8 @@ use barnraise_protocol::run::model::operation::Operation;
 pub use self::data::{GraphData, GraphInput, RowTarget};
 pub use self::error::{BlockProblem, GraphError, WantedShape};
 pub use self::shape::ValueShape;
+use crate::data_shape::DataShape;
+use crate::error::ModelError;
 use crate::parameters::ParameterLayout;
 
 /// Most blocks of a graph, those of repeated parts counted each time.
@@ -34,13 +36,17 @@ pub const PARTS_MAX: usize = 64;
 pub const INPUTS_MAX: usize = 16;
 /// Longest name of a block or part, in bytes; a full name has at most [`FULL_NAME_BYTES_MAX`].
 pub const NAME_BYTES_MAX: usize = 64;
+/// Longest name of a graph, in bytes.
+pub const TITLE_BYTES_MAX: usize = 128;
 /// Longest full name of a block, in bytes.
 pub const FULL_NAME_BYTES_MAX: usize = 256;
 /// Most values of a flat vector: 4 GiB in single precision, the address space of a tab. What a device can hold is the
 /// device's to say.
-pub const GRAPH_PARAMETERS_MAX: usize = 1 << 30;
+pub const PARAMETERS_MAX: usize = 1 << 30;
+/// Most classes of pictures: a label is one byte.
+pub const CLASSES_MAX: usize = 256;
 /// Most values that a forward pass keeps for one sample.
-pub const GRAPH_ACTIVATIONS_MAX: usize = 1 << 30;
+pub const ACTIVATIONS_MAX: usize = 1 << 30;
 
 /// A graph with all shapes, ready to be computed.
 #[derive(Debug, Clone, PartialEq)]
@@ -98,6 +104,23 @@ pub struct StatisticsSegment {
 }
 
 impl ResolvedGraph {
+    /// A run's model on samples of such sizes.
+    ///
+    /// # Errors
+    /// A graph that cannot be computed on them; classes that have no label; statistics, which no run averages.
+    pub fn of_model(spec: &ModelSpec, data: DataShape) -> Result<Self, ModelError> {
+        if let DataShape::Images { n_classes, .. } = data
+            && !(1..=CLASSES_MAX).contains(&n_classes)
+        {
+            return Err(ModelError::Classes { max: CLASSES_MAX, got: n_classes });
+        }
+        let graph = Self::of(&spec.graph, data.into())?;
+        match graph.statistics().segments().first() {
+            Some(segment) => Err(ModelError::Statistics { block: segment.name.clone() }),
+            None => Ok(graph),
+        }
+    }
+
     /// What it computes on.
     pub fn data(&self) -> GraphData {
         self.data
@@ -144,13 +167,6 @@ impl ResolvedGraph {
     /// Of SwAV: the number of the value at which crops are joined.
     pub fn features(&self) -> Option<usize> {
         self.features
-    }
-
-    /// Whether a pass gives the sum of what its samples give by themselves. Batch normalization and SwAV look at all
-    /// samples of a pass.
-    pub fn is_of_samples(&self) -> bool {
-        let is_batch_norm = |step: &Step| matches!(step.op, Operation::BatchNorm(_));
-        !self.steps.iter().any(is_batch_norm) && !matches!(self.loss, Loss::Swav(_))
     }
 
     /// Whether a pass with a gradient draws random numbers, so that it needs a seed for each sample.

@@ -8,7 +8,7 @@ pub mod device;
 pub mod error;
 #[cfg(test)]
 mod fuzz;
-pub mod layout;
+pub mod graph;
 pub mod local;
 pub mod optimizer;
 pub mod schedule;
@@ -21,7 +21,6 @@ mod batch;
 mod crops;
 mod data_shape;
 mod engine;
-pub mod graph;
 mod masking;
 mod neighbours;
 mod parameters;

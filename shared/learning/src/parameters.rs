@@ -1,9 +1,14 @@
-//! The flat parameter vector: its tensors, and their initial values. [`crate::layout`] has those of each model.
+//! The flat parameter vector: its tensors, and their initial values. [`crate::graph`] makes those of a model.
 
+use barnraise_protocol::run::{ModelSpec, RunDescription};
+
+use crate::data_shape::DataShape;
+use crate::error::ModelError;
+use crate::graph::ResolvedGraph;
 use crate::random::SplitMix64;
 
 /// Most values that a forward pass keeps for all its samples: 64 Mi. It bounds the batch.
-pub(crate) const ACTIVATIONS_MAX: usize = 64 * 1024 * 1024;
+const BATCH_ACTIVATIONS_MAX: usize = 64 * 1024 * 1024;
 /// Most samples of one micro-batch, however small the model.
 pub(crate) const BATCH_SAMPLES_MAX: usize = 16_384;
 /// One tensor inside the flat vector.
@@ -64,6 +69,31 @@ pub struct ParameterLayout {
 }
 
 impl ParameterLayout {
+    /// The layout of a run's model on its data. Its length is that of the flat parameter vector and of each gradient,
+    /// which a description does not state.
+    ///
+    /// # Errors
+    /// As of [`ResolvedGraph::of_model`].
+    pub fn of_run(run: &RunDescription) -> Result<Self, ModelError> {
+        Self::of(&run.model, DataShape::of(&run.data.manifest.samples))
+    }
+
+    /// The layout of `spec` on samples of such sizes.
+    ///
+    /// # Errors
+    /// As of [`ResolvedGraph::of_model`].
+    pub fn of(spec: &ModelSpec, data: DataShape) -> Result<Self, ModelError> {
+        Ok(ResolvedGraph::of_model(spec, data)?.layout().clone())
+    }
+
+    /// Checks that a flat vector has this layout's length.
+    pub(crate) fn check_length(&self, got: usize) -> Result<(), ModelError> {
+        match got == self.n_parameters {
+            true => Ok(()),
+            false => Err(ModelError::ParameterCount { want: self.n_parameters, got }),
+        }
+    }
+
     /// The tensors, in order.
     pub fn segments(&self) -> &[ParameterSegment] {
         &self.segments
@@ -76,7 +106,7 @@ impl ParameterLayout {
 
     /// Most samples that one forward pass agrees to take.
     pub fn batch_samples_max(&self) -> usize {
-        (ACTIVATIONS_MAX / self.n_activations).clamp(1, BATCH_SAMPLES_MAX)
+        (BATCH_ACTIVATIONS_MAX / self.n_activations).clamp(1, BATCH_SAMPLES_MAX)
     }
 
     /// The initial parameters, bit for bit the same on every platform for the same seed.
@@ -105,5 +135,70 @@ impl ParameterLayout {
             flat.extend((0..segment.len).map(|_| random.next_signed_unit() * bound));
         }
         flat
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use barnraise_protocol::dataset::ImageShape;
+    use barnraise_protocol::hash::Sha256Hash;
+    use barnraise_protocol::run::Preset;
+
+    use super::*;
+
+    const FASHION: DataShape =
+        DataShape::Images { shape: ImageShape { height: 28, width: 28, channels: 1 }, n_classes: 10 };
+
+    fn layout(preset: &Preset) -> ParameterLayout {
+        ParameterLayout::of(&preset.model(0), FASHION).unwrap()
+    }
+
+    #[test]
+    fn segments_cover_the_vector_without_gaps() {
+        let layout = layout(&Preset::Mlp { hidden: vec![32, 16] });
+        let mut next = 0;
+        for segment in layout.segments() {
+            assert_eq!(segment.offset, next);
+            assert_eq!(segment.len, segment.shape.iter().product::<usize>());
+            next = segment.range().end;
+        }
+        assert_eq!(next, layout.n_parameters());
+        assert_eq!(next, 784 * 32 + 32 + 32 * 16 + 16 + 16 * 10 + 10);
+    }
+
+    #[test]
+    fn splitmix64_gives_its_published_values() {
+        // First outputs for the state 1234567, as the reference implementation prints them.
+        let mut random = SplitMix64 { state: 1_234_567 };
+        assert_eq!(random.next_u64(), 6_457_827_717_110_365_317);
+        assert_eq!(random.next_u64(), 3_203_168_211_198_807_973);
+    }
+
+    #[test]
+    fn initial_parameters_are_the_same_everywhere() {
+        let flat = layout(&Preset::LeNet).initial_parameters(7);
+        let bytes: Vec<u8> = flat.iter().flat_map(|value| value.to_le_bytes()).collect();
+        assert_eq!(
+            Sha256Hash::of(&bytes).to_string(),
+            "5ddbf314a3f8f07c5ad28df00286b4b3bec73dd6023f5821d7eac5ddb594c7fc"
+        );
+        // The first three, computed independently from the generator's and the bound's definitions.
+        let first = [flat[0], flat[1], flat[2]].map(f32::to_bits);
+        assert_eq!(first, [0xbddd_11f5, 0xbef2_67e4, 0x3ec9_0b35]);
+    }
+
+    #[test]
+    fn initial_parameters_stay_in_their_bounds_and_fill_them() {
+        let layout = layout(&Preset::LeNet);
+        let flat = layout.initial_parameters(3);
+        let fc1 = &flat[layout.segments()[4].range()];
+        let bound = (6.0_f32 / 400.0).sqrt();
+        let largest = fc1.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+        assert!(largest <= bound && largest > 0.999 * bound);
+        let mean = fc1.iter().sum::<f32>() / fc1.len() as f32;
+        assert!(mean.abs() < 0.02 * bound);
+        assert_ne!(flat, layout.initial_parameters(4));
     }
 }

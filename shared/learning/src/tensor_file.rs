@@ -154,19 +154,20 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use barnraise_protocol::dataset::{ImageShape, TokenShape};
-    use barnraise_protocol::run::{ModelKind, ModelSpec};
+    use barnraise_protocol::run::Preset;
+    use barnraise_protocol::run::model::presets::Albert;
 
     use super::*;
     use crate::DataShape;
 
-    fn layout(kind: ModelKind) -> ParameterLayout {
+    fn layout(kind: Preset) -> ParameterLayout {
         let data = match kind {
-            ModelKind::Albert { .. } => DataShape::Tokens(TokenShape { length: 16, vocabulary: 50 }),
+            Preset::Albert(_) => DataShape::Tokens(TokenShape { length: 16, vocabulary: 50 }),
             _ => {
                 DataShape::Images { shape: ImageShape { height: 12, width: 12, channels: 1 }, n_classes: 10 }
             }
         };
-        ParameterLayout::of(&ModelSpec { kind, seed: 7 }, data).unwrap()
+        ParameterLayout::of(&kind.model(7), data).unwrap()
     }
 
     fn notes() -> BTreeMap<String, String> {
@@ -182,8 +183,8 @@ mod tests {
 
     #[test]
     fn every_kind_of_model_comes_back_and_others_can_read_it() {
-        let albert = ModelKind::Albert { embedding: 8, hidden: 16, heads: 2, inner: 32, layers: 2 };
-        for kind in [ModelKind::LeNet, ModelKind::Mlp { hidden: vec![5, 3] }, albert] {
+        let albert = Preset::Albert(Albert { embedding: 8, hidden: 16, heads: 2, inner: 32, layers: 2 });
+        for kind in [Preset::LeNet, Preset::Mlp { hidden: vec![5, 3] }, albert] {
             let layout = layout(kind);
             let parameters = layout.initial_parameters(3);
             let bytes = file(&layout, &parameters);
@@ -216,7 +217,7 @@ mod tests {
     /// A weight and a bias.
     fn layout_of_one() -> ParameterLayout {
         let shape = ImageShape { height: 1, width: 1, channels: 1 };
-        let spec = ModelSpec { kind: ModelKind::Mlp { hidden: vec![] }, seed: 7 };
+        let spec = Preset::Mlp { hidden: vec![] }.model(7);
         ParameterLayout::of(&spec, DataShape::Images { shape, n_classes: 1 }).unwrap()
     }
 
@@ -224,18 +225,18 @@ mod tests {
 
     #[test]
     fn what_is_no_such_model_is_refused_with_the_reason() {
-        let lenet = layout(ModelKind::LeNet);
+        let lenet = layout(Preset::LeNet);
         let bytes = file(&lenet, &lenet.initial_parameters(3));
         let error = |bytes: &[u8], layout| read(bytes, layout).unwrap_err().to_string();
         assert!(error(&bytes[..bytes.len() - 1], &lenet).starts_with("not a safetensors file"));
         assert!(error(b"", &lenet).starts_with("not a safetensors file"));
-        let deep = layout(ModelKind::Mlp { hidden: vec![5, 3, 4, 2] });
+        let deep = layout(Preset::Mlp { hidden: vec![5, 3, 4, 2] });
         assert!(error(&bytes, &deep).starts_with("tensor `fc1.weight` of the file is F32 ["));
         let of_deep = file(&deep, &deep.initial_parameters(3));
         assert_eq!(error(&of_deep, &lenet), "the file has no tensor `conv1.weight`");
-        let shallow = layout(ModelKind::Mlp { hidden: vec![5] });
+        let shallow = layout(Preset::Mlp { hidden: vec![5] });
         assert_eq!(error(&bytes, &shallow), "the file has 10 tensors, the model has 4");
-        let [one, other] = [vec![5, 3], vec![5, 4]].map(|hidden| layout(ModelKind::Mlp { hidden }));
+        let [one, other] = [vec![5, 3], vec![5, 4]].map(|hidden| layout(Preset::Mlp { hidden }));
         let bytes = file(&one, &one.initial_parameters(3));
         let said = error(&bytes, &other);
         assert!(
@@ -249,7 +250,7 @@ mod tests {
 
     #[test]
     fn no_bit_that_flips_panics_and_notes_have_an_end() {
-        let layout = layout(ModelKind::Mlp { hidden: vec![2] });
+        let layout = layout(Preset::Mlp { hidden: vec![2] });
         let bytes = file(&layout, &layout.initial_parameters(3));
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();

@@ -16,20 +16,22 @@ mod flight;
 mod text;
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use barnraise_protocol::dataset::{ImageShape, Samples};
-use barnraise_protocol::run::{self, ModelKind, ModelSpec};
+use barnraise_protocol::run::model::graph::Loss;
+use barnraise_protocol::run::{self, ModelSpec};
 
-use self::flight::{QueuedPass, Targets};
+use self::flight::QueuedPass;
 use crate::batch::{self, Batch};
 use crate::data_shape::DataShape;
 use crate::device::{ComputeDevice, Precision};
-use crate::engine::{Engine, Input};
+use crate::engine::{Engine, Input, PassRead};
 use crate::error::ModelError;
-use crate::layout::{AlbertSizes, SwavSizes};
+use crate::graph::ResolvedGraph;
 use crate::local::LocalSteps;
 use crate::parameters::ParameterLayout;
+use crate::random;
 use crate::scaling::LossScaler;
 use crate::statistics::{self, Statistics};
 
@@ -64,12 +66,10 @@ pub struct Evaluation {
 
 /// A model on a device, and the gradient that it accumulates.
 pub struct Trainer {
-    layout: ParameterLayout,
+    graph: Arc<ResolvedGraph>,
     data: DataShape,
-    /// The run's seed: it selects masked tokens and crops.
+    /// The run's seed: it selects masked tokens, crops, and what dropout drops.
     seed: u64,
-    /// Sizes of a SwAV model; `None` for every other one.
-    swav: Option<SwavSizes>,
     device: ComputeDevice,
     engine: Engine,
     /// Loss scale, in mixed precision only.
@@ -89,28 +89,13 @@ impl Trainer {
     /// A specification that is out of bounds or does not fit the samples; a lost device.
     pub fn new(spec: &ModelSpec, data: DataShape, device: ComputeDevice) -> Result<Self, ModelError> {
         device.check()?;
-        let layout = ParameterLayout::of(spec, data)?;
-        let flat = layout.initial_parameters(spec.seed);
-        let swav = match (data, &spec.kind) {
-            (DataShape::Images { shape, .. }, ModelKind::Swav { .. }) => {
-                Some(SwavSizes::of(&spec.kind, shape)?)
-            }
-            _ => None,
-        };
-        let engine = match data {
-            DataShape::Images { shape, n_classes } => match &swav {
-                Some(sizes) => Engine::swav(&layout, sizes.clone(), &device, &flat),
-                None => Engine::new(&layout, shape, n_classes, &device, &flat),
-            },
-            DataShape::Tokens(tokens) => {
-                Engine::albert(&layout, AlbertSizes::of(&spec.kind, tokens)?, &device, &flat)
-            }
-        };
+        let graph = Arc::new(ResolvedGraph::of_model(spec, data)?);
+        let flat = graph.layout().initial_parameters(spec.seed);
+        let engine = Engine::new(&graph, &device, &flat);
         Ok(Self {
-            layout,
+            graph,
             data,
             seed: spec.seed,
-            swav,
             scaler: (device.precision() == Precision::Mixed).then(LossScaler::default),
             device,
             engine,
@@ -127,8 +112,8 @@ impl Trainer {
     /// # Errors
     /// Local steps with a number out of its range.
     pub fn with_local_steps(mut self, spec: &ModelSpec, steps: &run::LocalSteps) -> Result<Self, ModelError> {
-        let flat = self.layout.initial_parameters(spec.seed);
-        self.local = Some(Box::new(LocalSteps::new(steps, &self.layout, &flat)?));
+        let flat = self.layout().initial_parameters(spec.seed);
+        self.local = Some(Box::new(LocalSteps::new(steps, self.layout(), &flat)?));
         Ok(self)
     }
 
@@ -141,7 +126,7 @@ impl Trainer {
 
     /// Order of the flat vector.
     pub fn layout(&self) -> &ParameterLayout {
-        &self.layout
+        self.graph.layout()
     }
 
     /// Where it computes.
@@ -152,7 +137,7 @@ impl Trainer {
     /// Replaces the parameters and drops the accumulated gradient, which belonged to the old ones.
     pub fn load_parameters(&mut self, flat: &[f32]) -> Result<(), ModelError> {
         self.device.check()?;
-        self.layout.check_length(flat.len())?;
+        self.layout().check_length(flat.len())?;
         self.engine.load(flat);
         if let Some(local) = &mut self.local {
             local.begin(flat);
@@ -185,16 +170,16 @@ impl Trainer {
     }
 
     /// Adds the gradient of a micro-batch of a run. `draw` is the epoch: with the samples and the run's seed it
-    /// decides which tokens of a text are masked, and how pictures are cropped.
+    /// decides which tokens of a text are masked, how pictures are cropped, and what dropout drops.
     ///
     /// # Errors
     /// As of [`Self::accumulate`].
     pub async fn accumulate_samples(&mut self, samples: &Samples, draw: u64) -> Result<(), ModelError> {
         match samples {
-            Samples::Images(images) if self.swav.is_some() => {
+            Samples::Images(images) if self.is_of_crops() => {
                 self.accumulate_crops(&images.images, draw).await
             }
-            Samples::Images(images) => self.accumulate_images(&images.images, &images.labels).await,
+            Samples::Images(images) => self.accumulate_images(&images.images, &images.labels, draw).await,
             Samples::Tokens(tokens) => self.accumulate_tokens(&tokens.ids, draw).await,
         }
     }
@@ -206,16 +191,25 @@ impl Trainer {
     /// # Errors
     /// A batch that does not fit the model (nothing is added); a device that failed.
     pub async fn accumulate(&mut self, batch: &Batch) -> Result<(), ModelError> {
-        self.accumulate_images(&batch.images, &batch.labels).await
+        self.accumulate_images(&batch.images, &batch.labels, 0).await
     }
 
-    async fn accumulate_images(&mut self, images: &[u8], labels: &[u8]) -> Result<(), ModelError> {
+    async fn accumulate_images(&mut self, images: &[u8], labels: &[u8], draw: u64) -> Result<(), ModelError> {
         let (shape, n_classes) = self.images()?;
-        batch::check_images(images, labels.len(), shape, self.layout.batch_samples_max())?;
+        batch::check_images(images, labels.len(), shape, self.layout().batch_samples_max())?;
         batch::check_labels(labels, n_classes)?;
         let n_samples = self.prepare(labels.len())?;
-        let answers = Targets::Labels(labels.iter().map(|&label| label.into()).collect());
-        self.step(Input::Images { images, labels }, answers, n_samples).await
+        let seeds =
+            self.seeds(images.chunks_exact(shape.n_values()).map(|image| image.iter().copied()), draw);
+        self.step(Input::Images { images, labels }, seeds, n_samples).await
+    }
+
+    /// What the dropout of each sample follows from; empty where the graph has none.
+    fn seeds<S: Iterator<Item = u8>>(&self, samples: impl Iterator<Item = S>, draw: u64) -> Vec<u64> {
+        match self.graph.has_dropout() {
+            true => samples.map(|sample| random::state_of(sample, self.seed, draw)).collect(),
+            false => Vec::new(),
+        }
     }
 
     /// Prepares a step over `n_samples`: checks their count and the device, and loads the parameters that local steps
@@ -235,7 +229,7 @@ impl Trainer {
         self.settle(0).await?;
         let mut mean = self.engine.take().await.map_err(|error| self.device.failed(error))?;
         self.device.check()?;
-        self.layout.check_length(mean.len())?;
+        self.layout().check_length(mean.len())?;
         // A value that is not finite is reported when the pseudo-gradient is taken.
         mean.iter_mut().for_each(|value| *value /= n_samples as f32);
         if let Some(local) = &mut self.local {
@@ -282,7 +276,7 @@ impl Trainer {
         settled?;
         self.device.check()?;
         let values = taken.map_err(|error| self.device.failed(error))??.unwrap_or_default();
-        self.layout.check_length(values.len())?;
+        self.layout().check_length(values.len())?;
         Ok(Some(MeanGradient {
             values,
             n_samples,
@@ -305,7 +299,7 @@ impl Trainer {
         let mut probabilities = Vec::with_capacity(n_samples * n_classes);
         for images in images.chunks(self.chunk_samples() * shape.n_values()) {
             let n_samples = images.len() / shape.n_values();
-            probabilities.extend(self.logits(Input::Images { images, labels: &[] }, n_samples).await?);
+            probabilities.extend(self.outputs(Input::Images { images, labels: &[] }, n_samples).await?);
         }
         statistics::softmax_rows(&mut probabilities, n_classes);
         Ok(probabilities)
@@ -318,7 +312,7 @@ impl Trainer {
     /// Samples that do not fit the model; a device that failed.
     pub async fn evaluate_samples(&self, samples: &Samples) -> Result<Evaluation, ModelError> {
         match samples {
-            Samples::Images(images) if self.swav.is_some() => self.evaluate_crops(&images.images).await,
+            Samples::Images(images) if self.is_of_crops() => self.evaluate_crops(&images.images).await,
             Samples::Images(images) => self.evaluate(&images.images, &images.labels).await,
             Samples::Tokens(tokens) => self.evaluate_tokens(&tokens.ids).await,
         }
@@ -336,9 +330,7 @@ impl Trainer {
         let mut total = Statistics::default();
         let n_chunk = self.chunk_samples();
         for (images, labels) in images.chunks(n_chunk * shape.n_values()).zip(labels.chunks(n_chunk)) {
-            let logits = self.logits(Input::Images { images, labels }, labels.len()).await?;
-            let labels: Vec<u16> = labels.iter().map(|&label| label.into()).collect();
-            total.add(Statistics::of(&logits, &labels));
+            total.add(self.losses(Input::Images { images, labels }).await?);
         }
         Ok(total.evaluation())
     }
@@ -346,14 +338,19 @@ impl Trainer {
     /// Shape and classes of labelled pictures.
     fn images(&self) -> Result<(ImageShape, usize), ModelError> {
         match self.data {
-            DataShape::Images { .. } if self.swav.is_some() => Err(ModelError::WrongData { got: "labels" }),
+            DataShape::Images { .. } if self.is_of_crops() => Err(ModelError::WrongData { got: "labels" }),
             DataShape::Images { shape, n_classes } => Ok((shape, n_classes)),
             DataShape::Tokens(_) => Err(ModelError::WrongData { got: "pictures" }),
         }
     }
 
+    /// Whether it learns from crops of pictures, and looks at no label.
+    fn is_of_crops(&self) -> bool {
+        matches!(self.graph.loss(), Loss::Swav(_))
+    }
+
     fn chunk_samples(&self) -> usize {
-        EVALUATION_CHUNK.min(self.layout.batch_samples_max()).min(self.engine.logits_samples_max())
+        EVALUATION_CHUNK.min(self.layout().batch_samples_max()).min(self.engine.samples_max())
     }
 
     fn reset(&mut self) {
@@ -364,11 +361,19 @@ impl Trainer {
         self.last_loss = None;
     }
 
-    async fn logits(&self, input: Input<'_>, n_samples: usize) -> Result<Vec<f32>, ModelError> {
+    async fn outputs(&self, input: Input<'_>, n_samples: usize) -> Result<Vec<f32>, ModelError> {
+        self.computed(self.engine.outputs(input, n_samples)).await
+    }
+
+    async fn losses(&self, input: Input<'_>) -> Result<Statistics, ModelError> {
+        Ok(Statistics::of(&self.computed(self.engine.losses(input)).await?))
+    }
+
+    async fn computed(&self, pass: PassRead) -> Result<Vec<f32>, ModelError> {
         self.device.check()?;
-        let logits = self.engine.logits(input, n_samples).await;
+        let values = pass.await;
         self.device.check()?;
-        Ok(logits.map_err(|error| self.device.failed(error))?)
+        Ok(values.map_err(|error| self.device.failed(error))?)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The trainer on the CPU: it learns, and how samples are cut into micro-batches changes nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use barnraise_protocol::run::{self, ModelKind};
+use barnraise_protocol::run::{self, Preset};
 use futures::executor::block_on;
 
 use super::*;
@@ -13,11 +13,11 @@ const SHAPE: ImageShape = ImageShape { height: 12, width: 12, channels: 1 };
 const N_CLASSES: usize = 4;
 
 fn mlp() -> ModelSpec {
-    ModelSpec { kind: ModelKind::Mlp { hidden: vec![24] }, seed: 5 }
+    Preset::Mlp { hidden: vec![24] }.model(5)
 }
 
 fn lenet() -> ModelSpec {
-    ModelSpec { kind: ModelKind::LeNet, seed: 5 }
+    Preset::LeNet.model(5)
 }
 
 fn trainer(spec: &ModelSpec) -> Trainer {

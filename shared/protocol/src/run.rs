@@ -25,7 +25,7 @@ pub use self::data::DataSpec;
 pub use self::gradient_codec::{GradientCodec, GradientCodecError, TopK};
 pub use self::identity::{IdentityError, RunIdentity};
 pub use self::local_steps::LocalSteps;
-pub use self::model::{ModelKind, ModelSpec};
+pub use self::model::{ModelSpec, Preset};
 pub use self::optimizer::{DecayDescription, OptimizerDescription, ScheduleDescription};
 pub use self::slow_links::{SlowLinks, SlowLinksError};
 pub use self::synchronous::{NotRecomputable, RECOMPUTED_STEPS_MAX, Synchronous};
@@ -128,8 +128,8 @@ impl RunDescription {
 
     /// Whether passes over parts of a micro-batch give the same gradient as one over all of it.
     pub fn is_cuttable(&self) -> bool {
-        // With local steps, each micro-batch is a step. SwAV balances assignments over a micro-batch.
-        self.synchronous().local_steps.is_none() && !self.model.kind.is_self_supervised()
+        // With local steps, each micro-batch is a step.
+        self.synchronous().local_steps.is_none() && self.model.graph.is_of_samples()
     }
 
     /// Checks that a contribution depends only on its parameters and samples, so that it can be recomputed.
@@ -137,7 +137,7 @@ impl RunDescription {
     /// # Errors
     /// What else it depends on.
     pub fn check_recomputable(&self) -> Result<(), NotRecomputable> {
-        self.synchronous().check_recomputable(&self.model.kind)
+        self.synchronous().check_recomputable(&self.model.graph)
     }
 }
 

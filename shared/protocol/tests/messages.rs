@@ -21,7 +21,7 @@ use barnraise_protocol::matchmaking;
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
 use barnraise_protocol::reduce;
 use barnraise_protocol::run::{
-    self, DataSpec, DecayDescription, GradientCodec, LocalSteps, ModelKind, ModelSpec, OptimizerDescription,
+    self, DataSpec, DecayDescription, GradientCodec, LocalSteps, OptimizerDescription, Preset,
     RunDescription, RunIdentity, ScheduleDescription, Scheme, SlowLinks, Synchronous, TopK,
 };
 use barnraise_protocol::shard::{self, ShardId};
@@ -72,7 +72,7 @@ fn description() -> RunDescription {
     let entry = ShardEntry { n_samples: 5, n_bytes: 40, sha256: HASH };
     RunDescription {
         identity: RunIdentity { run_id: "r".into(), title: "t".into(), purpose: "p".into() },
-        model: ModelSpec { kind: ModelKind::Mlp { hidden: vec![300] }, seed: 1 },
+        model: Preset::Mlp { hidden: Vec::new() }.model(300),
         data: DataSpec {
             manifest: Manifest {
                 name: "d".into(),
@@ -118,8 +118,9 @@ fn run_messages() {
     check(&run::BackboneToContributor::Newer { speaks: "/x".into() }, max, "02022f78");
     let (key, entry) = ("cd".repeat(32), format!("0528{}", hash_hex()));
     let data = format!("0164001c1c0101016101{entry}{entry}d00f");
+    let model = "MODEL ac02";
     let golden =
-        format!("00017201740170 0101ac0201 {data} 00800840804001000000 {OPTIMIZER} {SCHEDULE} 0000 00{key}");
+        format!("00017201740170 {model} {data} 00800840804001000000 {OPTIMIZER} {SCHEDULE} 0000 00{key}");
     let golden = golden.replace(' ', "");
     check(&run::BackboneToContributor::Description(Box::new(description())), max, &golden);
 }
@@ -167,7 +168,6 @@ fn choices_within_a_description() {
     {
         check(&mode, 64, golden);
     }
-    check(&ModelKind::LeNet, 64, "00");
     let density = Density::from_share(0.01).unwrap();
     let corrected = TopK { momentum: 0.5, masking: true, clip_norm: Some(1.0), ..TopK::plain(density, 300) };
     check(&GradientCodec::TopK(corrected), 64, "04904eac020000003f01010000803f");
@@ -179,25 +179,6 @@ fn choices_within_a_description() {
 fn what_a_text_run_adds_to_the_description() {
     let tokens = SampleKind::Tokens(TokenShape { length: 64, vocabulary: 300 });
     check(&tokens, 64, "0140ac02");
-    let albert = ModelKind::Albert { embedding: 64, hidden: 128, heads: 4, inner: 300, layers: 2 };
-    check(&albert, 64, "0240800104ac0202");
-}
-
-#[test]
-fn what_a_run_without_labels_adds_to_the_description() {
-    let swav = ModelKind::Swav {
-        maps: vec![16, 300],
-        hidden: 128,
-        projection: 32,
-        prototypes: 64,
-        small_crops: 4,
-        small_side: 14,
-        queue_samples: 256,
-        queue_after: 5,
-        frozen_epochs: 1,
-    };
-    check(&swav, 64, "030210ac02800120 40 04 0e 8002 05 01".replace(' ', "").as_str());
-    assert!(swav.is_self_supervised() && !ModelKind::LeNet.is_self_supervised());
 }
 
 #[test]

@@ -4,10 +4,11 @@
 mod fixture;
 
 use barnraise_protocol::codec::{Density, Sparsity};
+use barnraise_protocol::run::model::presets::{Swav, SwavTrunk};
 use barnraise_protocol::run::{
-    DecayDescription, GradientCodec, GradientCodecError, IdentityError, LocalSteps, ModelKind, ModelSpec,
-    NotRecomputable, OptimizerDescription, RECOMPUTED_STEPS_MAX, RunDescription, ScheduleDescription,
-    SlowLinks, SlowLinksError, Synchronous, TopK,
+    DecayDescription, GradientCodec, GradientCodecError, IdentityError, LocalSteps, NotRecomputable,
+    OptimizerDescription, Preset, RECOMPUTED_STEPS_MAX, RunDescription, ScheduleDescription, SlowLinks,
+    SlowLinksError, Synchronous, TopK,
 };
 use barnraise_protocol::{TensorCodec, gradient};
 
@@ -116,7 +117,7 @@ fn few_local_steps_without_adam_are_recomputed() {
     let of = |steps, optimizer| {
         let local_steps = Some(LocalSteps { steps, optimizer, schedule });
         let scheme = Synchronous { gradient_codec: GradientCodec::Int8, local_steps, ..synchronous() };
-        scheme.check_recomputable(&ModelKind::LeNet)
+        scheme.check_recomputable(&Preset::LeNet.graph())
     };
     assert_eq!(of(RECOMPUTED_STEPS_MAX, sgd), Ok(()));
     let too_many = RECOMPUTED_STEPS_MAX + 1;
@@ -124,7 +125,7 @@ fn few_local_steps_without_adam_are_recomputed() {
     assert_eq!(of(1, adam), Err(NotRecomputable::LocalSteps(1)));
     let over_slow_links = |codec| {
         let slow_links = Some(SlowLinks { below_bytes_per_second: 1, codec });
-        Synchronous { slow_links, ..synchronous() }.check_recomputable(&ModelKind::LeNet)
+        Synchronous { slow_links, ..synchronous() }.check_recomputable(&Preset::LeNet.graph())
     };
     assert_eq!(over_slow_links(GradientCodec::Int8), Ok(()));
     let refused = Err(NotRecomputable::Codec(GradientCodec::Int4));
@@ -135,18 +136,20 @@ fn few_local_steps_without_adam_are_recomputed() {
 
 #[test]
 fn a_queue_and_local_steps_make_a_batch_one_whole() {
-    let swav = |queue_samples| ModelKind::Swav {
-        maps: vec![8],
-        hidden: 16,
-        projection: 8,
-        prototypes: 4,
-        small_crops: 2,
-        small_side: 8,
-        queue_samples,
-        queue_after: 0,
-        frozen_epochs: 1,
+    let swav = |queue_samples| {
+        Preset::Swav(Swav {
+            trunk: SwavTrunk::Convolutions(vec![8]),
+            hidden: 16,
+            projection: 8,
+            prototypes: 4,
+            small_crops: 2,
+            small_side: 8,
+            queue_samples,
+            queue_after: 0,
+            frozen_epochs: 1,
+        })
     };
-    let alone = |kind| synchronous().check_recomputable(&kind);
+    let alone = |kind: Preset| synchronous().check_recomputable(&kind.graph());
     assert_eq!(alone(swav(0)), Ok(()));
     assert_eq!(alone(swav(1)), Err(NotRecomputable::Queue));
     let run = fixture::run();
@@ -156,7 +159,7 @@ fn a_queue_and_local_steps_make_a_batch_one_whole() {
     let steps = LocalSteps { steps: 2, optimizer: sgd, schedule };
     let mut stepping = run.clone();
     stepping.synchronous_mut().local_steps = Some(steps);
-    let model = ModelSpec { kind: swav(0), ..run.model.clone() };
+    let model = swav(0).model(1);
     assert!(!stepping.is_cuttable() && !RunDescription { model, ..run }.is_cuttable());
 }
 

@@ -3,7 +3,7 @@
 use barnraise_learning::unigram::{Unigram, Vocabulary};
 use barnraise_learning::{ComputeDevice, DataShape, ParameterLayout, Trainer, tensor_file};
 use barnraise_protocol::dataset::{SampleKind, Samples};
-use barnraise_protocol::run::{ModelKind, RunDescription};
+use barnraise_protocol::run::{Preset, RunDescription};
 use barnraise_protocol::shard::ShardId;
 use barnraise_tests::client::TestClient;
 use barnraise_tests::process::{BackboneProcess, TestRun};
@@ -47,7 +47,7 @@ async fn a_run_learns_from_text_of_two_files() {
 
     let backbone = test_run.backbone().await.unwrap();
     let run = backbone.status().await.unwrap().run;
-    assert!(matches!(run.model.kind, ModelKind::Albert { .. }));
+    assert_eq!(run.model.graph.loss, Loss::MaskedLanguageModel);
     let SampleKind::Tokens(shape) = run.data.manifest.samples else {
         panic!("{:?}", run.data.manifest.samples)
     };

@@ -8,9 +8,10 @@ use barnraise_protocol::contribute::{DeviceKind, RunProgress};
 use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry, TokenShape};
 use barnraise_protocol::hash::Sha256Hash;
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
+use barnraise_protocol::run::model::presets::{Albert, Swav, SwavTrunk};
 use barnraise_protocol::run::{
-    DataSpec, GradientCodec, ModelKind, ModelSpec, OptimizerDescription, RunDescription, RunIdentity,
-    ScheduleDescription, Scheme, Synchronous,
+    DataSpec, GradientCodec, OptimizerDescription, Preset, RunDescription, RunIdentity, ScheduleDescription,
+    Scheme, Synchronous,
 };
 
 use crate::preflight::{Capabilities, WebGpu};
@@ -37,7 +38,7 @@ pub(crate) fn run() -> RunDescription {
             title: "A model that knows garments".into(),
             purpose: "For everybody.".into(),
         },
-        model: ModelSpec { kind: ModelKind::LeNet, seed: 1 },
+        model: Preset::LeNet.model(1),
         data: DataSpec {
             manifest: Manifest {
                 name: "Fashion-MNIST".into(),
@@ -72,7 +73,8 @@ pub(crate) fn text_page() -> PageState {
     let mut page = page();
     if let Some(run) = &mut page.run {
         run.data.manifest.samples = SampleKind::Tokens(TokenShape { length: 64, vocabulary: 4000 });
-        run.model.kind = ModelKind::Albert { embedding: 64, hidden: 128, heads: 4, inner: 512, layers: 4 };
+        run.model.graph =
+            Preset::Albert(Albert { embedding: 64, hidden: 128, heads: 4, inner: 512, layers: 4 }).graph();
     }
     page
 }
@@ -81,8 +83,8 @@ pub(crate) fn text_page() -> PageState {
 pub(crate) fn swav_page() -> PageState {
     let mut page = page();
     if let Some(run) = &mut page.run {
-        run.model.kind = ModelKind::Swav {
-            maps: vec![16, 32],
+        run.model.graph = Preset::Swav(Swav {
+            trunk: SwavTrunk::Convolutions(vec![16, 32]),
             hidden: 64,
             projection: 32,
             prototypes: 64,
@@ -91,7 +93,8 @@ pub(crate) fn swav_page() -> PageState {
             queue_samples: 0,
             queue_after: 0,
             frozen_epochs: 1,
-        };
+        })
+        .graph();
     }
     page
 }

@@ -6,7 +6,7 @@ use barnraise_learning::{
     Trainer,
 };
 use barnraise_protocol::dataset::{ImageShape, LabelledImages, Samples};
-use barnraise_protocol::run::{ModelKind, ModelSpec};
+use barnraise_protocol::run::{ModelSpec, Preset};
 
 const N_CLASSES: usize = 10;
 const SEED: u64 = 1;
@@ -26,7 +26,7 @@ pub(super) fn trainer(shape: ImageShape) -> Result<Trainer> {
 }
 
 fn model() -> ModelSpec {
-    ModelSpec { kind: ModelKind::Mlp { hidden: vec![256, 256] }, seed: SEED }
+    Preset::Mlp { hidden: vec![256, 256] }.model(SEED)
 }
 
 /// Parameters, with the trainer and the optimizer that step them.

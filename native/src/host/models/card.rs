@@ -2,7 +2,7 @@
 
 use barnraise_protocol::api::{AcceptedTotals, HistoryPoint, RunStatus};
 use barnraise_protocol::dataset::SampleKind;
-use barnraise_protocol::run::ModelKind;
+use barnraise_protocol::run::model::graph::Loss;
 
 use super::{Facts, Snapshot};
 
@@ -20,7 +20,7 @@ pub(super) fn card(
     status: &RunStatus,
     given: Option<(u64, AcceptedTotals)>,
 ) -> String {
-    let task = task(&facts.run.model.kind);
+    let task = task(&facts.run);
     [
         header(facts, snapshot, &task),
         about(facts, snapshot, &task),
@@ -31,19 +31,34 @@ pub(super) fn card(
     .join("\n")
 }
 
-fn task(kind: &ModelKind) -> HubTask {
-    match kind {
-        ModelKind::LeNet | ModelKind::Mlp { .. } => HubTask {
+fn task(run: &RunDescription) -> HubTask {
+    match (&run.model.graph.loss, &run.data.manifest.samples) {
+        (Loss::Classification, SampleKind::Images { .. }) => HubTask {
             slug: "image-classification",
             does: "tells pictures apart",
             metric: "share of held-out pictures whose class it says",
         },
-        ModelKind::Albert { .. } => HubTask {
+        (Loss::MaskedLanguageModel, _) => HubTask {
             slug: "fill-mask",
             does: "guesses masked words of a text",
             metric: "share of masked tokens of held-out text that it guesses",
         },
-        ModelKind::Swav { .. } => HubTask {
+        (Loss::CausalLanguageModel, _) => HubTask {
+            slug: "text-generation",
+            does: "goes on with a text, token by token",
+            metric: "share of tokens of held-out text that it foresees",
+        },
+        (Loss::Classification, _) => HubTask {
+            slug: "text-classification",
+            does: "tells texts apart",
+            metric: "share of held-out texts whose class it says",
+        },
+        (Loss::Regression, _) => HubTask {
+            slug: "tabular-regression",
+            does: "foretells a number",
+            metric: "share of numbers that it foretells exactly",
+        },
+        (Loss::Swav(_), _) => HubTask {
             slug: "image-feature-extraction",
             does: "describes pictures by features that it learned without labels",
             metric: "share of held-out pictures whose class is that of the training pictures most alike",
@@ -74,12 +89,12 @@ fn header(facts: &Facts, snapshot: &Snapshot, task: &HubTask) -> String {
 fn about(facts: &Facts, snapshot: &Snapshot, task: &HubTask) -> String {
     let run = &facts.run;
     format!(
-        "# {title}\n\n{purpose}\n\nThe model {does}. It is a {network} with {n} parameters, after {epoch} optimizer \
+        "# {title}\n\n{purpose}\n\nThe model {does}. Its network: {network}; {n} parameters, after {epoch} optimizer \
         steps of the run `{id}`.\n",
         title = line(&run.identity.title),
         purpose = line(&run.identity.purpose),
         does = task.does,
-        network = network(&run.model.kind),
+        network = line(&run.model.graph.name),
         n = facts.layout.n_parameters(),
         epoch = snapshot.epoch,
         id = line(&run.identity.run_id),
@@ -99,7 +114,7 @@ fn training(
             run.data.manifest.n_samples(),
             shape.width,
             shape.height,
-            match run.model.kind.is_self_supervised() {
+            match run.model.graph.loss.is_self_supervised() {
                 true => "without their labels".to_owned(),
                 false => format!("each one of {}", line(&class_names.join(", "))),
             }
@@ -170,24 +185,6 @@ fn loading(facts: &Facts, snapshot: &Snapshot) -> String {
         snapshot.sha256,
         names.join("\n")
     )
-}
-
-fn network(kind: &ModelKind) -> String {
-    match kind {
-        ModelKind::LeNet => "LeNet (LeCun et al. 1998)".to_owned(),
-        ModelKind::Mlp { hidden } => {
-            format!("fully connected network with hidden layers of {hidden:?} units")
-        }
-        ModelKind::Albert { hidden, layers, .. } => {
-            format!(
-                "transformer like ALBERT (Lan et al. 2020), one layer of {hidden} units applied {layers} times,"
-            )
-        }
-        ModelKind::Swav { maps, prototypes, .. } => format!(
-            "SwAV model (Caron et al. 2020) of {} convolutions and {prototypes} prototypes",
-            maps.len()
-        ),
-    }
 }
 
 /// Quotes any text for YAML, of which JSON is a subset.

@@ -56,7 +56,7 @@ pub fn decode(bytes: &[u8]) -> Option<(RunDescription, EpochParameters)> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use barnraise_protocol::run::{ModelKind, ModelSpec};
+    use barnraise_protocol::run::Preset;
 
     use super::*;
     use crate::fixture;
@@ -64,7 +64,7 @@ mod tests {
     /// The format in the caches of browsers and peers.
     #[test]
     fn golden_bytes() {
-        let model = ModelSpec { kind: ModelKind::Mlp { hidden: vec![] }, seed: 1 };
+        let model = Preset::Mlp { hidden: vec![] }.model(1);
         let run = RunDescription { model, ..fixture::run() };
         let sha256 = Sha256Hash([5; 32]);
         let state = EpochParameters { epoch: 300, parameters: vec![1.0, -2.0], sha256 };

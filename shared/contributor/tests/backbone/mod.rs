@@ -25,7 +25,7 @@ use barnraise_protocol::evidence::{Evidence, EvidenceHeader};
 use barnraise_protocol::gradient::{self, Accepted, ContributionRefusal, Offer};
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
 use barnraise_protocol::run::{
-    self, DataSpec, GradientCodec, ModelKind, ModelSpec, OptimizerDescription, RunDescription, RunIdentity,
+    self, DataSpec, GradientCodec, OptimizerDescription, Preset, RunDescription, RunIdentity,
     ScheduleDescription, Scheme, Synchronous,
 };
 use barnraise_protocol::shard::{self, ShardId};
@@ -140,7 +140,7 @@ impl InMemoryBackbone {
             shards: (0..n_shards).map(|id| keep(ShardId::Train(id), u64::from(id))).collect(),
             gallery: keep(ShardId::Gallery, 1_000),
         };
-        let model = ModelSpec { kind: ModelKind::Mlp { hidden: vec![HIDDEN] }, seed: 5 };
+        let model = Preset::Mlp { hidden: vec![HIDDEN] }.model(5);
         let layout = ParameterLayout::of(&model, DataShape::of(&manifest.samples)).unwrap();
         let description = RunDescription {
             identity: RunIdentity { run_id: "test".into(), title: "Test".into(), purpose: "Testing.".into() },

@@ -26,13 +26,13 @@ use self::interpreter::{GraphPass, Mode};
 use self::loss::{Judged, judge, predictions};
 use self::statistics::RunningStatistics;
 use self::value::{Value, WrongKind};
-use super::LogitsRead;
 use super::arithmetic::{Arithmetic, where_finite};
 use super::readback::read;
 use super::swav::{PROTOTYPE_TENSORS, ProjectionQueue};
 use super::tensors::{Cursor, FlatTensors};
+use super::{Input, PassRead};
 use crate::device::DeviceError;
-use crate::graph::{ResolvedGraph, ValueShape};
+use crate::graph::{GraphData, ResolvedGraph, ValueShape};
 
 /// A graph on a device, the gradient that it sums, and the statistics that it observes.
 pub(crate) struct GraphEngine {
@@ -75,15 +75,31 @@ impl GraphEngine {
         self.queue = queue_of(self.graph.loss());
     }
 
+    /// `input` as the graph takes it.
+    pub(crate) fn batch(&self, input: Input<'_>) -> GraphBatch {
+        match (input, self.graph.data()) {
+            (Input::Images { images, labels }, GraphData::Images { shape, .. }) => {
+                GraphBatch::images(images, labels, shape)
+            }
+            (Input::Tokens(ids), GraphData::Tokens { length, .. }) => GraphBatch::text(ids, length),
+            (Input::Masked(masked), GraphData::Tokens { length, .. }) => GraphBatch::masked(masked, length),
+            (Input::Crops { crops, is_frozen }, GraphData::Images { .. }) => {
+                GraphBatch::crops(crops, is_frozen)
+            }
+            // The trainer checks samples against the model first.
+            _ => GraphBatch::none(),
+        }
+    }
+
     /// Queues a pass. Adds up the gradient of the sum of the samples' losses.
     ///
     /// # Shapes
     /// - returns `[2, n_predictions]`: losses, and 1 where the top-1 prediction was correct
-    pub(crate) fn step(&mut self, batch: &GraphBatch, arithmetic: Arithmetic) -> LogitsRead {
+    pub(crate) fn step(&mut self, batch: &GraphBatch, arithmetic: Arithmetic) -> PassRead {
         self.try_step(batch, arithmetic).unwrap_or_else(bug)
     }
 
-    fn try_step(&mut self, batch: &GraphBatch, arithmetic: Arithmetic) -> Result<LogitsRead, WrongKind> {
+    fn try_step(&mut self, batch: &GraphBatch, arithmetic: Arithmetic) -> Result<PassRead, WrongKind> {
         let mode = Mode::Training { seeds: &batch.seeds, observed: Vec::new() };
         let (graph, autodiff) = (self.graph.clone(), self.autodiff.clone());
         let mut pass = self.pass(self.tensors.leaves(arithmetic), &autodiff, mode, batch);
@@ -120,7 +136,7 @@ impl GraphEngine {
     }
 
     /// Losses without a gradient, by the running statistics, as of [`Self::step`].
-    pub(crate) fn losses(&self, batch: &GraphBatch) -> LogitsRead {
+    pub(crate) fn losses(&self, batch: &GraphBatch) -> PassRead {
         let losses = || {
             let (mut pass, inputs) = self.evaluation(batch)?;
             let judged = match self.graph.loss() {
@@ -140,7 +156,7 @@ impl GraphEngine {
     }
 
     /// What the last block gives, flat: `[n_samples, ...]`. Of SwAV the features of pictures.
-    pub(crate) fn outputs(&self, batch: &GraphBatch) -> LogitsRead {
+    pub(crate) fn outputs(&self, batch: &GraphBatch) -> PassRead {
         let outputs = || {
             let (mut pass, inputs) = self.evaluation(batch)?;
             let value = match self.graph.loss() {
@@ -241,7 +257,7 @@ fn queue_of(loss: &Loss) -> ProjectionQueue {
 }
 
 /// Only a bug of ours gets here: a resolved graph says which values its blocks take.
-fn bug(error: WrongKind) -> LogitsRead {
+fn bug(error: WrongKind) -> PassRead {
     debug_assert!(false, "{error}");
     Box::pin(async move { Err(DeviceError::Execution(error.to_string())) })
 }

@@ -1,53 +1,45 @@
-//! Two ways to compute the same step on labelled pictures: burn's autodiff on any device, and fused kernels on WebGPU.
-//! Text, and pictures without labels, go through burn's autodiff.
+//! Two ways to compute the same step: any graph by burn's autodiff on any device, and fused kernels on WebGPU for the
+//! graphs that they are written for.
 //!
 //! An engine holds parameters and a gradient sum on its device. It knows no optimizer, checks no
 //! input and counts no samples: the trainer does.
 
-mod albert;
 mod arithmetic;
-mod autodiff;
 #[cfg(feature = "wgpu")]
 mod fused;
-#[allow(dead_code, reason = "the trainer computes graphs once a run's description has one")]
 pub(crate) mod graph;
-mod network;
 mod readback;
 mod swav;
 mod tensors;
 
 use std::pin::Pin;
+use std::sync::Arc;
 
-use barnraise_protocol::dataset::ImageShape;
-
-pub(crate) use crate::batch::one_hot;
+use self::graph::GraphEngine;
 use crate::crops::Crops;
 #[cfg(feature = "wgpu")]
 use crate::device::Precision;
 use crate::device::{ComputeDevice, DeviceError};
-use crate::layout::{AlbertSizes, SwavSizes};
+use crate::graph::ResolvedGraph;
 use crate::masking::MaskedTokens;
-use crate::parameters::ParameterLayout;
-use albert::AlbertEngine;
 pub(crate) use arithmetic::Arithmetic;
-use autodiff::AutodiffEngine;
 #[cfg(feature = "wgpu")]
 use fused::FusedEngine;
-use swav::SwavEngine;
 
-/// Logits `[n_samples, n_classes]`, or the losses of a pass, on their way to the host.
-pub(crate) type LogitsRead = Pin<Box<dyn Future<Output = Result<Vec<f32>, DeviceError>> + Send>>;
+/// What a pass gives, flat, on its way to the host.
+pub(crate) type PassRead = Pin<Box<dyn Future<Output = Result<Vec<f32>, DeviceError>> + Send>>;
 
 /// What a pass is over.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Input<'a> {
     /// `[n_samples, height, width, channels]` and `[n_samples]`: labels below the number of classes, which a pass
-    /// without a gradient does not look at.
+    /// without a loss does not look at.
     Images { images: &'a [u8], labels: &'a [u8] },
+    /// `[n_samples, length]`: each token after the first of a sequence is predicted from those before it.
+    Tokens(&'a [u16]),
     /// Text with masked tokens.
     Masked(&'a MaskedTokens),
-    /// Crops of pictures, for SwAV. A pass returns `[2, n_samples]`: losses, and 1 where the top-1 prediction was
-    /// correct.
+    /// Crops of pictures, for SwAV.
     Crops {
         crops: &'a Crops,
         /// Whether the prototypes get no gradient.
@@ -59,6 +51,7 @@ pub(crate) enum Input<'a> {
 #[derive(Debug, Clone)]
 pub(crate) enum OwnedInput {
     Images { images: Vec<u8>, labels: Vec<u8> },
+    Tokens(Vec<u16>),
     Masked(MaskedTokens),
     Crops { crops: Crops, is_frozen: bool },
 }
@@ -69,6 +62,7 @@ impl OwnedInput {
             Input::Images { images, labels } => {
                 Self::Images { images: images.to_vec(), labels: labels.to_vec() }
             }
+            Input::Tokens(ids) => Self::Tokens(ids.to_vec()),
             Input::Masked(masked) => Self::Masked(masked.clone()),
             Input::Crops { crops, is_frozen } => Self::Crops { crops: crops.clone(), is_frozen },
         }
@@ -77,6 +71,7 @@ impl OwnedInput {
     pub(crate) fn as_input(&self) -> Input<'_> {
         match self {
             Self::Images { images, labels } => Input::Images { images, labels },
+            Self::Tokens(ids) => Input::Tokens(ids),
             Self::Masked(masked) => Input::Masked(masked),
             Self::Crops { crops, is_frozen } => Input::Crops { crops, is_frozen: *is_frozen },
         }
@@ -85,154 +80,130 @@ impl OwnedInput {
 
 /// A model on a device.
 pub(crate) enum Engine {
-    /// Pictures, any device.
-    Autodiff(Box<AutodiffEngine>),
-    /// Pictures, a wgpu device whose limits hold the model.
+    /// Any graph, any device.
+    Graph(Box<GraphEngine>),
+    /// `le-net` and `mlp`, on a wgpu device whose limits hold the model.
     #[cfg(feature = "wgpu")]
     Fused(Box<FusedEngine>),
-    /// Text, any device.
-    Albert(Box<AlbertEngine>),
-    /// Pictures without labels, any device.
-    Swav(Box<SwavEngine>),
 }
 
 impl Engine {
-    /// The fastest engine for pictures on the device, with `flat` as its parameters. The fused kernels compute in single
+    /// The fastest engine for the graph on the device, with `flat` as its parameters. The fused kernels compute in single
     /// precision.
-    pub(crate) fn new(
-        layout: &ParameterLayout,
-        shape: ImageShape,
-        n_classes: usize,
-        device: &ComputeDevice,
-        flat: &[f32],
-    ) -> Self {
+    pub(crate) fn new(graph: &Arc<ResolvedGraph>, device: &ComputeDevice, flat: &[f32]) -> Self {
         #[cfg(feature = "wgpu")]
         {
             let gpu = device.gpu().filter(|_| device.precision() == Precision::Single);
-            if let Some(mut engine) = gpu.and_then(|gpu| FusedEngine::new(layout, shape, n_classes, gpu)) {
+            if let Some(mut engine) = gpu.and_then(|gpu| FusedEngine::new(graph, gpu)) {
                 engine.load(flat);
                 return Self::Fused(Box::new(engine));
             }
         }
-        Self::autodiff(layout, shape, n_classes, device, flat)
-    }
-
-    /// Burn's own kernels and autodiff.
-    pub(crate) fn autodiff(
-        layout: &ParameterLayout,
-        shape: ImageShape,
-        n_classes: usize,
-        device: &ComputeDevice,
-        flat: &[f32],
-    ) -> Self {
-        Self::Autodiff(Box::new(AutodiffEngine::new(layout, shape, n_classes, device.burn(), flat)))
-    }
-
-    /// For text.
-    pub(crate) fn albert(
-        layout: &ParameterLayout,
-        sizes: AlbertSizes,
-        device: &ComputeDevice,
-        flat: &[f32],
-    ) -> Self {
-        Self::Albert(Box::new(AlbertEngine::new(layout, sizes, device.burn(), flat)))
-    }
-
-    /// For pictures without labels.
-    pub(crate) fn swav(
-        layout: &ParameterLayout,
-        sizes: SwavSizes,
-        device: &ComputeDevice,
-        flat: &[f32],
-    ) -> Self {
-        Self::Swav(Box::new(SwavEngine::new(layout, sizes, device.burn(), flat)))
+        Self::Graph(Box::new(GraphEngine::new(graph.clone(), device.burn(), flat)))
     }
 
     /// Replaces the parameters and drops the gradient sum.
     pub(crate) fn load(&mut self, flat: &[f32]) {
         match self {
-            Self::Autodiff(engine) => engine.load(flat),
+            Self::Graph(engine) => engine.load(flat),
             #[cfg(feature = "wgpu")]
             Self::Fused(engine) => engine.load(flat),
-            Self::Albert(engine) => engine.load(flat),
-            Self::Swav(engine) => engine.load(flat),
         }
     }
 
     /// Drops the gradient sum.
     pub(crate) fn reset(&mut self) {
         match self {
-            Self::Autodiff(engine) => engine.reset(),
+            Self::Graph(engine) => engine.reset(),
             #[cfg(feature = "wgpu")]
             Self::Fused(engine) => engine.reset(),
-            Self::Albert(engine) => engine.reset(),
-            Self::Swav(engine) => engine.reset(),
         }
     }
 
     /// Empties SwAV's queue of projections.
     pub(crate) fn clear_queue(&mut self) {
-        if let Self::Swav(engine) = self {
-            engine.clear_queue();
+        match self {
+            Self::Graph(engine) => engine.clear_queue(),
+            #[cfg(feature = "wgpu")]
+            Self::Fused(_) => {}
         }
     }
 
-    /// Queues a forward and backward pass over at least one sample. Adds up the gradient of the samples' summed
-    /// losses: the cross-entropy of a picture, or its mean over a sequence's predictions or a picture's crops.
+    /// Queues a forward and backward pass over at least one sample. Adds up the gradient of the sum of the samples'
+    /// losses, each the mean over the predictions of the sample. `seeds` `[n_samples]` are for dropout.
     ///
     /// The fused kernels are not asked for another arithmetic than single precision.
-    pub(crate) fn step(&mut self, input: Input<'_>, arithmetic: Arithmetic) -> LogitsRead {
-        match (self, input) {
-            (Self::Autodiff(engine), Input::Images { images, labels }) => {
-                engine.step(images, labels, arithmetic)
+    ///
+    /// # Shapes
+    /// - returns `[2, n_predictions]`: losses, and 1 where the top-1 prediction was correct; and in mixed precision
+    ///   whether the gradient is finite
+    pub(crate) fn step(&mut self, input: Input<'_>, seeds: Vec<u64>, arithmetic: Arithmetic) -> PassRead {
+        match self {
+            Self::Graph(engine) => {
+                let batch = engine.batch(input).with_seeds(seeds);
+                engine.step(&batch, arithmetic)
             }
             #[cfg(feature = "wgpu")]
-            (Self::Fused(engine), Input::Images { images, labels }) => engine.step(images, labels),
-            (Self::Albert(engine), Input::Masked(masked)) => engine.step(masked, arithmetic),
-            (Self::Swav(engine), Input::Crops { crops, is_frozen }) => {
-                engine.step(crops, is_frozen, arithmetic)
-            }
-            _ => unsuited(),
+            Self::Fused(engine) => match input {
+                Input::Images { images, labels } => fused::losses(engine.step(images, labels), labels),
+                _ => unsuited(),
+            },
         }
     }
 
-    /// Queues a forward pass over `n_samples`. Of pictures, a model that learns without labels gives features.
-    #[cfg_attr(not(feature = "wgpu"), allow(unused_variables))]
-    pub(crate) fn logits(&self, input: Input<'_>, n_samples: usize) -> LogitsRead {
-        match (self, input) {
-            (Self::Autodiff(engine), Input::Images { images, .. }) => engine.logits(images),
+    /// Queues a forward pass.
+    ///
+    /// # Shapes
+    /// - returns `[2, n_predictions]` as of [`Self::step`]
+    pub(crate) fn losses(&self, input: Input<'_>) -> PassRead {
+        match self {
+            Self::Graph(engine) => engine.losses(&engine.batch(input)),
             #[cfg(feature = "wgpu")]
-            (Self::Fused(engine), Input::Images { images, .. }) => engine.logits(images, n_samples),
-            (Self::Albert(engine), Input::Masked(masked)) => engine.logits(masked),
-            (Self::Swav(engine), Input::Crops { crops, .. }) => engine.losses(crops),
-            (Self::Swav(engine), Input::Images { images, .. }) => engine.features(images),
-            _ => unsuited(),
+            Self::Fused(engine) => match input {
+                Input::Images { images, labels } => {
+                    fused::losses(engine.logits(images, labels.len()), labels)
+                }
+                _ => unsuited(),
+            },
+        }
+    }
+
+    /// Queues a forward pass over `n_samples`; the result is what the last block gives, such as logits. Of SwAV the
+    /// features of pictures.
+    #[cfg_attr(not(feature = "wgpu"), allow(unused_variables))]
+    pub(crate) fn outputs(&self, input: Input<'_>, n_samples: usize) -> PassRead {
+        match self {
+            Self::Graph(engine) => engine.outputs(&engine.batch(input)),
+            #[cfg(feature = "wgpu")]
+            Self::Fused(engine) => match input {
+                Input::Images { images, .. } => engine.logits(images, n_samples),
+                _ => unsuited(),
+            },
         }
     }
 
     /// Reads the gradient sum, `[n_parameters]`, and drops it; empty before the first step.
     pub(crate) async fn take(&mut self) -> Result<Vec<f32>, DeviceError> {
         match self {
-            Self::Autodiff(engine) => engine.take().await,
+            Self::Graph(engine) => engine.take().await,
             #[cfg(feature = "wgpu")]
             Self::Fused(engine) => engine.take().await,
-            Self::Albert(engine) => engine.take().await,
-            Self::Swav(engine) => engine.take().await,
         }
     }
 
-    /// Most samples of one pass of [`Self::logits`].
-    pub(crate) fn logits_samples_max(&self) -> usize {
+    /// Most samples of one pass without a gradient.
+    pub(crate) fn samples_max(&self) -> usize {
         match self {
+            Self::Graph(_) => usize::MAX,
             #[cfg(feature = "wgpu")]
             Self::Fused(engine) => engine.capacity(),
-            Self::Autodiff(_) | Self::Albert(_) | Self::Swav(_) => usize::MAX,
         }
     }
 }
 
 /// The trainer checks samples against the model first: only a bug of ours gets here.
-fn unsuited() -> LogitsRead {
+#[cfg(feature = "wgpu")]
+fn unsuited() -> PassRead {
     debug_assert!(false, "the trainer looks at the kind of its samples");
     Box::pin(async { Err(DeviceError::Execution("the model is for samples of another kind".into())) })
 }

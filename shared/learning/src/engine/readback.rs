@@ -2,11 +2,11 @@
 
 use burn::tensor::{ExecutionError, Tensor, TensorData};
 
-use super::LogitsRead;
+use super::PassRead;
 use crate::device::DeviceError;
 
 /// Values of a pass, followed by whether its gradient is finite, where that was computed.
-pub(super) fn read(given: Tensor<2>, is_finite: Option<Tensor<1>>) -> LogitsRead {
+pub(super) fn read(given: Tensor<2>, is_finite: Option<Tensor<1>>) -> PassRead {
     let given = given.flatten::<1>(0, 1);
     let all = match is_finite {
         Some(flag) => Tensor::cat(vec![given, flag], 0),

@@ -12,6 +12,12 @@ pub enum GraphError {
     /// Nothing to compute.
     #[error("the graph has no blocks")]
     Empty,
+    /// No name that a page can show.
+    #[error("the graph's name must be one line of 1 to {max} bytes")]
+    Title {
+        /// Longest, in bytes.
+        max: usize,
+    },
     /// More blocks than this crate agrees to compute, those of repeated parts counted each time.
     #[error("the graph has more than {max} blocks, those of repeated parts included")]
     TooManyBlocks {

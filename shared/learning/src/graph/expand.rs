@@ -12,7 +12,8 @@ use super::operation::{Context, Outcome, outcome};
 use super::shape::{ValueShape, count};
 use super::tensors::Tensors;
 use super::{
-    BLOCKS_MAX, FULL_NAME_BYTES_MAX, GRAPH_ACTIVATIONS_MAX, INPUTS_MAX, NAME_BYTES_MAX, PARTS_MAX, Step,
+    ACTIVATIONS_MAX, BLOCKS_MAX, FULL_NAME_BYTES_MAX, INPUTS_MAX, NAME_BYTES_MAX, PARTS_MAX, Step,
+    TITLE_BYTES_MAX,
 };
 
 /// All of a graph but its loss.
@@ -52,6 +53,10 @@ pub(super) fn expand(graph: &Graph, data: &GraphData) -> Result<Expansion, Graph
 
 /// Checks how many blocks there are once parts are expanded. A part calls parts before it only, so this ends.
 fn check_counts(graph: &Graph) -> Result<(), GraphError> {
+    let title = &graph.name;
+    if title.trim().is_empty() || title.len() > TITLE_BYTES_MAX || title.chars().any(char::is_control) {
+        return Err(GraphError::Title { max: TITLE_BYTES_MAX });
+    }
     if graph.parts.len() > PARTS_MAX {
         return Err(GraphError::TooManyParts { max: PARTS_MAX, got: graph.parts.len() });
     }
@@ -231,7 +236,7 @@ impl Expander<'_> {
         let outcome = outcome(&block.op, &context).map_err(problem)?;
         self.count_activations(&outcome).map_err(|overflow| match overflow {
             Some(overflow) => problem(overflow),
-            None => GraphError::Activations { max: GRAPH_ACTIVATIONS_MAX },
+            None => GraphError::Activations { max: ACTIVATIONS_MAX },
         })?;
         let own = format!("{}{}", scope.tensors, block.name);
         let shared = block.shares.as_deref().map(|name| self.shared(name, scope)).transpose();
@@ -263,7 +268,7 @@ impl Expander<'_> {
         let given = count(&outcome.shape).ok_or(Some(BlockProblem::Overflow))?;
         let kept = given.checked_mul(outcome.kept).and_then(|n| n.checked_add(outcome.kept_besides));
         let total = kept.and_then(|kept| kept.checked_add(self.n_activations));
-        self.n_activations = total.filter(|&total| total <= GRAPH_ACTIVATIONS_MAX).ok_or(None)?;
+        self.n_activations = total.filter(|&total| total <= ACTIVATIONS_MAX).ok_or(None)?;
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use super::data::GraphData;
 use super::error::{BlockProblem, GraphError};
 use super::expand::{Expansion, expand};
 use super::shape::ValueShape;
-use super::{GRAPH_ACTIVATIONS_MAX, ResolvedGraph, Step, check};
+use super::{ACTIVATIONS_MAX, ResolvedGraph, Step, check};
 use crate::crops::LARGE_CROPS;
 
 /// Most small crops of a picture.
@@ -33,8 +33,8 @@ impl ResolvedGraph {
             resolved.resolve_crops(graph, loss)?;
         }
         let n_activations = resolved.layout.n_activations.saturating_add(resolved.loss_activations());
-        if n_activations > GRAPH_ACTIVATIONS_MAX {
-            return Err(GraphError::Activations { max: GRAPH_ACTIVATIONS_MAX });
+        if n_activations > ACTIVATIONS_MAX {
+            return Err(GraphError::Activations { max: ACTIVATIONS_MAX });
         }
         resolved.layout.n_activations = n_activations;
         Ok(resolved)

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::error::{BlockProblem, GraphError};
 use super::shape::count;
-use super::{GRAPH_PARAMETERS_MAX, StatisticsLayout};
+use super::{PARAMETERS_MAX, StatisticsLayout};
 use crate::parameters::{Initialization, ParameterLayout, ParameterSegment};
 
 /// A tensor that an operation has.
@@ -103,9 +103,9 @@ impl Tensors {
     ) -> Result<usize, GraphError> {
         let offset = self.layout.n_parameters;
         let len = count(&shape);
-        let total = len.and_then(|len| offset.checked_add(len)).filter(|&n| n <= GRAPH_PARAMETERS_MAX);
+        let total = len.and_then(|len| offset.checked_add(len)).filter(|&n| n <= PARAMETERS_MAX);
         let (Some(len), Some(total)) = (len, total) else {
-            return Err(GraphError::TooManyParameters { max: GRAPH_PARAMETERS_MAX });
+            return Err(GraphError::TooManyParameters { max: PARAMETERS_MAX });
         };
         self.layout.segments.push(ParameterSegment { name, shape, offset, len, initial });
         self.layout.n_parameters = total;

@@ -86,7 +86,6 @@ fn running_statistics_follow_the_moments_of_all_peers() {
     let blocks = vec![Block::new("bn", Operation::BatchNorm(norm)), dense("fc", 4)];
     let resolved = ResolvedGraph::of(&graph(Vec::new(), blocks), ROWS).unwrap();
     let layout = resolved.statistics();
-    assert!(!resolved.is_of_samples());
     assert_eq!((layout.len(), layout.segments()[0].name.as_str()), (8, "bn"));
     let mut running = layout.initial();
     assert_eq!(running, [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]);

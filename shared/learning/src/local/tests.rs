@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use barnraise_protocol::dataset::ImageShape;
-use barnraise_protocol::run::{ModelKind, ModelSpec};
+use barnraise_protocol::run::Preset;
 
 use super::*;
 use crate::data_shape::DataShape;
@@ -13,7 +13,7 @@ const CURVATURE: [f32; 4] = [1.0, 0.1, 2.0, 0.5];
 const RATE: f32 = 0.125;
 
 fn layout() -> ParameterLayout {
-    let model = ModelSpec { kind: ModelKind::Mlp { hidden: Vec::new() }, seed: 0 };
+    let model = Preset::Mlp { hidden: Vec::new() }.model(0);
     let shape = ImageShape { height: 1, width: 3, channels: 1 };
     ParameterLayout::of(&model, DataShape::Images { shape, n_classes: 1 }).unwrap()
 }

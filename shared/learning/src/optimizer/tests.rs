@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use barnraise_protocol::dataset::ImageShape;
-use barnraise_protocol::run::{ModelKind, ModelSpec};
+use barnraise_protocol::run::Preset;
 
 use super::*;
 use crate::data_shape::DataShape;
@@ -12,7 +12,7 @@ const START: [f32; 4] = [0.5, -1.0, 2.0, 0.25];
 const GRADIENTS: [[f32; 4]; 2] = [[0.1, -0.2, 0.3, -0.4], [0.02, 0.5, -0.1, 0.2]];
 
 fn optimizer(spec: OptimizerSpec) -> Optimizer {
-    let model = ModelSpec { kind: ModelKind::Mlp { hidden: Vec::new() }, seed: 0 };
+    let model = Preset::Mlp { hidden: Vec::new() }.model(0);
     let shape = ImageShape { height: 1, width: 3, channels: 1 };
     Optimizer::new(spec, &ParameterLayout::of(&model, DataShape::Images { shape, n_classes: 1 }).unwrap())
         .unwrap()

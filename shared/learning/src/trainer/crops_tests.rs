@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use barnraise_protocol::dataset::{ImageShape, Samples};
-use barnraise_protocol::run::{ModelKind, ModelSpec};
+use barnraise_protocol::run::model::presets::{Swav, SwavTrunk};
+use barnraise_protocol::run::{ModelSpec, Preset};
 use futures::executor::block_on;
 
 use super::*;
@@ -15,8 +16,8 @@ const SHAPE: ImageShape = ImageShape { height: 20, width: 20, channels: 1 };
 const N_CLASSES: usize = 4;
 
 fn swav() -> ModelSpec {
-    let kind = ModelKind::Swav {
-        maps: vec![8, 16],
+    let kind = Preset::Swav(Swav {
+        trunk: SwavTrunk::Convolutions(vec![8, 16]),
         hidden: 32,
         projection: 16,
         prototypes: 12,
@@ -25,8 +26,8 @@ fn swav() -> ModelSpec {
         queue_samples: 128,
         queue_after: 30,
         frozen_epochs: 2,
-    };
-    ModelSpec { kind, seed: 5 }
+    });
+    kind.model(5)
 }
 
 fn trainer() -> Trainer {
@@ -104,7 +105,7 @@ fn labels_are_never_looked_at_and_pictures_are_checked() {
     pictures.labels[3] = 4;
     let refused = block_on(trainer.evaluate_neighbours(&pictures, &pictures));
     assert!(matches!(refused, Err(ModelError::Label { sample: 3, label: 4, .. })), "{refused:?}");
-    let mlp = ModelSpec { kind: ModelKind::Mlp { hidden: vec![4] }, seed: 1 };
+    let mlp = Preset::Mlp { hidden: vec![4] }.model(1);
     let data = DataShape::Images { shape: SHAPE, n_classes: N_CLASSES };
     let mlp = Trainer::new(&mlp, data, ComputeDevice::cpu()).unwrap();
     assert!(wrong(block_on(mlp.evaluate_neighbours(&pictures, &pictures)).map(drop)));

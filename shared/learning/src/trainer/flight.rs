@@ -7,14 +7,13 @@ use std::sync::PoisonError;
 use futures::future::{MaybeDone, maybe_done};
 
 use super::{IN_FLIGHT_MAX, Trainer};
-use crate::engine::{Arithmetic, Input, LogitsRead, OwnedInput};
+use crate::engine::{Arithmetic, Input, OwnedInput, PassRead};
 use crate::error::ModelError;
 use crate::statistics::Statistics;
 
-/// A pass whose logits are on their way to the host.
+/// A pass whose losses are on their way to the host.
 pub(super) struct QueuedPass {
-    read: MaybeDone<LogitsRead>,
-    answers: Targets,
+    read: MaybeDone<PassRead>,
     /// Input and scale to repeat the pass with, in mixed precision only.
     mixed: Option<Mixed>,
 }
@@ -22,24 +21,8 @@ pub(super) struct QueuedPass {
 /// A pass in mixed precision.
 struct Mixed {
     input: OwnedInput,
+    seeds: Vec<u64>,
     scale: f32,
-}
-
-/// How to turn the values of a pass into statistics.
-pub(super) enum Targets {
-    /// The values are logits; these are the correct classes.
-    Labels(Vec<u16>),
-    /// The values are losses.
-    Losses,
-}
-
-impl Targets {
-    fn statistics(&self, values: &[f32]) -> Statistics {
-        match self {
-            Self::Labels(labels) => Statistics::of(values, labels),
-            Self::Losses => Statistics::of_losses(values),
-        }
-    }
 }
 
 impl Trainer {
@@ -47,27 +30,29 @@ impl Trainer {
     pub(super) async fn step(
         &mut self,
         input: Input<'_>,
-        answers: Targets,
+        seeds: Vec<u64>,
         n_samples: u32,
     ) -> Result<(), ModelError> {
         self.n_samples = self.n_samples.saturating_add(n_samples);
         let scale = self.scaler.as_ref().map(|scaler| scaler.scale());
-        self.launch(input, answers, scale.map(|scale| Mixed { input: OwnedInput::of(input), scale })).await;
+        let again = |scale| Mixed { input: OwnedInput::of(input), seeds: seeds.clone(), scale };
+        let mixed = scale.map(again);
+        self.launch(input, seeds, mixed).await;
         if self.local.is_some() {
             return self.step_locally(n_samples).await;
         }
         self.settle(IN_FLIGHT_MAX).await
     }
 
-    async fn launch(&mut self, input: Input<'_>, answers: Targets, mixed: Option<Mixed>) {
+    async fn launch(&mut self, input: Input<'_>, seeds: Vec<u64>, mixed: Option<Mixed>) {
         let arithmetic = match &mixed {
             Some(Mixed { scale, .. }) => Arithmetic::Mixed { scale: *scale },
             None => Arithmetic::Single,
         };
-        let mut read = maybe_done(self.engine.step(input, arithmetic));
+        let mut read = maybe_done(self.engine.step(input, seeds, arithmetic));
         // Polled once, the read is queued behind this pass and does not wait for later ones.
         let _ = futures::poll!(&mut read);
-        self.in_flight().push_back(QueuedPass { read, answers, mixed });
+        self.in_flight().push_back(QueuedPass { read, mixed });
     }
 
     pub(super) fn in_flight(&mut self) -> &mut VecDeque<QueuedPass> {
@@ -86,13 +71,15 @@ impl Trainer {
             if let (Some(mixed), Some(scaler)) = (pass.mixed, &mut self.scaler) {
                 if given.pop() != Some(1.0) {
                     let scale = scaler.on_overflow(mixed.scale);
-                    let again = scale.map(|scale| Mixed { input: mixed.input.clone(), scale });
-                    self.launch(mixed.input.as_input(), pass.answers, again).await;
+                    let seeds = mixed.seeds.clone();
+                    let again = |scale| Mixed { input: mixed.input.clone(), seeds: seeds.clone(), scale };
+                    let again = scale.map(again);
+                    self.launch(mixed.input.as_input(), seeds, again).await;
                     continue;
                 }
                 scaler.on_finite(mixed.scale);
             }
-            let statistics = pass.answers.statistics(&given);
+            let statistics = Statistics::of(&given);
             self.last_loss = Some(statistics.mean_loss());
             self.finished.add(statistics);
         }

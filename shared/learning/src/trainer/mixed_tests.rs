@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use barnraise_protocol::dataset::{ImageShape, LabelledImages, Samples, TokenSequences, TokenShape};
-use barnraise_protocol::run::{ModelKind, ModelSpec};
+use barnraise_protocol::run::Preset;
+use barnraise_protocol::run::model::presets::{Albert, Swav, SwavTrunk};
 use futures::executor::block_on;
 
 use super::*;
@@ -19,8 +20,8 @@ const IMAGES: DataShape = DataShape::Images { shape: SHAPE, n_classes: 4 };
 const TOKENS: TokenShape = TokenShape { length: 12, vocabulary: 40 };
 
 /// In mixed and in single precision.
-fn trainers(kind: ModelKind, data: DataShape) -> [Trainer; 2] {
-    let spec = ModelSpec { kind, seed: 3 };
+fn trainers(kind: Preset, data: DataShape) -> [Trainer; 2] {
+    let spec = kind.model(3);
     [Precision::Mixed, Precision::Single].map(|precision| {
         let device = ComputeDevice::cpu().with_precision(precision).unwrap();
         assert_eq!(device.precision(), precision);
@@ -28,8 +29,8 @@ fn trainers(kind: ModelKind, data: DataShape) -> [Trainer; 2] {
     })
 }
 
-fn mlp() -> ModelKind {
-    ModelKind::Mlp { hidden: vec![24, 16] }
+fn mlp() -> Preset {
+    Preset::Mlp { hidden: vec![24, 16] }
 }
 
 /// Pictures with a bright quadrant, which is the class, or sequences.
@@ -67,9 +68,9 @@ fn gradient(trainer: &mut Trainer, samples: &Samples, n_passes: usize) -> MeanGr
 
 #[test]
 fn gradients_of_every_model_are_those_of_single_precision() {
-    let albert = ModelKind::Albert { embedding: 12, hidden: 24, heads: 3, inner: 32, layers: 2 };
-    let swav = ModelKind::Swav {
-        maps: vec![4, 8],
+    let albert = Preset::Albert(Albert { embedding: 12, hidden: 24, heads: 3, inner: 32, layers: 2 });
+    let swav = Preset::Swav(Swav {
+        trunk: SwavTrunk::Convolutions(vec![4, 8]),
         hidden: 16,
         projection: 8,
         prototypes: 6,
@@ -78,13 +79,13 @@ fn gradients_of_every_model_are_those_of_single_precision() {
         queue_samples: 64,
         queue_after: 1,
         frozen_epochs: 0,
-    };
+    });
     // Half precision rounds to 2^-11; through a few layers that stays below a hundredth of the largest value. Where there
     // is pooling, another of two nearly equal pixels may be the largest. SwAV multiplies differences of scores by 20
     // before it assigns, and by 10 before it guesses.
     for (kind, data, tolerance) in [
         (mlp(), IMAGES, 0.01),
-        (ModelKind::LeNet, IMAGES, 0.03),
+        (Preset::LeNet, IMAGES, 0.03),
         (albert, DataShape::Tokens(TOKENS), 0.01),
         (swav, IMAGES, 0.1),
     ] {
@@ -103,7 +104,7 @@ fn gradients_of_every_model_are_those_of_single_precision() {
 #[test]
 fn a_model_learns_as_in_single_precision() {
     let samples = samples(IMAGES, 64);
-    let losses = trainers(ModelKind::LeNet, IMAGES).map(|mut trainer| {
+    let losses = trainers(Preset::LeNet, IMAGES).map(|mut trainer| {
         let mut parameters = trainer.layout().initial_parameters(3);
         let mut optimizer = Optimizer::new(OptimizerSpec::adam(), trainer.layout()).unwrap();
         for _ in 0..12 {

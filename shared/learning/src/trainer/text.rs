@@ -1,8 +1,8 @@
-//! Training on text: masked language modelling (Devlin et al. 2019, §3.1).
+//! Training on text: causal language modelling, or masked (Devlin et al. 2019, §3.1).
 
 use barnraise_protocol::dataset::TokenShape;
+use barnraise_protocol::run::model::graph::Loss;
 
-use super::flight::Targets;
 use super::{Evaluation, Trainer};
 use crate::batch;
 use crate::data_shape::DataShape;
@@ -12,8 +12,8 @@ use crate::masking::{EVALUATION_DRAW, MaskedTokens};
 use crate::statistics::{self, Statistics};
 
 impl Trainer {
-    /// Adds the gradient of a micro-batch of text, summed over its sequences: for each, the mean cross-entropy of its
-    /// masked tokens. `draw`, sequence and seed select those.
+    /// Adds the gradient of a micro-batch of text, summed over its sequences: for each, the mean cross-entropy of the
+    /// tokens that are predicted. Those are all but the first, or masked ones, which `draw`, sequence and seed select.
     ///
     /// # Shapes
     /// - `ids`: `[n_sequences, length]`, each below the size of the vocabulary
@@ -22,14 +22,24 @@ impl Trainer {
     /// As of [`Self::accumulate`].
     pub async fn accumulate_tokens(&mut self, ids: &[u16], draw: u64) -> Result<(), ModelError> {
         let shape = self.tokens()?;
-        let n_samples = batch::check_tokens(ids, shape, self.layout.batch_samples_max())?;
+        let n_samples = batch::check_tokens(ids, shape, self.layout().batch_samples_max())?;
         let n_samples = self.prepare(n_samples)?;
-        let masked = MaskedTokens::of(ids, shape, self.seed, draw);
-        let answers = Targets::Labels(masked.targets.clone());
-        self.step(Input::Masked(&masked), answers, n_samples).await
+        let sequences = ids.chunks_exact(shape.length.into());
+        let seeds =
+            self.seeds(sequences.map(|sequence| sequence.iter().flat_map(|id| id.to_le_bytes())), draw);
+        match self.masked(ids, shape, draw) {
+            Some(masked) => self.step(Input::Masked(&masked), seeds, n_samples).await,
+            None => self.step(Input::Tokens(ids), seeds, n_samples).await,
+        }
     }
 
-    /// Loss and accuracy of the predictions of masked tokens, in chunks; the same tokens every time.
+    /// `None` where tokens are predicted from those before them.
+    fn masked(&self, ids: &[u16], shape: TokenShape, draw: u64) -> Option<MaskedTokens> {
+        let is_masked = matches!(self.graph.loss(), Loss::MaskedLanguageModel);
+        is_masked.then(|| MaskedTokens::of(ids, shape, self.seed, draw))
+    }
+
+    /// Loss and accuracy of the predictions of tokens, in chunks; the same masked tokens every time.
     ///
     /// # Shapes
     /// - `ids`: `[n_sequences, length]`, each below the size of the vocabulary
@@ -39,9 +49,9 @@ impl Trainer {
         let mut total = Statistics::default();
         let length = usize::from(shape.length);
         for ids in ids.chunks(self.chunk_samples() * length) {
-            let masked = MaskedTokens::of(ids, shape, self.seed, EVALUATION_DRAW);
-            let logits = self.logits(Input::Masked(&masked), ids.len() / length).await?;
-            total.add(Statistics::of(&logits, &masked.targets));
+            let masked = self.masked(ids, shape, EVALUATION_DRAW);
+            let input = masked.as_ref().map_or(Input::Tokens(ids), Input::Masked);
+            total.add(self.losses(input).await?);
         }
         Ok(total.evaluation())
     }
@@ -54,17 +64,20 @@ impl Trainer {
     /// - returns `[n_positions, vocabulary]`, each row sums to 1
     ///
     /// # Errors
-    /// Another length, a token or position out of range, a lost device.
+    /// A model that does not predict masked tokens; another length, a token or position out of range, a lost device.
     pub async fn fill(&self, ids: &[u16], positions: &[u32]) -> Result<Vec<f32>, ModelError> {
         let shape = self.tokens()?;
         batch::check_tokens(ids, shape, 1)?;
+        if !matches!(self.graph.loss(), Loss::MaskedLanguageModel) {
+            return Err(ModelError::WrongData { got: "masked tokens" });
+        }
         let (length, got) = (usize::from(shape.length), positions.len());
         if positions.is_empty() || positions.iter().any(|&at| at as usize >= length) {
             return Err(ModelError::TokenCount { length, got });
         }
         let masked =
             MaskedTokens { inputs: ids.to_vec(), positions: positions.to_vec(), targets: Vec::new() };
-        let mut probabilities = self.logits(Input::Masked(&masked), 1).await?;
+        let mut probabilities = self.outputs(Input::Masked(&masked), 1).await?;
         statistics::softmax_rows(&mut probabilities, shape.vocabulary.into());
         Ok(probabilities)
     }

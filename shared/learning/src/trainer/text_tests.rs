@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use barnraise_protocol::dataset::ImageShape;
-use barnraise_protocol::run::{ModelKind, ModelSpec};
+use barnraise_protocol::run::model::presets::Albert;
+use barnraise_protocol::run::{ModelSpec, Preset};
 use futures::executor::block_on;
 
 use super::*;
@@ -14,10 +15,7 @@ use crate::optimizer::{Optimizer, OptimizerSpec};
 const TOKENS: TokenShape = TokenShape { length: 12, vocabulary: 23 };
 
 fn albert() -> ModelSpec {
-    ModelSpec {
-        kind: ModelKind::Albert { embedding: 12, hidden: 24, heads: 2, inner: 48, layers: 2 },
-        seed: 5,
-    }
+    Preset::Albert(Albert { embedding: 12, hidden: 24, heads: 2, inner: 48, layers: 2 }).model(5)
 }
 
 fn text_trainer() -> Trainer {
@@ -88,7 +86,7 @@ fn text_is_checked_and_each_model_has_its_samples() {
     assert!(wrong(block_on(text.predict(&[], 0)).map(drop)));
     let shape = ImageShape { height: 2, width: 2, channels: 1 };
     let images = DataShape::Images { shape, n_classes: 3 };
-    let mlp = ModelSpec { kind: ModelKind::Mlp { hidden: vec![4] }, seed: 1 };
+    let mlp = Preset::Mlp { hidden: vec![4] }.model(1);
     let mut pictures = Trainer::new(&mlp, images, ComputeDevice::cpu()).unwrap();
     assert!(wrong(block_on(pictures.accumulate_tokens(&[3; 12], 0))));
     assert!(wrong(Trainer::new(&albert(), images, ComputeDevice::cpu()).map(drop)));

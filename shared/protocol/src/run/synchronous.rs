@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{GradientCodec, LocalSteps, ModelKind, OptimizerDescription, ScheduleDescription, SlowLinks};
+use super::model::graph::{Graph, Loss, SwavLoss};
+use super::{GradientCodec, LocalSteps, OptimizerDescription, ScheduleDescription, SlowLinks};
 use crate::codec::TensorCodec;
 
 /// How contributors accumulate a target batch, what aggregators make of it, and in which form gradients and parameters
@@ -40,7 +41,7 @@ impl Synchronous {
     ///
     /// # Errors
     /// What else it depends on.
-    pub fn check_recomputable(&self, model: &ModelKind) -> Result<(), NotRecomputable> {
+    pub fn check_recomputable(&self, graph: &Graph) -> Result<(), NotRecomputable> {
         if let Some(LocalSteps { steps, optimizer, .. }) = &self.local_steps
             && (*steps > RECOMPUTED_STEPS_MAX
                 || !matches!(optimizer, OptimizerDescription::SgdMomentum { .. }))
@@ -53,8 +54,8 @@ impl Synchronous {
         if let Some(codec) = self.codecs().find(|codec| !is_exact(codec)) {
             return Err(NotRecomputable::Codec(codec));
         }
-        match model {
-            ModelKind::Swav { queue_samples: 1.., .. } => Err(NotRecomputable::Queue),
+        match &graph.loss {
+            Loss::Swav(SwavLoss { queue_samples: 1.., .. }) => Err(NotRecomputable::Queue),
             _ => Ok(()),
         }
     }

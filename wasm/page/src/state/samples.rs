@@ -21,9 +21,14 @@ impl PageState {
         self.run.is_some() && self.image_shape().is_none()
     }
 
-    /// Whether the model is self-supervised, so that a visitor cannot ask it.
+    /// Whether the model is self-supervised, so that a visitor cannot ask it for a class.
     pub(crate) fn has_nothing_to_try(&self) -> bool {
-        self.run.as_ref().is_some_and(|run| run.model.kind.is_self_supervised())
+        self.run.as_ref().is_some_and(|run| run.model.graph.loss.is_self_supervised())
+    }
+
+    /// Whether the model says which words are missing from a text.
+    pub(crate) fn fills_blanks(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.model.graph.loss == Loss::MaskedLanguageModel)
     }
 
     /// Kind of the run's samples, for texts.

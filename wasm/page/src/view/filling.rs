@@ -28,7 +28,7 @@ impl FillingView {
     }
 
     pub(crate) fn draw(&mut self, page: &PageState) {
-        self.section.set_hidden(!page.is_of_text() || !may_answer(page) || !page.is_supported());
+        self.section.set_hidden(!page.fills_blanks() || !may_answer(page) || !page.is_supported());
         self.said.set_text(&said(page));
         let (epoch, lines): (Option<u64>, Vec<String>) = match &page.filling.answer {
             Some(FillingAnswer::Filled { epoch, blanks }) => {

@@ -1,7 +1,7 @@
 //! The run: title, purpose, data and model; and the connection to its web server.
 
 use barnraise_protocol::dataset::SampleKind;
-use barnraise_protocol::run::{ModelKind, RunDescription};
+use barnraise_protocol::run::RunDescription;
 use web_sys::Element;
 
 use crate::dom::{DomError, Field, by_id, clock_time, document, set_attribute};
@@ -105,24 +105,5 @@ impl RunView {
 }
 
 fn network(run: &RunDescription, n_parameters: u64) -> String {
-    let parameters = format::count(n_parameters);
-    match &run.model.kind {
-        ModelKind::LeNet => format!("LeNet, {parameters} parameters"),
-        ModelKind::Mlp { hidden } => {
-            let widths: Vec<String> = hidden.iter().map(|&width| format::count(width.into())).collect();
-            format!(
-                "fully connected, {} units in its hidden layers, {parameters} parameters",
-                widths.join(" and ")
-            )
-        }
-        ModelKind::Albert { hidden, layers, .. } => {
-            let (hidden, layers) = (format::count((*hidden).into()), format::count((*layers).into()));
-            format!("ALBERT, one layer of {hidden} units applied {layers} times, {parameters} parameters")
-        }
-        ModelKind::Swav { maps, prototypes, .. } => {
-            let (n, prototypes) = (maps.len() as u64, format::count((*prototypes).into()));
-            let convolutions = format::counted(n, "convolution", "convolutions");
-            format!("SwAV, {convolutions} and {prototypes} prototypes, {parameters} parameters")
-        }
-    }
+    format!("{}, {} parameters", run.model.graph.name, format::count(n_parameters))
 }

@@ -25,7 +25,7 @@ use barnraise_protocol::contribute::{BackboneToContributor, DeviceKind, Join};
 use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::gradient::{ContributionRefusal, Offer};
 use barnraise_protocol::receipt::Receipt;
-use barnraise_protocol::run::{GradientCodec, ModelKind, RunDescription};
+use barnraise_protocol::run::{GradientCodec, Preset, RunDescription};
 use barnraise_swarm::AddressGroup;
 use barnraise_swarm::PeerKey;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -91,7 +91,7 @@ impl CrashHarness {
     fn of_width(run_id: &str, n_hidden: u32) -> Self {
         let mut config = RunConfig::dev(Path::new("unused"));
         config.run.id = run_id.to_owned();
-        config.model.kind = ModelKind::Mlp { hidden: vec![n_hidden] };
+        config.model.kind = Preset::Mlp { hidden: vec![n_hidden] };
         config.synchronous_mut().gradient_codec = GradientCodec::F32;
         config.synchronous_mut().state_codec = TensorCodec::F32;
         config.synchronous_mut().target_batch_size = PER_STEP as u32 * SAMPLES;

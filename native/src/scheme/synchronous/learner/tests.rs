@@ -7,7 +7,7 @@ use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::gradient::{ContributionRefusal, Offer};
-use barnraise_protocol::run::{GradientCodec, ModelKind};
+use barnraise_protocol::run::{GradientCodec, Preset};
 use barnraise_swarm::AddressGroup;
 use barnraise_swarm::Moment;
 use barnraise_swarm::PeerKey;
@@ -44,7 +44,7 @@ struct LearnerHarness {
 impl LearnerHarness {
     fn new() -> Self {
         let mut config = RunConfig::dev(Path::new("unused"));
-        config.model.kind = ModelKind::Mlp { hidden: vec![2] };
+        config.model.kind = Preset::Mlp { hidden: vec![2] };
         config.synchronous_mut().gradient_codec = GradientCodec::F32;
         let shape = ImageShape { height: 2, width: 2, channels: 1 };
         let layout =

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use barnraise_learning::{DataShape, ParameterLayout};
 use barnraise_protocol::access::{AccessMode, Authority, KeyPair};
 use barnraise_protocol::dataset::{ImageShape, LabelledImages, SampleKind, Samples};
-use barnraise_protocol::run::ModelKind;
+use barnraise_protocol::run::Preset;
 use barnraise_relay::{Node, NodeConfig, Violation};
 use barnraise_simulation::{Cpu, StreamEnd, VirtualNetwork};
 use barnraise_swarm::AddressGroup;
@@ -96,7 +96,7 @@ fn noise(n_samples: usize) -> Samples {
 pub(super) fn config(target_batch_size: u32, mode: AccessMode) -> RunConfig {
     let mut config = RunConfig::dev(Path::new("unused"));
     config.run.id = RUN.to_owned();
-    config.model.kind = ModelKind::Mlp { hidden: vec![2] };
+    config.model.kind = Preset::Mlp { hidden: vec![2] };
     config.synchronous_mut().target_batch_size = target_batch_size;
     config.synchronous_mut().micro_batch_size = MICRO_BATCH;
     config.data.shuffle_buffer_samples = TRAIN_SAMPLES as u32;

@@ -4,8 +4,7 @@
 //! then touches a quarter of the convolution's outputs.
 
 use super::kernel::{BufferRole, Extent, INFO_BINDING, Kernel, PARTS, READ, WRITE, source, unroll};
-use super::plan::ConvolutionPlan;
-use crate::layout::LENET_KERNEL;
+use super::plan::{ConvolutionPlan, LENET_KERNEL};
 
 const AREA: usize = LENET_KERNEL * LENET_KERNEL;
 /// Height and width of the input that a pooling window of four outputs sees.

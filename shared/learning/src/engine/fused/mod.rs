@@ -11,22 +11,47 @@ mod plan;
 
 use std::collections::HashMap;
 
-use barnraise_protocol::dataset::ImageShape;
+use barnraise_protocol::run::Preset;
+use barnraise_protocol::run::model::Size;
+use barnraise_protocol::run::model::operation::Operation;
 use burn::tensor::wgpu::wgpu;
 use futures::channel::oneshot;
 
 use self::kernel::{BufferRole, Kernel};
 use self::kernels::Kernels;
 use self::plan::{FusedPlan, ROWS};
-use super::LogitsRead;
+use super::PassRead;
 use crate::device::{DeviceError, Gpu};
-use crate::parameters::ParameterLayout;
+use crate::graph::{GraphData, ResolvedGraph};
 use crate::platform;
+use crate::statistics;
 
 /// Samples that the buffers are made for at first.
 const CAPACITY: usize = 256;
 /// Most workgroups along an axis that every adapter grants.
 const WORKGROUPS_MAX: usize = 65_535;
+
+/// Whether the graph is `le-net` or `mlp`, whatever it calls itself.
+fn has_kernels(graph: &ResolvedGraph) -> bool {
+    let units = graph.steps().iter().map(|step| match &step.op {
+        Operation::Dense(dense) => Some(dense.units),
+        _ => None,
+    });
+    let hidden = units.flatten().filter_map(|units| match units {
+        Size::Fixed(units) => Some(units),
+        _ => None,
+    });
+    [Preset::LeNet, Preset::Mlp { hidden: hidden.collect() }].iter().any(|preset| {
+        let known = ResolvedGraph::of(&preset.graph(), graph.data());
+        known.is_ok_and(|known| known.steps() == graph.steps() && known.loss() == graph.loss())
+    })
+}
+
+/// `[2, n_samples]`: the losses of logits, and 1 where the largest is that of the label.
+pub(super) fn losses(logits: PassRead, labels: &[u8]) -> PassRead {
+    let labels = labels.to_vec();
+    Box::pin(async move { Ok(statistics::losses(&logits.await?, &labels)) })
+}
 
 /// A kernel that is ready to be dispatched.
 struct Pass {
@@ -50,13 +75,14 @@ pub(crate) struct FusedEngine {
 }
 
 impl FusedEngine {
-    /// An engine with all parameters zero; `None` where the model exceeds the device's limits.
-    pub(crate) fn new(
-        layout: &ParameterLayout,
-        shape: ImageShape,
-        n_classes: usize,
-        gpu: &Gpu,
-    ) -> Option<Self> {
+    /// An engine with all parameters zero; `None` of a graph that there are no kernels for, and where the model exceeds
+    /// the device's limits.
+    pub(crate) fn new(graph: &ResolvedGraph, gpu: &Gpu) -> Option<Self> {
+        let GraphData::Images { shape, n_classes } = graph.data() else { return None };
+        if !has_kernels(graph) {
+            return None;
+        }
+        let layout = graph.layout();
         let plan = FusedPlan::of(layout, shape, n_classes)?;
         let kernels = Kernels::of(&plan);
         let capacity_max = capacity_max(&plan, &kernels, &gpu.device.limits())?;
@@ -92,7 +118,7 @@ impl FusedEngine {
     }
 
     /// In slices that fit the device; a slice is usually the whole micro-batch.
-    pub(crate) fn step(&mut self, images: &[u8], labels: &[u8]) -> LogitsRead {
+    pub(crate) fn step(&mut self, images: &[u8], labels: &[u8]) -> PassRead {
         if labels.len() > self.capacity {
             self.grow(labels.len().next_multiple_of(ROWS).min(self.capacity_max));
         }
@@ -115,7 +141,7 @@ impl FusedEngine {
     }
 
     /// Of at most [`Self::capacity`] samples.
-    pub(crate) fn logits(&self, images: &[u8], n_samples: usize) -> LogitsRead {
+    pub(crate) fn logits(&self, images: &[u8], n_samples: usize) -> PassRead {
         let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         self.upload(images, n_samples);
         self.dispatch(&mut encoder, n_samples, self.forward.iter());
@@ -184,7 +210,7 @@ impl FusedEngine {
     }
 
     /// Submits `encoder` and reads the logits, without their padding.
-    fn read_logits(&self, encoder: wgpu::CommandEncoder, n_samples: usize) -> LogitsRead {
+    fn read_logits(&self, encoder: wgpu::CommandEncoder, n_samples: usize) -> PassRead {
         let n_classes = self.plan.n_classes;
         let strides = self.plan.strides();
         let last = strides.len() - 1;
@@ -304,7 +330,7 @@ fn read(
     }
 }
 
-fn join(mut reads: Vec<LogitsRead>) -> LogitsRead {
+fn join(mut reads: Vec<PassRead>) -> PassRead {
     if reads.len() == 1 {
         return reads.remove(0);
     }

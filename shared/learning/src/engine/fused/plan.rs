@@ -7,9 +7,12 @@
 
 use barnraise_protocol::dataset::ImageShape;
 
-use crate::layout::{LENET_KERNEL, LENET_PADDING};
 use crate::parameters::{ParameterLayout, ParameterSegment};
 
+/// Kernel height and width of LeNet's convolutions.
+pub(super) const LENET_KERNEL: usize = 5;
+/// Zero padding of LeNet's first convolution, so that it keeps the image's size.
+const LENET_PADDING: usize = 2;
 /// Values that every row is padded to a multiple of.
 pub(super) const ALIGN: usize = 8;
 /// Samples that a batch is padded to a multiple of.
@@ -230,15 +233,14 @@ mod tests {
 
     use std::collections::HashSet;
 
-    use barnraise_protocol::run::{ModelKind, ModelSpec};
+    use barnraise_protocol::run::Preset;
 
     use super::*;
     use crate::data_shape::DataShape;
 
-    fn plan(kind: ModelKind, shape: ImageShape) -> (ParameterLayout, FusedPlan) {
+    fn plan(preset: &Preset, shape: ImageShape) -> (ParameterLayout, FusedPlan) {
         let layout =
-            ParameterLayout::of(&ModelSpec { kind, seed: 1 }, DataShape::Images { shape, n_classes: 10 })
-                .unwrap();
+            ParameterLayout::of(&preset.model(1), DataShape::Images { shape, n_classes: 10 }).unwrap();
         let plan = FusedPlan::of(&layout, shape, 10).unwrap();
         (layout, plan)
     }
@@ -246,8 +248,8 @@ mod tests {
     #[test]
     fn every_value_has_a_place_of_its_own() {
         let shape = ImageShape { height: 17, width: 14, channels: 3 };
-        for kind in [ModelKind::LeNet, ModelKind::Mlp { hidden: vec![13, 5] }] {
-            let (layout, plan) = plan(kind, shape);
+        for preset in [Preset::LeNet, Preset::Mlp { hidden: vec![13, 5] }] {
+            let (layout, plan) = plan(&preset, shape);
             for (slots, len) in
                 [(&plan.weight_slots, plan.n_weights), (&plan.gradient_slots, plan.n_gradients)]
             {
@@ -265,7 +267,7 @@ mod tests {
     #[test]
     fn lenet_is_laid_out_channels_last() {
         let shape = ImageShape { height: 28, width: 28, channels: 1 };
-        let (layout, plan) = plan(ModelKind::LeNet, shape);
+        let (layout, plan) = plan(&Preset::LeNet, shape);
         assert_eq!(plan.strides(), [784, 14 * 14 * 8, 5 * 5 * 16, 120, 88, 16]);
         let flat: Vec<f32> = (0..layout.n_parameters()).map(|index| index as f32).collect();
         let packed = plan.pack(&flat);

@@ -88,6 +88,16 @@ impl GraphBatch {
         Self::new(crops.n_samples, InputValues::Values(crops.large.clone()), targets)
     }
 
+    /// Of no samples: no graph takes it.
+    pub(super) fn none() -> Self {
+        Self { inputs: Vec::new(), ..Self::new(0, InputValues::Ids(Vec::new()), GraphTargets::None) }
+    }
+
+    /// With a number for each sample that its dropout follows from.
+    pub(crate) fn with_seeds(self, seeds: Vec<u64>) -> Self {
+        Self { seeds, ..self }
+    }
+
     fn new(n_samples: usize, input: InputValues, targets: GraphTargets) -> Self {
         Self { n_samples, inputs: vec![input], targets, masked: Vec::new(), seeds: Vec::new() }
     }

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod differences;
-mod engines;
+mod swav;
 mod torch;
 
 use std::sync::Arc;

@@ -1,11 +1,10 @@
 //! Presets against the sizes that their papers and libraries give.
 
-use barnraise_protocol::run::{ModelKind, ModelSpec};
+use barnraise_protocol::run::model::presets::{
+    Albert, Gpt, GptFamily, Norm, Preset, ResNet, Swav, SwavTrunk, Vit,
+};
 
 use super::*;
-use crate::data_shape::DataShape;
-use crate::graph::presets::{Albert, Gpt, GptFamily, Norm, Preset, ResNet, Swav, SwavTrunk, Vit};
-use crate::parameters::ParameterLayout;
 
 const PHOTOS: GraphData =
     GraphData::Images { shape: ImageShape { height: 224, width: 224, channels: 3 }, n_classes: 1000 };
@@ -14,28 +13,17 @@ fn resolved(preset: &Preset, data: GraphData) -> ResolvedGraph {
     ResolvedGraph::of(&preset.graph(), data).unwrap()
 }
 
-fn of_today(kind: ModelKind, shape: ImageShape) -> ParameterLayout {
-    ParameterLayout::of(&ModelSpec { kind, seed: 0 }, DataShape::Images { shape, n_classes: 10 }).unwrap()
-}
-
 #[test]
-fn le_net_and_mlp_have_the_layout_of_their_engines() {
-    for channels in [1, 3] {
-        let shape = ImageShape { height: 28, width: 20, channels };
-        let data = GraphData::Images { shape, n_classes: 10 };
-        let hidden = vec![32, 16];
-        let pairs = [
-            (Preset::LeNet, ModelKind::LeNet),
-            (Preset::Mlp { hidden: hidden.clone() }, ModelKind::Mlp { hidden }),
-            (Preset::Mlp { hidden: Vec::new() }, ModelKind::Mlp { hidden: Vec::new() }),
-        ];
-        for (preset, kind) in pairs {
-            let (got, want) = (resolved(&preset, data), of_today(kind, shape));
-            assert_eq!(got.layout().segments(), want.segments());
-            assert_eq!(got.layout().initial_parameters(7), want.initial_parameters(7));
-            assert!(got.is_of_samples() && got.statistics().is_empty());
-        }
-    }
+fn le_net_has_the_sizes_of_the_paper() {
+    let fashion =
+        GraphData::Images { shape: ImageShape { height: 28, width: 28, channels: 1 }, n_classes: 10 };
+    let got = resolved(&Preset::LeNet, fashion);
+    let layout = got.layout();
+    assert_eq!(layout.n_parameters(), 156 + 2416 + 48_120 + 10_164 + 850);
+    assert_eq!(names(&got)[..4], ["conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias"]);
+    assert_eq!(names(&got)[4..6], ["fc1.weight", "fc1.bias"]);
+    assert_eq!(layout.segments()[4].shape, [400, 120]);
+    assert!(got.statistics().is_empty());
     let small = GraphData::Images { shape: ImageShape { height: 11, width: 28, channels: 1 }, n_classes: 10 };
     let refused = ResolvedGraph::of(&Preset::LeNet.graph(), small).unwrap_err();
     assert!(refused.to_string().starts_with("block `pool2`: padded maps of at least 2 by 2"), "{refused}");
@@ -52,7 +40,7 @@ fn residual_networks_have_the_sizes_of_torchvision() {
     let group = ResNet { norm: Norm::Group(32), ..options };
     let group = resolved(&Preset::ResNet18(group), PHOTOS);
     assert_eq!(group.layout().segments(), small.layout().segments());
-    assert!(group.is_of_samples() && group.statistics().is_empty());
+    assert!(group.statistics().is_empty());
     let names = names(&small);
     for name in ["conv1.weight", "layer1.1.bn2.bias", "layer2.0.downsample.0.weight", "layer4.1.conv2.weight"]
     {
@@ -100,19 +88,6 @@ fn transformers_have_the_sizes_of_their_libraries() {
 }
 
 #[test]
-fn albert_has_the_tensors_of_its_engine() {
-    let kind = ModelKind::Albert { embedding: 8, hidden: 12, heads: 2, inner: 24, layers: 3 };
-    let tokens = barnraise_protocol::dataset::TokenShape { length: 16, vocabulary: 100 };
-    let want = ParameterLayout::of(&ModelSpec { kind, seed: 0 }, DataShape::Tokens(tokens)).unwrap();
-    let preset = Preset::Albert(Albert { embedding: 8, hidden: 12, heads: 2, inner: 24, layers: 3 });
-    let got = resolved(&preset, DataShape::Tokens(tokens).into());
-    let shapes = |layout: &ParameterLayout| -> Vec<_> {
-        layout.segments().iter().map(|segment| (segment.shape.clone(), segment.initial)).collect()
-    };
-    assert_eq!(shapes(got.layout()), shapes(&want));
-}
-
-#[test]
 fn swav_and_ratings_resolve() {
     let swav = Swav {
         trunk: SwavTrunk::ResNet18(ResNet { small_pictures: true, width: 8, norm: Norm::Batch }),
@@ -127,7 +102,6 @@ fn swav_and_ratings_resolve() {
     };
     let swav = resolved(&Preset::Swav(swav), IMAGES);
     assert_eq!(names(&swav).last(), Some(&"prototypes.weight"));
-    assert!(!swav.is_of_samples());
     let ratings = GraphData::Ratings { n_users: 943, n_items: 1682 };
     let factors = resolved(&Preset::MatrixFactorization { factors: 16 }, ratings);
     assert_eq!(factors.layout().n_parameters(), (943 + 1682) * 17 + 1);

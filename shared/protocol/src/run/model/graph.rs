@@ -21,7 +21,7 @@ pub const ITEM: &str = "item";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Graph {
-    /// For people, such as `resnet-18`.
+    /// For people, such as `ResNet-18`.
     pub name: String,
     /// Sequences of blocks that blocks call by name. A part may call those before it in this list.
     #[serde(default)]
@@ -95,6 +95,26 @@ pub struct SwavLoss {
     /// Epochs in which the prototypes stay as they are.
     #[serde(default)]
     pub frozen_epochs: u32,
+}
+
+impl Graph {
+    /// Whether a pass gives the sum of what its samples give by themselves. Batch normalization and SwAV look at all
+    /// samples of a pass.
+    pub fn is_of_samples(&self) -> bool {
+        let mut blocks = self.parts.iter().flat_map(|part| &part.blocks).chain(&self.blocks);
+        let is_batch_norm = |block: &Block| matches!(block.op, Operation::BatchNorm(_));
+        !blocks.any(is_batch_norm) && !matches!(self.loss, Loss::Swav(_))
+    }
+}
+
+impl Loss {
+    /// Whether it needs no labels, so that the model predicts no classes.
+    pub fn is_self_supervised(&self) -> bool {
+        match self {
+            Self::CausalLanguageModel | Self::MaskedLanguageModel | Self::Swav(_) => true,
+            Self::Classification | Self::Regression => false,
+        }
+    }
 }
 
 impl Block {

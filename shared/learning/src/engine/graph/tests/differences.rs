@@ -276,6 +276,6 @@ fn ratings() {
         masked: Vec::new(),
         seeds: Vec::new(),
     };
-    let graph = crate::graph::presets::Preset::MatrixFactorization { factors: 3 }.graph();
+    let graph = barnraise_protocol::run::Preset::MatrixFactorization { factors: 3 }.graph();
     check_on("ratings", graph.blocks, graph.loss, data, &batch);
 }

@@ -7,9 +7,9 @@ use serde::Deserialize;
 
 use super::*;
 use crate::engine::graph::{GraphTargets, InputValues};
-use crate::graph::presets::Preset;
 use crate::graph::{RowTarget, ValueShape};
 use crate::random::SplitMix64;
+use barnraise_protocol::run::Preset;
 
 /// Of the largest value: both compute in single precision and sum in another order.
 const TOLERANCE: f32 = 1e-4;

@@ -8,10 +8,12 @@ mod ratings;
 mod text;
 mod vision;
 
-use barnraise_protocol::run::model::Size;
-use barnraise_protocol::run::model::graph::{Block, Graph};
-use barnraise_protocol::run::model::operation::{Dense, GroupNorm, Initial, LayerNorm, Operation};
+use crate::run::model::Size;
+use crate::run::model::graph::{Block, Graph};
+use crate::run::model::operation::{Dense, GroupNorm, Initial, LayerNorm, Operation};
 use serde::{Deserialize, Serialize};
+
+use super::ModelSpec;
 
 /// A network by name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -43,6 +45,8 @@ pub enum Preset {
     },
     /// SwAV (Caron et al. 2020).
     Swav(Swav),
+    /// A graph that is written out.
+    Graph(Graph),
 }
 
 /// How a residual network normalizes.
@@ -197,8 +201,19 @@ impl Preset {
             },
             Self::MatrixFactorization { factors } => ratings::matrix_factorization(*factors),
             Self::Swav(options) => vision::swav(options),
+            Self::Graph(graph) => graph.clone(),
         }
     }
+
+    /// Its graph, with the seed of the first weights.
+    pub fn model(&self, seed: u64) -> ModelSpec {
+        ModelSpec { graph: self.graph(), seed }
+    }
+}
+
+/// Name of a transformer, for people.
+fn layers_of(family: &str, layers: u32, width: u32) -> String {
+    format!("{family}, {layers} layers of {width} units")
 }
 
 fn dense(name: &str, units: impl Into<Size>, bias: bool, initial: Initial) -> Block {

@@ -1,14 +1,14 @@
 //! Networks for pictures.
 
-use barnraise_protocol::run::model::Size;
-use barnraise_protocol::run::model::graph::{Block, Graph, INPUT, Loss, Part, SwavLoss};
-use barnraise_protocol::run::model::operation::{
+use crate::run::model::Size;
+use crate::run::model::graph::{Block, Graph, INPUT, Loss, Part, SwavLoss};
+use crate::run::model::operation::{
     Attention, BatchNorm, ClassToken, Convolution, Cosine, GlobalPool, Initial, Operation, PartCall,
     PickToken, Pool, Positions, Repeat,
 };
 
 use super::text::NORMAL_002;
-use super::{Norm, ResNet, Swav, SwavTrunk, Vit, dense, group_norm, layer_norm};
+use super::{Norm, ResNet, Swav, SwavTrunk, Vit, dense, group_norm, layer_norm, layers_of};
 
 /// Feature maps of LeNet's two convolutions (LeCun et al. 1998).
 const LENET_MAPS: [u32; 2] = [6, 16];
@@ -65,7 +65,7 @@ pub(super) fn le_net() -> Graph {
         relu("relu4"),
         dense("fc3", Size::Classes, true, Initial::Lecun),
     ];
-    classifier("le-net", Vec::new(), blocks)
+    classifier("LeNet", Vec::new(), blocks)
 }
 
 /// The first layer takes the picture row by row, the channels of a pixel side by side.
@@ -77,7 +77,12 @@ pub(super) fn mlp(hidden: &[u32]) -> Graph {
         blocks.push(relu(&format!("relu{}", index + 1)));
     }
     blocks.push(dense(&format!("fc{}", hidden.len() + 1), Size::Classes, true, Initial::Lecun));
-    classifier("mlp", Vec::new(), blocks)
+    let widths: Vec<String> = hidden.iter().map(u32::to_string).collect();
+    let name = match widths.is_empty() {
+        true => "linear".to_owned(),
+        false => format!("fully connected, {} units in its hidden layers", widths.join(" and ")),
+    };
+    classifier(&name, Vec::new(), blocks)
 }
 
 impl Norm {
@@ -101,11 +106,11 @@ const RESNET_18: [u32; 4] = [2, 2, 2, 2];
 const RESNET_50: [u32; 4] = [3, 4, 6, 3];
 
 pub(super) fn resnet_18(options: ResNet) -> Graph {
-    resnet("resnet-18", options, Residual::Basic, RESNET_18)
+    resnet("ResNet-18", options, Residual::Basic, RESNET_18)
 }
 
 pub(super) fn resnet_50(options: ResNet) -> Graph {
-    resnet("resnet-50", options, Residual::Bottleneck, RESNET_50)
+    resnet("ResNet-50", options, Residual::Bottleneck, RESNET_50)
 }
 
 fn resnet(name: &str, options: ResNet, residual: Residual, depths: [u32; 4]) -> Graph {
@@ -212,7 +217,11 @@ pub(super) fn vit(options: Vit) -> Graph {
         Block::new("class", Operation::PickToken(PickToken { index: 0 })),
         dense("head", Size::Classes, true, Initial::Lecun),
     ];
-    classifier("vit", vec![Part { name: "layer".to_owned(), blocks: layer }], blocks)
+    classifier(
+        &layers_of("ViT", layers, width),
+        vec![Part { name: "layer".to_owned(), blocks: layer }],
+        blocks,
+    )
 }
 
 pub(super) fn swav(options: &Swav) -> Graph {
@@ -231,7 +240,13 @@ pub(super) fn swav(options: &Swav) -> Graph {
     let Swav { small_crops, small_side, queue_samples, queue_after, frozen_epochs, .. } = *options;
     let features = POOLED.to_owned();
     let loss = SwavLoss { features, small_crops, small_side, queue_samples, queue_after, frozen_epochs };
-    Graph { name: "swav".to_owned(), parts, blocks, loss: Loss::Swav(loss) }
+    let trunk = match &options.trunk {
+        SwavTrunk::Convolutions(maps) => format!("{} convolutions", maps.len()),
+        SwavTrunk::ResNet18(_) => "ResNet-18".to_owned(),
+        SwavTrunk::ResNet50(_) => "ResNet-50".to_owned(),
+    };
+    let name = format!("SwAV, {trunk} and {} prototypes", options.prototypes);
+    Graph { name, parts, blocks, loss: Loss::Swav(loss) }
 }
 
 fn convolutions(maps: &[u32]) -> Vec<Block> {

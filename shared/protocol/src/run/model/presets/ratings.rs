@@ -1,8 +1,8 @@
 //! Models of ratings.
 
-use barnraise_protocol::run::model::Size;
-use barnraise_protocol::run::model::graph::{Block, Graph, ITEM, Loss, USER};
-use barnraise_protocol::run::model::operation::{Embedding, Initial, Operation};
+use crate::run::model::Size;
+use crate::run::model::graph::{Block, Graph, ITEM, Loss, USER};
+use crate::run::model::operation::{Embedding, Initial, Operation};
 
 /// Bound of the first factors: their products begin near zero, beside the mean rating.
 const FACTOR_BOUND: f32 = 0.1;
@@ -23,5 +23,10 @@ pub(super) fn matrix_factorization(factors: u32) -> Graph {
         Block::new("sum", Operation::Add).from(&["product", "user_bias", "item_bias"]),
         Block::new("mean", Operation::Bias),
     ];
-    Graph { name: "matrix-factorization".to_owned(), parts: Vec::new(), blocks, loss: Loss::Regression }
+    Graph {
+        name: format!("matrix factorization, {factors} factors"),
+        parts: Vec::new(),
+        blocks,
+        loss: Loss::Regression,
+    }
 }

@@ -1,12 +1,12 @@
 //! Transformers for text.
 
-use barnraise_protocol::run::model::Size;
-use barnraise_protocol::run::model::graph::{Block, Graph, INPUT, Loss, Part};
-use barnraise_protocol::run::model::operation::{
+use crate::run::model::Size;
+use crate::run::model::graph::{Block, Graph, INPUT, Loss, Part};
+use crate::run::model::operation::{
     Attention, Dropout, Embedding, Initial, Operation, Positions, Repeat, RmsNorm, Rotary, Unembedding,
 };
 
-use super::{Albert, Gpt, dense, layer_norm};
+use super::{Albert, Gpt, dense, layer_norm, layers_of};
 
 /// `0.02 * sqrt(3)`: the bound of a uniform distribution with the standard deviation that BERT and GPT-2 begin with.
 pub(super) const NORMAL_002: f32 = 0.034_641_016;
@@ -76,7 +76,8 @@ pub(super) fn albert(options: Albert) -> Graph {
         unembedding("predictions", true, table),
     ];
     let parts = vec![Part { name: LAYER.to_owned(), blocks: layer }];
-    Graph { name: "albert".to_owned(), parts, blocks, loss: Loss::MaskedLanguageModel }
+    let name = format!("ALBERT, one layer of {hidden} units applied {times} times");
+    Graph { name, parts, blocks, loss: Loss::MaskedLanguageModel }
 }
 
 /// Units of the feed-forward part.
@@ -124,7 +125,7 @@ pub(super) fn gpt2(options: Gpt) -> Graph {
     ];
     let parts = vec![Part { name: LAYER.to_owned(), blocks: layer.into_iter().flatten().collect() }];
     let blocks = blocks.into_iter().flatten().collect();
-    Graph { name: "gpt-2".to_owned(), parts, blocks, loss: Loss::CausalLanguageModel }
+    Graph { name: layers_of("GPT-2", times, width), parts, blocks, loss: Loss::CausalLanguageModel }
 }
 
 /// Pre-norm, no biases, SwiGLU.
@@ -164,5 +165,5 @@ pub(super) fn llama(options: Gpt) -> Graph {
         unembedding("lm_head", false, table),
     ];
     let parts = vec![Part { name: LAYER.to_owned(), blocks: layer }];
-    Graph { name: "llama".to_owned(), parts, blocks, loss: Loss::CausalLanguageModel }
+    Graph { name: layers_of("Llama", times, width), parts, blocks, loss: Loss::CausalLanguageModel }
 }
