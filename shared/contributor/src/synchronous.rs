@@ -211,7 +211,7 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SynchronousParticipant<P> {
     /// work is offered to this one.
     fn on_moved(&mut self, now: Moment) {
         if self.is_offer_cut && self.prepared.take().is_some() {
-            self.contributor.on_gradient_lost();
+            self.contributor.on_unanswered();
         }
         self.contributor.on_moved(now);
         self.run.next_parameters = None;

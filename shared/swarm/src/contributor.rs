@@ -219,6 +219,14 @@ impl Contributor {
         }
     }
 
+    /// The offer was cut before its answer, and there is another aggregator now: offered to it, the contribution could
+    /// count twice.
+    pub fn on_unanswered(&mut self) {
+        if let Some(pending) = self.pending.take() {
+            self.sample_counts.n_samples_unanswered += u64::from(pending.n_samples);
+        }
+    }
+
     /// The aggregator's answer to the offer.
     pub fn on_answer(
         &mut self,
