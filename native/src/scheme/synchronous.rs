@@ -38,6 +38,7 @@ use self::recomputation::exchange::poll_other_backbones;
 use self::recomputation::queue::{RecomputationContext, Recomputing};
 use self::recomputation::{EvidenceStore, Standings};
 use self::streams::Services;
+use crate::config::SynchronousSection;
 use crate::data::TrainingData;
 use crate::host::addresses::AddressGroups;
 use crate::host::clock::system_clock;
@@ -68,10 +69,11 @@ const LIVE_EVENTS: usize = 16;
 /// The run cannot be resumed, a background task failed, or the store would lose accepted work.
 pub(crate) async fn run(
     opened: OpenedRun,
+    scheme: SynchronousSection,
     data: TrainingData,
     mounting: oneshot::Sender<Mounted>,
 ) -> anyhow::Result<()> {
-    let recovered = Recovered::of(&opened).await?;
+    let recovered = Recovered::of(&opened, scheme).await?;
     opened.readiness.done(StartupStep::Checkpoint);
     let host = Box::pin(RunHost::start(opened)).await?;
     let running = Box::pin(SynchronousRun::assemble(host, recovered, data)).await?;
@@ -80,6 +82,7 @@ pub(crate) async fn run(
 
 /// The model and the round of the last process, from checkpoint and journal.
 struct Recovered {
+    scheme: SynchronousSection,
     layout: ParameterLayout,
     evidence: EvidenceStore,
     standings: Standings,
@@ -90,7 +93,7 @@ struct Recovered {
 }
 
 impl Recovered {
-    async fn of(opened: &OpenedRun) -> anyhow::Result<Self> {
+    async fn of(opened: &OpenedRun, scheme: SynchronousSection) -> anyhow::Result<Self> {
         let config = &opened.config;
         let layout = learner::layout(config, opened.shards.manifest())?;
         let evidence =
@@ -98,20 +101,21 @@ impl Recovered {
         let RunStores { journal, checkpoints, disk_space } = opened.stores(&layout);
         let checkpoint_every_epochs = config.storage.checkpoint_every_epochs;
         let storing = CoreStorage { journal, checkpoints, disk_space, checkpoint_every_epochs };
-        let round = learner::round_config(config, layout.n_parameters());
+        let round = learner::round_config((config, &scheme), layout.n_parameters());
         let here = opened.keypair.public().to_peer_id();
         let has_others = config.aggregators.peers().any(|(peer, _)| peer != here);
         let stored = (&storing.checkpoints, &storing.journal);
-        let recovered = Learner::recover(config, round, &layout, stored, has_others);
+        let recovered = Learner::recover((config, &scheme), round, &layout, stored, has_others);
         let (learner, round) = recovered.await.context("the run cannot be resumed")?;
         let standings = Standings::new(opened.storage.clone());
         let commands = OperatorStateStore::new(opened.storage.clone());
-        Ok(Self { layout, evidence, standings, commands, storing, learner, round })
+        Ok(Self { scheme, layout, evidence, standings, commands, storing, learner, round })
     }
 }
 
 /// What the parts of a driver share.
 struct DriverParts {
+    scheme: SynchronousSection,
     description: Arc<RunDescription>,
     device: ComputeDevice,
     metrics: Metrics,
@@ -136,7 +140,7 @@ struct SynchronousRun {
 
 impl SynchronousRun {
     async fn assemble(mut host: RunHost, recovered: Recovered, data: TrainingData) -> anyhow::Result<Self> {
-        let Recovered { layout, evidence, standings, commands, storing, learner, round } = recovered;
+        let Recovered { scheme, layout, evidence, standings, commands, storing, learner, round } = recovered;
         for known in evidence.convicted().await {
             host.access.gate.convict(known.peer, known.epoch);
         }
@@ -160,7 +164,8 @@ impl SynchronousRun {
         let ledger = ledger.await.context("the journal cannot be read")?;
         let (states, following) = States::follow(state.clone(), STATES_MAX);
         host.tasks.spawn(following);
-        let parts = DriverParts { description, device, metrics, states, events, store, work, evidence };
+        let parts =
+            DriverParts { scheme, description, device, metrics, states, events, store, work, evidence };
         let recomputing = parts.recompute(&mut host, standings).await?;
         let services = parts.services(&mut host, ledger, (issuer, recomputing));
         streams::serve(&services, host.config.network.contributors_max, &mut host.tasks)?;
@@ -229,7 +234,7 @@ impl DriverParts {
         host: &mut RunHost,
         standings: Standings,
     ) -> anyhow::Result<Option<Recomputing>> {
-        let Some(section) = host.config.recomputation() else { return Ok(None) };
+        let Some(section) = self.scheme.recomputation_in(&host.config) else { return Ok(None) };
         let world = RecomputationContext {
             description: self.description.clone(),
             shards: host.shards.clone(),
@@ -300,7 +305,8 @@ impl DriverParts {
         let speed = SpeedMeter::new(aggregators.download_per_second, aggregators.upload_per_second);
         let helpers = (reducers, speed.clone());
         let events = EventSender::new(self.events.clone());
-        let others = Aggregators::start(config, &self.description, network, helpers, &stored, events)?;
+        let others =
+            Aggregators::start((config, &self.scheme), &self.description, network, helpers, &stored, events)?;
         let links = others.as_ref().map(Aggregators::links).unwrap_or_default();
         let telling =
             ProgressAnnouncer::new(config.run.id.clone(), host.key.clone(), aggregators, (links, speed));
@@ -357,7 +363,7 @@ async fn outputs(
         progress: RunProgress {
             epoch: learner.epoch(),
             n_samples: 0,
-            target_batch_size: description.synchronous().target_batch_size,
+            target_batch_size: description.scheme.step_samples(),
             n_contributors: 0,
             samples_per_second: 0.0,
             train_loss: learner.history().last().and_then(|point| point.train_loss),

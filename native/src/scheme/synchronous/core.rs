@@ -136,7 +136,7 @@ impl Core {
         crediting: Crediting,
     ) -> Self {
         let me = crediting.reducer();
-        let coordination = Coordination::new(&learner, me, description.synchronous().target_batch_size);
+        let coordination = Coordination::new(&learner, me, description.scheme.step_samples());
         let now = Instant::now();
         Self {
             description,

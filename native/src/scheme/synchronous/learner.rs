@@ -21,7 +21,7 @@ use barnraise_swarm::history::History;
 
 pub(super) use self::weights::SharedWeights;
 use crate::computing::compute;
-use crate::config::RunConfig;
+use crate::config::{RunConfig, SynchronousSection};
 use crate::host::states::PublishedState;
 use crate::storage::StorageError;
 use crate::storage::checkpoint::{Checkpoint, CheckpointError, Included};
@@ -119,14 +119,17 @@ pub struct Restored {
 }
 
 impl Learner {
-    async fn fresh(config: &RunConfig, layout: &ParameterLayout) -> Result<Self, LearnerError> {
+    async fn fresh(
+        (config, scheme): (&RunConfig, &SynchronousSection),
+        layout: &ParameterLayout,
+    ) -> Result<Self, LearnerError> {
         let spec = config.model_spec();
-        let optimizer = Optimizer::new(config.synchronous().optimizer, layout)?;
+        let optimizer = Optimizer::new(scheme.optimizer, layout)?;
         let weights = SharedWeights::new(optimizer, layout.initial_parameters(spec.seed));
         Ok(Self {
             run_id: config.run.id.clone(),
-            state_codec: config.synchronous().state_codec,
-            schedule: config.synchronous().schedule,
+            state_codec: scheme.state_codec,
+            schedule: scheme.schedule,
             rate_factor: 1.0,
             n_parameters: layout.n_parameters(),
             hash: weights.clone().with(|weights| weights.hash()).await,
@@ -316,8 +319,10 @@ impl Learner {
 const IN_FLIGHT_MAX: u64 = 64;
 
 /// Configuration of the run's collection round.
-pub(super) fn round_config(config: &RunConfig, n_parameters: usize) -> CollectionConfig {
-    let scheme = config.synchronous();
+pub(super) fn round_config(
+    (config, scheme): (&RunConfig, &SynchronousSection),
+    n_parameters: usize,
+) -> CollectionConfig {
     let n_bytes = scheme.gradient_codec.encoding().encoded_len(n_parameters).max(1) as u64;
     let fit = config.contributions.in_flight_bytes_max.as_u64() / n_bytes;
     CollectionConfig {
@@ -326,7 +331,7 @@ pub(super) fn round_config(config: &RunConfig, n_parameters: usize) -> Collectio
         codec: scheme.gradient_codec.encoding(),
         slow_codec: scheme.slow_links.map(|slow| slow.codec.encoding()),
         micro_batch_size: scheme.micro_batch_size,
-        contribution_samples_max: config.contribution_samples_max(),
+        contribution_samples_max: scheme.largest_contribution(),
         samples_per_second_max: scheme.samples_per_second_max,
         collect_timeout: scheme.collect_timeout,
         in_flight_max: fit.clamp(1, IN_FLIGHT_MAX) as usize,

@@ -46,7 +46,7 @@ impl Core {
         RunProgress {
             epoch: self.round.epoch(),
             n_samples: all.n_samples,
-            target_batch_size: self.description.synchronous().target_batch_size,
+            target_batch_size: self.description.scheme.step_samples(),
             n_contributors: all.n_contributors,
             samples_per_second: all.samples_per_second,
             train_loss: last.and_then(|point| point.train_loss),

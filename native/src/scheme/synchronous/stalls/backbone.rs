@@ -97,8 +97,8 @@ pub(super) fn config(target_batch_size: u32, mode: AccessMode) -> RunConfig {
     let mut config = RunConfig::dev(Path::new("unused"));
     config.run.id = RUN.to_owned();
     config.model.kind = ModelKind::Mlp { hidden: vec![2] };
-    config.synchronous_mut().target_batch_size = target_batch_size;
-    config.synchronous_mut().micro_batch_size = MICRO_BATCH;
+    config.synchronous_mut().unwrap().target_batch_size = target_batch_size;
+    config.synchronous_mut().unwrap().micro_batch_size = MICRO_BATCH;
     config.data.shuffle_buffer_samples = TRAIN_SAMPLES as u32;
     config.data.shard_samples = SHARD_SAMPLES;
     config.access.mode = mode;
@@ -319,6 +319,7 @@ async fn recover(
     layout: &ParameterLayout,
     CoreStorage { journal, checkpoints, .. }: &CoreStorage,
 ) -> (Learner, barnraise_swarm::collection::CollectionRound) {
-    let round = learner::round_config(config, layout.n_parameters());
-    Learner::recover(config, round, layout, (checkpoints, journal), false).await.unwrap()
+    let configured = (config, config.synchronous().unwrap());
+    let round = learner::round_config(configured, layout.n_parameters());
+    Learner::recover(configured, round, layout, (checkpoints, journal), false).await.unwrap()
 }

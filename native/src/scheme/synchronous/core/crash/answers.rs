@@ -54,7 +54,7 @@ impl Alive {
         // Dropped once it is.
         let _ = soon(done).await;
         let refused = BackboneToContributor::Refused(barnraise_protocol::Refusal::TooManySamples {
-            max: CrashHarness::new("answers").config.contribution_samples_max(),
+            max: CrashHarness::new("answers").configured().1.largest_contribution(),
             got: u32::MAX,
         });
         assert!(self.told().contains(&refused));
