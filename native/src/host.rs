@@ -24,6 +24,7 @@ pub mod page;
 pub mod problem;
 pub mod readiness;
 pub mod run;
+pub mod sessions;
 pub mod site;
 pub mod states;
 pub mod visitors;

@@ -53,6 +53,7 @@ use crate::host::readiness::StartupStep;
 use crate::host::run::{
     BackboneAddresses, Credit, CreditCounters, Mounted, OpenedRun, RunHost, RunPage, RunStores,
 };
+use crate::host::sessions::SessionServices;
 use crate::host::states::{PublishedState, States};
 use crate::net::speed::SpeedMeter;
 
@@ -266,22 +267,25 @@ impl DriverParts {
         let (names, recording) = NameRecorder::new(self.store.clone(), system_clock(), host.shutdown.clone());
         host.tasks.spawn(recording);
         Services {
-            host: RunServices {
-                description: self.description.clone(),
-                states: self.states.clone(),
-                shards: host.shards.clone(),
-                access: host.access.clone(),
-                node: host.node.clone(),
-                conversations: host.config.conversations.clone(),
-                metrics: self.metrics.of_run().clone(),
+            sessions: SessionServices {
+                host: RunServices {
+                    description: self.description.clone(),
+                    states: self.states.clone(),
+                    shards: host.shards.clone(),
+                    access: host.access.clone(),
+                    node: host.node.clone(),
+                    conversations: host.config.conversations.clone(),
+                    metrics: self.metrics.of_run().clone(),
+                },
+                driver: EventSender::new(self.events.clone()),
+                names,
+                addresses: AddressGroups::new(&host.key),
             },
             ledger,
             core: self.events.clone(),
             metrics: self.metrics.clone(),
             issuer,
-            names,
             work: self.work.clone(),
-            addresses: AddressGroups::new(&host.key),
             recomputing,
             evidence: self.evidence.clone(),
         }

@@ -36,13 +36,14 @@ use tracing::Span;
 use self::beside::Inbox;
 use self::coordination::{ContributorStatistics, Coordination};
 use self::disk::DeferredWrites;
-pub use self::event::{AcceptedOffer, CoreEvent, DeclinedOffer, SessionId};
+pub use self::event::{AcceptedOffer, CoreEvent, DeclinedOffer};
 use self::operator::OperatorControl;
 use super::aggregators::Aggregators;
 use super::learner::{Learner, LearnerError};
 use super::metrics::Metrics;
 use crate::computing::compute;
 use crate::host::contributions::Crediting;
+use crate::host::sessions::SessionId;
 use crate::host::states::PublishedState;
 use crate::storage::checkpoint::{CheckpointError, Checkpoints};
 use crate::storage::disk_space::DiskSpace;
@@ -50,8 +51,6 @@ use crate::storage::journal::{CommitRecord, Journal, JournalEntry, JournalError}
 
 /// Events that may wait for the core; a sender beyond waits itself.
 pub const EVENTS_MAX: usize = 256;
-/// Messages that may wait for one contributor; one that reads slower than that is let go.
-pub const SESSION_MESSAGES_MAX: usize = 64;
 /// Interval between progress messages to contributors and the page.
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 

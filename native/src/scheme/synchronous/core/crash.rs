@@ -36,12 +36,13 @@ use super::super::learner::{self, Learner, LearnerError, SharedWeights};
 use super::super::metrics::Metrics;
 use super::super::{BackboneAddresses, outputs};
 use super::event::{CoreEvent, DeclinedOffer};
-use super::{Core, CoreStorage, EVENTS_MAX, SESSION_MESSAGES_MAX};
+use super::{Core, CoreStorage, EVENTS_MAX};
 use crate::config::{RunConfig, SynchronousSection};
 use crate::fixture;
 use crate::host::clock::system_clock;
 use crate::host::contributions::{Crediting, Issuer, KnownReceipts, Question, Recording, Store, WorkMeter};
 use crate::host::peer_id;
+use crate::host::sessions::{SESSION_MESSAGES_MAX, SessionEvent};
 use crate::host::states::PublishedState;
 use crate::storage::Storage;
 use crate::storage::checkpoint::Checkpoints;
@@ -259,7 +260,7 @@ impl Alive {
             name: None,
         };
         let group = AddressGroup(1);
-        let event = CoreEvent::Join { peer: peer.clone(), group, join, messages, answer };
+        let event = SessionEvent::Join { peer: peer.clone(), group, join, messages, answer }.into();
         if self.events.send(event).await.is_ok()
             && let Ok(joined) = answered.await
         {

@@ -42,8 +42,10 @@ use crate::host::contributions::{
     Crediting, Issuer, KnownReceipts, NameRecorder, Recorder, Recording, Store, WorkMeter,
 };
 use crate::host::conversations::RunServices;
+use crate::host::events::EventSender;
 use crate::host::peer_id;
 use crate::host::run::BackboneAddresses;
+use crate::host::sessions::SessionServices;
 use crate::host::states::{PublishedState, States};
 use crate::scheme::synchronous::recomputation::EvidenceStore;
 use crate::storage::Storage;
@@ -216,22 +218,25 @@ impl SimulatedBackbone {
         let (states, following) = States::follow(state.clone(), STATES_MAX);
         tokio::spawn(following);
         let services = Services {
-            host: RunServices {
-                description: Arc::clone(&description),
-                states,
-                shards: Arc::clone(&beside.shards),
-                access,
-                node: beside.node.clone(),
-                conversations: config.conversations.clone(),
-                metrics: metrics.of_run().clone(),
+            sessions: SessionServices {
+                host: RunServices {
+                    description: Arc::clone(&description),
+                    states,
+                    shards: Arc::clone(&beside.shards),
+                    access,
+                    node: beside.node.clone(),
+                    conversations: config.conversations.clone(),
+                    metrics: metrics.of_run().clone(),
+                },
+                driver: EventSender::new(events.clone()),
+                names: beside.names.clone(),
+                addresses: AddressGroups::new(&beside.key),
             },
             ledger: ledger.unwrap(),
             core: events,
             metrics: metrics.clone(),
             issuer,
-            names: beside.names.clone(),
             work,
-            addresses: AddressGroups::new(&beside.key),
             recomputing: None,
             evidence: EvidenceStore::open(storage.clone()).await.unwrap(),
         };
