@@ -28,6 +28,7 @@ pub mod sessions;
 pub mod site;
 pub mod states;
 pub mod visitors;
+pub mod weights;
 
 use barnraise_protocol::access::PublicKey;
 use libp2p::PeerId;

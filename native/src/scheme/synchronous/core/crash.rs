@@ -32,7 +32,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::super::aggregators::Aggregators;
-use super::super::learner::{self, Learner, LearnerError, SharedWeights};
+use super::super::learner::{self, Learner, LearnerError};
 use super::super::metrics::Metrics;
 use super::super::{BackboneAddresses, outputs};
 use super::event::{CoreEvent, DeclinedOffer};
@@ -44,6 +44,7 @@ use crate::host::contributions::{Crediting, Issuer, KnownReceipts, Question, Rec
 use crate::host::peer_id;
 use crate::host::sessions::{SESSION_MESSAGES_MAX, SessionEvent};
 use crate::host::states::PublishedState;
+use crate::host::weights::SharedWeights;
 use crate::storage::Storage;
 use crate::storage::checkpoint::Checkpoints;
 use crate::storage::disk_space::DiskSpace;
