@@ -3,9 +3,12 @@
 //! It reads with a limit, waits with a limit, and passes what it received to the driver. It decides nothing: who may join,
 //! and what is said in the session, is the driver's.
 
-use barnraise_protocol::Refusal;
+use std::collections::BTreeMap;
+
+use barnraise_protocol::access::{AccessRefusal, PublicKey};
 use barnraise_protocol::contribute::{self, BackboneToContributor, Join, Report};
 use barnraise_protocol::framing::{self, FrameError};
+use barnraise_protocol::{Refusal, RefusalReason};
 use barnraise_relay::{NodeError, Paced};
 use barnraise_swarm::{AddressGroup, PeerKey};
 use futures::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -37,9 +40,16 @@ pub(crate) struct SessionServices {
     pub addresses: AddressGroups,
 }
 
-/// One session of a peer; the driver numbers them.
+/// One session of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SessionId(pub(crate) u64);
+pub struct SessionId(u64);
+
+/// The open sessions of a driver, one for each peer.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    open: BTreeMap<PeerKey, (SessionId, mpsc::Sender<BackboneToContributor>)>,
+    next: u64,
+}
 
 /// What a contributor does in its session.
 #[derive(Debug)]
@@ -73,6 +83,51 @@ pub enum SessionEvent {
         /// Dropped once the report is handled.
         handled: oneshot::Sender<()>,
     },
+}
+
+impl Sessions {
+    /// Opens a session, in place of an earlier one of the peer.
+    pub(crate) fn open(&mut self, peer: PeerKey, messages: mpsc::Sender<BackboneToContributor>) -> SessionId {
+        let id = SessionId(self.next);
+        self.next += 1;
+        self.open.insert(peer, (id, messages));
+        id
+    }
+
+    /// Closes the session of a peer; `false` where it has none.
+    pub(crate) fn close(&mut self, peer: &PeerKey) -> bool {
+        self.open.remove(peer).is_some()
+    }
+
+    /// Whether this session of the peer is open.
+    pub(crate) fn has(&self, peer: &PeerKey, session: SessionId) -> bool {
+        self.open.get(peer).is_some_and(|(id, _)| *id == session)
+    }
+
+    /// Sends to a peer, if it has a session; `false` where it does not read its messages.
+    pub(crate) fn send(&self, peer: &PeerKey, message: BackboneToContributor) -> bool {
+        self.open.get(peer).is_none_or(|(_, messages)| messages.try_send(message).is_ok())
+    }
+
+    /// Sends to all peers; returns those that do not read their messages.
+    pub(crate) fn send_to_all(&self, message: &BackboneToContributor) -> Vec<PeerKey> {
+        let deaf = |(peer, (_, messages)): (&PeerKey, &(_, mpsc::Sender<_>))| {
+            messages.try_send(message.clone()).is_err().then(|| peer.clone())
+        };
+        self.open.iter().filter_map(deaf).collect()
+    }
+}
+
+/// Whether a peer that joins means this run, and can be given credit.
+pub(crate) fn check_join(run_id: &str, peer: &PeerKey, join: &Join) -> Result<(), Refusal> {
+    if join.run_id != run_id {
+        let asked = RefusalReason::of(&join.run_id);
+        return Err(Refusal::OtherRun { here: RefusalReason::of(run_id), asked });
+    }
+    match PublicKey::of_peer_id(&peer.0) {
+        Some(_) => Ok(()),
+        None => Err(AccessRefusal::KeyKind.into()),
+    }
 }
 
 impl AsRef<RunServices> for SessionServices {

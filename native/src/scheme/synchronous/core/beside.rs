@@ -97,7 +97,7 @@ impl Core {
                 let _ = answer.send(self.on_join(peer, group, &join, messages));
             }
             SessionEvent::Leave { peer, session } => {
-                if self.sessions.get(&peer).is_some_and(|known| known.id == session) {
+                if self.sessions.has(&peer, session) {
                     self.remove_session(&peer);
                 }
             }
