@@ -17,7 +17,7 @@ mod streams;
 use std::sync::Arc;
 
 use anyhow::Context;
-use barnraise_learning::{ComputeDevice, DataShape, ParameterLayout, open_device};
+use barnraise_learning::{ComputeDevice, ParameterLayout};
 use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::commitment::STALENESS_EPOCHS_MAX;
 use barnraise_protocol::contribute::RunProgress;
@@ -26,7 +26,6 @@ use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::collection::CollectionRound;
 use libp2p::Multiaddr;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
-use tokio_util::sync::CancellationToken;
 
 use self::aggregators::{Aggregators, Reducers, ServedStorage};
 use self::core::{Core, CoreEvent, CoreStorage, EVENTS_MAX, Outputs};
@@ -44,9 +43,8 @@ use crate::host::addresses::AddressGroups;
 use crate::host::clock::system_clock;
 use crate::host::contributions::{Issuer, NameRecorder, Recording, RefusalCounts, Store, WorkMeter};
 use crate::host::conversations::RunServices;
-use crate::host::evaluator::{Evaluator, evaluated_on, majority_accuracy};
+use crate::host::evaluator::majority_accuracy;
 use crate::host::events::EventSender;
-use crate::host::models::Publisher;
 use crate::host::operator::request::OperatorHandle;
 use crate::host::operator::state::OperatorStateStore;
 use crate::host::readiness::StartupStep;
@@ -148,10 +146,7 @@ impl SynchronousRun {
         let description = host.config.describe(host.shards.manifest().clone(), host.access.describe());
         let description = Arc::new(description);
         barnraise_contributor::description::validate(&description).context("the run cannot be trained")?;
-        let device = open_device(host.config.device.kind.into()).await?;
-        let device =
-            device.with_precision(host.config.device.precision.into()).context("device.precision")?;
-        tracing::info!(device = device.name(), "evaluates on");
+        let device = host.open_device().await?;
         let majority = majority_accuracy(&data.test);
         let (outputs, state, status) = outputs(&learner, &description, &host.addresses, majority).await?;
         let metrics = Metrics::new(status.clone(), Some(storing.disk_space.clone()));
@@ -176,7 +171,8 @@ impl SynchronousRun {
         let models = host.share_model(&parts.description, layout, vocabulary.as_ref()).await?;
         let (publisher, models) = models.map(|shared| (shared.publisher, shared.files)).unzip();
         let operating = operating::resume(&host.config, commands, &host.access, &round, &storing).await?;
-        parts.evaluate(&mut host, data, state, publisher);
+        let events = EventSender::new(parts.events.clone());
+        host.evaluate(data, parts.device.clone(), state, publisher, events);
         host.keep_addresses(outputs.status.clone());
         let page = RunPage {
             description: parts.description.clone(),
@@ -193,38 +189,17 @@ impl SynchronousRun {
         Ok(Self { host, core, heard, services, recording, page, device: parts.device })
     }
 
-    /// Runs the core until the shutdown, or until a background task fails.
     async fn drive(self, mounting: oneshot::Sender<Mounted>) -> anyhow::Result<()> {
-        let Self { mut host, core, heard, services, recording, page, device } = self;
-        let begin = host.mount(page, mounting).await?;
-        // It outlives the core, to record its last contributions.
-        let stop_recording = CancellationToken::new();
-        host.tasks.spawn(recording.run(stop_recording.clone().cancelled_owned()));
-        if host.config.device.contributes {
-            host.contribute(device)?;
-        }
-        // The receiver may be gone.
-        let _ = begin.send(host.addresses.clone());
-        let shutdown = host.shutdown.clone();
-        let mut driving = Box::pin(core.run(heard, shutdown.cancelled()));
-        let (ended, failure) = tokio::select! {
-            ended = &mut driving => (ended, None),
-            failure = host.tasks.failure() => {
-                tracing::error!(error = format!("{failure:#}"), "the run ends: a part of it failed");
-                shutdown.cancel();
-                (driving.await, Some(failure))
+        let Self { host, core, heard, services, recording, page, device } = self;
+        let shutdown = host.shutdown.clone().cancelled_owned();
+        let ending = async {
+            if let Some(recomputing) = &services.recomputing {
+                recomputing.keep().await;
             }
+            drop(services);
         };
-        shutdown.cancel();
-        if let Some(recomputing) = &services.recomputing {
-            recomputing.keep().await;
-        }
-        host.forget_address();
-        stop_recording.cancel();
-        drop(services);
-        let closed = host.close().await;
-        ended.context("the run could not be stored")?;
-        failure.map_or(closed, Err)
+        let driving = Box::pin(core.run(heard, shutdown));
+        Box::pin(host.drive(page, (recording, device), mounting, driving, ending)).await
     }
 }
 
@@ -317,33 +292,6 @@ impl DriverParts {
         let telling = tell(host.dht.clone(), telling, stands, metrics.clone(), host.shutdown.clone());
         host.tasks.spawn(telling);
         Ok(others)
-    }
-
-    /// Evaluates on a thread of its own, until the core has ended.
-    fn evaluate(
-        &self,
-        host: &mut RunHost,
-        data: TrainingData,
-        state: watch::Receiver<PublishedState>,
-        publisher: Option<Publisher>,
-    ) {
-        let config = &host.config;
-        let shape = DataShape::of(&data.kind);
-        let (test, reference) = evaluated_on(&config.model.kind, data);
-        let evaluator = Evaluator {
-            test,
-            reference,
-            model: config.model_spec(),
-            data: shape,
-            device: self.device.clone(),
-            every_epochs: config.evaluation.every_epochs,
-            publisher,
-            clock: system_clock(),
-        };
-        let events = EventSender::new(self.events.clone());
-        host.tasks.spawn_blocking(move || {
-            evaluator.run(state, &events).context("the model could not be evaluated")
-        });
     }
 }
 
