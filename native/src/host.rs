@@ -27,6 +27,7 @@ pub mod run;
 pub mod sessions;
 pub mod site;
 pub mod states;
+pub mod status;
 pub mod visitors;
 pub mod weights;
 

@@ -25,7 +25,7 @@ use barnraise_protocol::dht::progress::LocalProgress as Standing;
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::collection::CollectionRound;
 use libp2p::Multiaddr;
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use self::aggregators::{Aggregators, Reducers, ServedStorage};
 use self::core::{Core, CoreEvent, CoreStorage, EVENTS_MAX, Outputs};
@@ -53,13 +53,12 @@ use crate::host::run::{
 };
 use crate::host::sessions::SessionServices;
 use crate::host::states::{PublishedState, States};
+use crate::host::status::StatusPublisher;
 use crate::net::speed::SpeedMeter;
 
 /// Epochs whose parameters are kept: the newest, the one before for delayed updates, and the earlier ones of which late
 /// work is accepted.
 const STATES_MAX: usize = 2 + STALENESS_EPOCHS_MAX as usize;
-/// Live progress that a slow reader may lag behind.
-const LIVE_EVENTS: usize = 16;
 
 /// Drives a run until its shutdown. Its page is served elsewhere: `mounting` receives the routes, and training starts once
 /// they are served.
@@ -173,11 +172,11 @@ impl SynchronousRun {
         let operating = operating::resume(&host.config, commands, &host.access, &round, &storing).await?;
         let events = EventSender::new(parts.events.clone());
         host.evaluate(data, parts.device.clone(), state, publisher, events);
-        host.keep_addresses(outputs.status.clone());
+        host.keep_addresses(outputs.status.status().clone());
         let page = RunPage {
             description: parts.description.clone(),
             status,
-            events: outputs.events.subscribe(),
+            events: outputs.status.events(),
             store: parts.store,
             models,
             checkpoints: storing.checkpoints.clone(),
@@ -326,8 +325,8 @@ async fn outputs(
         paused: None,
         majority_accuracy,
     };
-    let (status, status_reader) = watch::channel(status);
-    let (events, _) = broadcast::channel(LIVE_EVENTS);
+    let status = StatusPublisher::new(status);
+    let status_reader = status.status().subscribe();
     let (stands, _) = watch::channel(Standing {
         epoch: learner.epoch(),
         n_samples_total: learner.history().last().map_or(0, |point| point.n_samples_total),
@@ -336,5 +335,5 @@ async fn outputs(
         n_contributors: 0,
         samples_per_second: 0.0,
     });
-    Ok((Outputs { state, status, events, stands }, state_reader, status_reader))
+    Ok((Outputs { state, status, stands }, state_reader, status_reader))
 }

@@ -14,12 +14,11 @@ mod following;
 pub mod operator;
 mod progress;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_protocol::Refusal;
-use barnraise_protocol::api::{HistoryPoint, LIVE_STEPS_MAX, LiveProgress, RunStatus};
 use barnraise_protocol::contribute::{BackboneToContributor, Join};
 use barnraise_protocol::gradient::ContributionRefusal;
 use barnraise_protocol::receipt::Receipt;
@@ -28,7 +27,7 @@ use barnraise_swarm::AddressGroup;
 use barnraise_swarm::collection::{CollectionAction, CollectionRound, Ticket};
 use barnraise_swarm::robust::{ClipVerdict, OUTLIER_ROUNDS, OutlierTracker, PeerOutcome};
 use barnraise_swarm::{Moment, PeerKey};
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tracing::Span;
 
@@ -44,6 +43,7 @@ use crate::computing::compute;
 use crate::host::contributions::Crediting;
 use crate::host::sessions::{SessionId, Sessions, check_join};
 use crate::host::states::PublishedState;
+use crate::host::status::StatusPublisher;
 use crate::storage::checkpoint::{CheckpointError, Checkpoints};
 use crate::storage::disk_space::DiskSpace;
 use crate::storage::journal::{CommitRecord, Journal, JournalEntry, JournalError};
@@ -64,10 +64,8 @@ struct PendingContribution {
 pub struct Outputs {
     /// Parameters for contributors and the evaluator.
     pub state: watch::Sender<PublishedState>,
-    /// `GET /api/run`.
-    pub status: watch::Sender<RunStatus>,
-    /// `GET /api/events`.
-    pub events: broadcast::Sender<LiveProgress>,
+    /// For the page.
+    pub status: StatusPublisher,
     /// For the DHT.
     pub stands: watch::Sender<barnraise_protocol::dht::progress::LocalProgress>,
 }
@@ -103,9 +101,6 @@ pub struct Core {
     inbox: Inbox,
     progress_every: Duration,
     progress_at: Instant,
-    unpublished_steps: VecDeque<HistoryPoint>,
-    /// Whether an evaluation came since the page was last updated.
-    has_evaluated: bool,
     /// With the other aggregators; without any this one is a group by itself.
     coordination: Coordination,
     /// `None` for a run without an operator.
@@ -146,8 +141,6 @@ impl Core {
             inbox: Inbox::closed(),
             progress_every: PROGRESS_EVERY,
             progress_at: now,
-            unpublished_steps: VecDeque::new(),
-            has_evaluated: false,
             coordination,
             operating: None,
             disk: DeferredWrites::default(),
@@ -368,10 +361,7 @@ impl Core {
         let loss = last.and_then(|point| point.train_loss);
         let (epoch, n_samples) = (self.learner.epoch(), record.n_samples);
         tracing::info!(epoch, n_samples, loss, n_contributions = record.seqs.len(), "stepped");
-        if self.unpublished_steps.len() >= LIVE_STEPS_MAX {
-            self.unpublished_steps.pop_front();
-        }
-        self.unpublished_steps.extend(last);
+        self.outputs.status.on_stepped(last);
     }
 
     async fn checkpoint_if_due(&mut self) -> Result<(), LearnerError> {

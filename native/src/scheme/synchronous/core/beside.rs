@@ -81,7 +81,7 @@ impl Core {
             CoreEvent::Evaluated(Evaluated { epoch, evaluation }) => {
                 tracing::info!(epoch, accuracy = evaluation.accuracy, loss = evaluation.loss, "evaluated");
                 self.learner.on_evaluated(epoch, evaluation.accuracy);
-                self.has_evaluated = true;
+                self.outputs.status.on_evaluated();
             }
             other @ (CoreEvent::Gradient { .. } | CoreEvent::Aggregator { .. } | CoreEvent::Operator(_)) => {
                 return Some(other);
