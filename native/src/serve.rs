@@ -220,7 +220,7 @@ impl Process {
     }
 }
 
-/// Runs a backbone until its shutdown. This is the one place that knows which schemes there are.
+/// Runs a backbone until its shutdown. This is the one place that knows the drivers.
 async fn run(
     config: RunConfig,
     around: RunSurroundings,
