@@ -105,6 +105,17 @@ impl Contributor {
         }
     }
 
+    /// The same, with what this peer did in other runs.
+    #[must_use]
+    pub fn with_counts(self, sample_counts: SampleCounts) -> Self {
+        Self { sample_counts, ..self }
+    }
+
+    /// Id of the next contribution.
+    pub fn next_contribution_id(&self) -> u64 {
+        self.next_contribution_id
+    }
+
     /// Samples and contributions so far, by outcome.
     pub fn sample_counts(&self) -> &SampleCounts {
         &self.sample_counts
