@@ -59,7 +59,7 @@ async fn train(
     data: &Dataset,
     rows: &mut Vec<Vec<String>>,
 ) -> Result<()> {
-    let scheme = config.synchronous();
+    let scheme = config.synchronous().context("swav is measured in the synchronous scheme")?;
     let mut model = config.model_spec();
     model.seed = seed;
     let shape = DataShape::Images { shape: data.shape, n_classes: CLASS_NAMES.len() };

@@ -6,7 +6,6 @@
 //! folder.
 
 mod access;
-mod aggregation;
 mod aggregators;
 mod bound;
 mod check;
@@ -21,9 +20,7 @@ pub mod init;
 mod license;
 mod limits;
 mod link_speed;
-mod local_steps;
 mod pictures;
-mod recomputation;
 mod run_texts;
 mod scheme;
 mod telemetry;
@@ -48,17 +45,16 @@ use libp2p::Multiaddr;
 use serde::{Deserialize, Serialize};
 
 pub use self::access::{AccessSection, OidcSection};
-pub use self::aggregation::AggregationKind;
 pub use self::aggregators::{AggregatorsSection, ReducersAllowed};
 pub use self::bound::BindError;
 pub use self::contributions::ContributionsSection;
 pub use self::conversations::ConversationsSection;
 pub use self::limits::LimitsSection;
 pub use self::link_speed::{LinkSpeed, LinkSpeedError};
-pub use self::local_steps::LocalStepsSection;
 pub use self::pictures::PicturesSection;
-pub use self::recomputation::RecomputationSection;
-pub use self::scheme::{SchemeSection, SynchronousSection};
+pub use self::scheme::{
+    AggregationKind, LocalStepsSection, RecomputationSection, SchemeSection, SynchronousSection,
+};
 pub use self::telemetry::TelemetrySection;
 pub use self::text::{SourceSection, TextSection};
 pub use self::warnings::{Warning, warnings};
@@ -68,6 +64,8 @@ use crate::data::shards::Sharding;
 use crate::storage::S3Url;
 pub use barnraise_relay::Invalid;
 
+/// A fixed value that is not set.
+const NONE: &str = "(none)";
 /// Keys whose value may be in a file that a variable of the environment names.
 const SECRETS: &[&str] = &["contributions.database"];
 
@@ -478,22 +476,26 @@ impl RunConfig {
         self.limits.of_node(self.network.contributors_max)
     }
 
-    /// The synchronous scheme.
-    pub fn synchronous(&self) -> &SynchronousSection {
-        let SchemeSection::Synchronous(scheme) = &self.scheme;
-        scheme
+    /// The synchronous scheme, if it is that.
+    pub fn synchronous(&self) -> Option<&SynchronousSection> {
+        match &self.scheme {
+            SchemeSection::Synchronous(section) => Some(section),
+        }
     }
 
     /// The synchronous scheme, to change.
-    pub fn synchronous_mut(&mut self) -> &mut SynchronousSection {
-        let SchemeSection::Synchronous(scheme) = &mut self.scheme;
-        scheme
+    pub fn synchronous_mut(&mut self) -> Option<&mut SynchronousSection> {
+        match &mut self.scheme {
+            SchemeSection::Synchronous(section) => Some(section),
+        }
     }
 
-    /// Most samples of one contribution: at most the target batch size.
-    pub fn contribution_samples_max(&self) -> u32 {
-        let scheme = self.synchronous();
-        scheme.contribution_samples_max.min(scheme.target_batch_size)
+    /// Whether other machines can reach the run.
+    fn is_public(&self) -> bool {
+        let network = &self.network;
+        network.announce.iter().any(warnings::is_from_elsewhere)
+            || network.relays.iter().any(warnings::is_from_elsewhere)
+            || network.listen.iter().any(warnings::is_from_elsewhere)
     }
 
     /// The model and the seed of its weights.

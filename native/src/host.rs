@@ -24,9 +24,12 @@ pub mod page;
 pub mod problem;
 pub mod readiness;
 pub mod run;
+pub mod sessions;
 pub mod site;
 pub mod states;
+pub mod status;
 pub mod visitors;
+pub mod weights;
 
 use barnraise_protocol::access::PublicKey;
 use libp2p::PeerId;

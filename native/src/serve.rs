@@ -27,7 +27,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 pub use self::args::{RunFolder, RunSource, ServeArgs};
 
-use crate::config::{NetworkSection, RunConfig};
+use crate::config::{NetworkSection, RunConfig, SchemeSection};
 use crate::host::http_listener::BoundedListener;
 use crate::host::page::PageSource;
 use crate::host::run::{BackboneAddresses, Mounted, OpenedRun, RunSurroundings};
@@ -220,14 +220,18 @@ impl Process {
     }
 }
 
-/// Runs a backbone until its shutdown. This is the one place that knows which schemes there are.
+/// Runs a backbone until its shutdown. This is the one place that knows the drivers.
 async fn run(
     config: RunConfig,
     around: RunSurroundings,
     mounting: oneshot::Sender<Mounted>,
 ) -> anyhow::Result<()> {
     let (opened, data) = OpenedRun::open(config, around).await?;
-    Box::pin(synchronous::run(opened, data, mounting)).await
+    match opened.config.scheme.clone() {
+        SchemeSection::Synchronous(scheme) => {
+            Box::pin(synchronous::run(opened, scheme, data, mounting)).await
+        }
+    }
 }
 
 /// Drives a run on its own thread, so that no run waits for a step of another.

@@ -114,7 +114,7 @@ fn config() -> impl Strategy<Value = RunConfig> {
             let mut config = RunConfig::default();
             config.model.kind = model;
             config.data.shuffle_buffer_samples = buffer;
-            let scheme = config.synchronous_mut();
+            let scheme = config.synchronous_mut().unwrap();
             (scheme.micro_batch_size, scheme.target_batch_size) = (micro, target);
             scheme.delayed_updates = delayed_updates;
             (scheme.gradient_codec, scheme.state_codec) = (gradient_codec, state_codec);
@@ -150,8 +150,8 @@ fn received(described: &RunDescription) -> RunDescription {
 /// A contribution of one micro-batch for each local step, in a run whose model has `n_parameters`; and the step of it.
 fn train(run: &RunDescription, layout: &ParameterLayout) {
     let n_parameters = layout.n_parameters();
-    let scheme = run.synchronous();
-    let mut trainer = trainer(run, ComputeDevice::cpu()).unwrap();
+    let scheme = run.synchronous().unwrap();
+    let mut trainer = trainer(run, scheme, ComputeDevice::cpu()).unwrap();
     let parameters = trainer.layout().initial_parameters(run.model.seed);
     assert_eq!(parameters.len(), n_parameters);
     trainer.load_parameters(&parameters).unwrap();

@@ -134,13 +134,8 @@ impl TestClient {
     pub async fn state(&self, run: &RunDescription) -> Result<EpochParameters> {
         let mut stream = self.open(state::PROTOCOL).await?;
         let mut partial = None;
-        let fetch = state::fetch(
-            &mut stream,
-            n_parameters(run)?,
-            run.synchronous().state_codec,
-            &mut partial,
-            |_, _| {},
-        );
+        let (n_values, codec) = (n_parameters(run)?, run.scheme.state_codec());
+        let fetch = state::fetch(&mut stream, n_values, codec, &mut partial, |_, _| {});
         Ok(within("state", fetch).await??)
     }
 

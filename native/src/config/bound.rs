@@ -7,22 +7,13 @@ use std::path::PathBuf;
 use barnraise_protocol::Sha256Hash;
 use serde::Serialize;
 
-use super::{Invalid, RunConfig, as_written};
+use super::{Invalid, NONE, RunConfig, as_written};
 use crate::data::pictures::PicturesError;
 use crate::storage::bound::{self, BoundError, BoundValues};
 use crate::storage::{Storage, StorageError};
 
-const NONE: &str = "(none)";
-/// Keys of the fixed values, in the order of the file.
-const KEYS: [&str; 7] = [
-    "run.id",
-    "model.seed",
-    "model.kind",
-    "scheme.synchronous.optimizer",
-    "scheme.synchronous.local_steps",
-    "data.pictures",
-    "data.text",
-];
+/// The fixed values of a configuration, in the order of the file.
+type FixedValues = Vec<(&'static str, String)>;
 
 /// Why a run cannot go on with this configuration.
 #[derive(Debug, thiserror::Error)]
@@ -77,18 +68,16 @@ struct BoundSource {
 
 impl RunConfig {
     /// The fixed values of this configuration. Blocking: reads pictures and text.
-    pub(super) fn bound_values(&self) -> Result<BoundValues, BindError> {
-        let local_steps = self.synchronous().local_steps.as_ref().map_or(NONE, |_| "(there are some)");
-        let values = [
-            as_written(&self.run.id),
-            as_written(&self.model.seed),
-            as_written(&self.model.kind),
-            as_written(&self.synchronous().optimizer),
-            local_steps.to_owned(),
-            self.bound_pictures()?,
-            self.bound_text()?,
+    fn bound_values(&self) -> Result<FixedValues, BindError> {
+        let mut values = vec![
+            ("run.id", as_written(&self.run.id)),
+            ("model.seed", as_written(&self.model.seed)),
+            ("model.kind", as_written(&self.model.kind)),
         ];
-        Ok(KEYS.into_iter().map(str::to_owned).zip(values).collect())
+        values.extend(self.scheme.bound_values());
+        values.push(("data.pictures", self.bound_pictures()?));
+        values.push(("data.text", self.bound_text()?));
+        Ok(values)
     }
 
     /// The fixed values of a folder of pictures: the hash of all samples, without any paths.
@@ -126,8 +115,11 @@ impl RunConfig {
             source: std::io::Error::other(error),
         })??;
         match bound::read(storage).await? {
-            Some(bound) => compare(&values, &bound, &folder),
-            None => Ok(bound::write(storage, &values).await?),
+            Some(bound) => compare(values, &bound, &folder),
+            None => {
+                let values = values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+                Ok(bound::write(storage, &values).await?)
+            }
         }
     }
 
@@ -145,17 +137,15 @@ impl RunConfig {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         let runtime = runtime.map_err(|source| BindError::Source { path: folder.clone(), source })?;
         match runtime.block_on(bound::read(&storage))? {
-            Some(bound) => compare(&self.bound_values()?, &bound, folder),
+            Some(bound) => compare(self.bound_values()?, &bound, folder),
             None => Ok(()),
         }
     }
 }
 
-fn compare(values: &BoundValues, bound: &BoundValues, folder: &std::path::Path) -> Result<(), BindError> {
-    let none = || NONE.to_owned();
-    let value = |of: &BoundValues, key: &str| of.get(key).cloned().unwrap_or_else(none);
-    let mistakes = KEYS.into_iter().filter_map(|key| {
-        let (got, bound) = (value(values, key), value(bound, key));
+fn compare(values: FixedValues, bound: &BoundValues, folder: &std::path::Path) -> Result<(), BindError> {
+    let mistakes = values.into_iter().filter_map(|(key, got)| {
+        let bound = bound.get(key).map_or(NONE, String::as_str);
         let want = format!(
             "the run in {} was begun with {bound}, and its model depends on that; restore this value, or give the run \
              another `folder` in [storage] to begin anew",
@@ -219,13 +209,13 @@ mod tests {
                 "begun with \"le-net\"",
             ),
             (
-                |c| c.synchronous_mut().optimizer = OptimizerSpec::lamb(),
+                |c| c.synchronous_mut().unwrap().optimizer = OptimizerSpec::lamb(),
                 "scheme.synchronous.optimizer = { kind = \"lamb\"",
                 "{ kind = \"adam\", beta1 = 0.9, beta2 = 0.999,",
             ),
             (
                 |c| {
-                    c.synchronous_mut().local_steps = Some(
+                    c.synchronous_mut().unwrap().local_steps = Some(
                         toml::from_str(
                             "steps = 2\noptimizer = { kind = \"adam\" }\nschedule = { peak = 0.1 }",
                         )
@@ -245,10 +235,10 @@ mod tests {
             }
         }
         let free: [Edit; 4] = [
-            |c| c.synchronous_mut().schedule = ScheduleSpec::constant(0.1),
-            |c| c.synchronous_mut().gradient_codec = GradientCodec::Int8,
-            |c| c.synchronous_mut().target_batch_size = 4096,
-            |c| c.synchronous_mut().contribution_samples_max = 64,
+            |c| c.synchronous_mut().unwrap().schedule = ScheduleSpec::constant(0.1),
+            |c| c.synchronous_mut().unwrap().gradient_codec = GradientCodec::Int8,
+            |c| c.synchronous_mut().unwrap().target_batch_size = 4096,
+            |c| c.synchronous_mut().unwrap().contribution_samples_max = 64,
         ];
         for edit in free {
             let mut edited = config.clone();

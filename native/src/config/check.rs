@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use barnraise_protocol::access::AccessMode;
 use barnraise_protocol::run::model::graph::Loss;
+use barnraise_protocol::run::model::presets::Albert;
 use barnraise_relay::server::is_host_name;
 use libp2p::multiaddr::Protocol;
 
@@ -21,10 +22,10 @@ const SHARD_SAMPLES_MAX: usize = 50_000;
 pub(super) fn mistakes(config: &RunConfig) -> Vec<Invalid> {
     let parts = [
         license(config),
-        config.synchronous().validate(),
+        config.scheme.validate(),
         // Of data and model that do not fit each other the first check says more.
         data(config).and_then(|()| super::description::validate(config)),
-        super::recomputation::validate(config),
+        config.scheme.validate_in(config),
         config.aggregators.validate(),
         storage(&config.storage),
         network(&config.network),
@@ -84,7 +85,7 @@ fn device(config: &RunConfig) -> Result<(), Invalid> {
         config.device.contributes,
     )?;
     let is_mixed = config.device.contributes && config.device.precision == Precision::Mixed;
-    let good = !is_mixed || config.recomputation().is_none();
+    let good = !is_mixed || !config.scheme.needs_single_precision(config);
     let want = "\"f32\" where the backbone contributes to a run that recomputes contributions";
     Invalid::check("device.precision", good, want, as_written(&config.device.precision))
 }
@@ -176,9 +177,9 @@ mod tests {
     #[test]
     fn as_many_local_steps_are_taken_as_a_target_batch_has() {
         let mut config = RunConfig::default();
-        config.synchronous_mut().local_steps = Some(local_steps(16, OptimizerSpec::adam()));
+        config.synchronous_mut().unwrap().local_steps = Some(local_steps(16, OptimizerSpec::adam()));
         assert_eq!(config.validate(), Ok(()));
-        config.synchronous_mut().contribution_samples_max = 512;
+        config.synchronous_mut().unwrap().contribution_samples_max = 512;
         let error = config.validate().unwrap_err().to_string();
         assert!(error.contains("1 to 8") && error.contains("a contribution of 512"), "{error}");
     }
@@ -187,9 +188,9 @@ mod tests {
     fn a_few_local_steps_are_recomputed() {
         let sgd = OptimizerSpec::SgdMomentum { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
         let mut config = RunConfig::default();
-        config.synchronous_mut().recomputation = recomputation(0.1, 0.02);
-        config.synchronous_mut().local_steps = Some(local_steps(2, sgd));
-        config.synchronous_mut().gradient_codec = GradientCodec::Int8;
+        config.synchronous_mut().unwrap().recomputation = recomputation(0.1, 0.02);
+        config.synchronous_mut().unwrap().local_steps = Some(local_steps(2, sgd));
+        config.synchronous_mut().unwrap().gradient_codec = GradientCodec::Int8;
         assert_eq!(config.validate(), Ok(()));
     }
 
@@ -314,7 +315,7 @@ mod tests {
         ];
         for (key, break_it) in cases {
             let mut config = RunConfig::default();
-            break_it(config.synchronous_mut());
+            break_it(config.synchronous_mut().unwrap());
             assert_eq!(config.validate().unwrap_err().key, format!("scheme.synchronous.{key}"));
         }
     }

@@ -4,7 +4,7 @@ use barnraise_contributor::description;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{AccessDescription, PublicKey};
 use barnraise_protocol::dataset::{Manifest, SampleKind, ShardEntry, TokenShape};
-use barnraise_protocol::run::{DataSpec, RunDescription, RunIdentity, Scheme, Synchronous};
+use barnraise_protocol::run::{DataSpec, RunDescription, RunIdentity};
 
 use super::{Invalid, RunConfig, as_written};
 use crate::data::fashion_mnist::{CLASS_NAMES, IMAGE_SHAPE};
@@ -21,26 +21,8 @@ impl RunConfig {
             },
             model: self.model_spec(),
             data: DataSpec { manifest, shuffle_buffer_samples: self.data.shuffle_buffer_samples },
-            scheme: Scheme::Synchronous(self.described_scheme(self.recomputation().is_some())),
+            scheme: self.scheme.describe(self),
             access,
-        }
-    }
-
-    /// The scheme of the description, in which contributions are recomputed or not.
-    pub(super) fn described_scheme(&self, recomputed: bool) -> Synchronous {
-        let scheme = self.synchronous();
-        Synchronous {
-            target_batch_size: scheme.target_batch_size,
-            micro_batch_size: scheme.micro_batch_size,
-            contribution_samples_max: self.contribution_samples_max(),
-            gradient_codec: scheme.gradient_codec,
-            slow_links: scheme.slow_links,
-            state_codec: scheme.state_codec,
-            delayed_updates: scheme.delayed_updates,
-            optimizer: scheme.optimizer.into(),
-            schedule: scheme.schedule.into(),
-            local_steps: scheme.local_steps.map(|section| section.describe()),
-            recomputed,
         }
     }
 }

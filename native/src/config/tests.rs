@@ -103,11 +103,11 @@ fn the_example_of_text_is_a_run() {
 fn the_example_of_swav_is_a_run() {
     let config = parse(include_str!("../../swav.example.toml")).unwrap();
     assert!(matches!(config.data_source(), DataSource::FashionMnist(_)));
-    assert!(matches!(config.synchronous().optimizer, OptimizerSpec::Lars { .. }));
+    assert!(matches!(config.synchronous().unwrap().optimizer, OptimizerSpec::Lars { .. }));
     let shape = barnraise_protocol::dataset::ImageShape { height: 28, width: 28, channels: 1 };
     let data = barnraise_learning::DataShape::Images { shape, n_classes: 10 };
     let layout = barnraise_learning::ParameterLayout::of(&config.model_spec(), data).unwrap();
-    assert!(layout.batch_samples_max() >= config.synchronous().micro_batch_size as usize);
+    assert!(layout.batch_samples_max() >= config.synchronous().unwrap().micro_batch_size as usize);
     let error = error("[model]\nkind = { swav = { maps = [8], hidden = 8 } }");
     assert!(error.contains("line 2") && error.contains("projection"), "{error}");
 }
@@ -130,16 +130,16 @@ fn what_is_written_reads_back() {
     let density = Density::from_share(0.005).unwrap();
     let plain = TopK::plain(density, 40);
     let top_k = TopK { momentum: 0.5, masking: true, clip_norm: Some(2.5), ..plain };
-    config.synchronous_mut().gradient_codec = GradientCodec::TopK(top_k);
-    config.synchronous_mut().optimizer =
+    config.synchronous_mut().unwrap().gradient_codec = GradientCodec::TopK(top_k);
+    config.synchronous_mut().unwrap().optimizer =
         OptimizerSpec::SgdMomentum { momentum: 0.0, nesterov: false, weight_decay: 0.5 };
-    config.synchronous_mut().schedule.decay = Decay::Cosine { steps: 100, floor: 0.0 };
+    config.synchronous_mut().unwrap().schedule.decay = Decay::Cosine { steps: 100, floor: 0.0 };
     config.data.folder = Some("data".into());
     config.device.kind = Device::Wgpu;
     config.device.precision = Precision::Mixed;
-    config.synchronous_mut().collect_timeout = Duration::from_millis(2500);
-    config.synchronous_mut().aggregation = AggregationKind::CenteredClip;
-    config.synchronous_mut().gradient_norm_max = 0.1;
+    config.synchronous_mut().unwrap().collect_timeout = Duration::from_millis(2500);
+    config.synchronous_mut().unwrap().aggregation = AggregationKind::CenteredClip;
+    config.synchronous_mut().unwrap().gradient_norm_max = 0.1;
     assert_eq!(parse(&toml::to_string(&config).unwrap()).unwrap(), config);
     assert_eq!(config.data_sources().named.as_deref(), Some(Path::new("data")));
 }
@@ -148,7 +148,7 @@ fn what_is_written_reads_back() {
 fn durations_and_sizes_are_readable() {
     let config =
         parse("[scheme.synchronous]\ncollect_timeout = \"1m 30s\"\n[contributions]\nin_flight_bytes_max = \"1.5 GiB\"").unwrap();
-    assert_eq!(config.synchronous().collect_timeout, Duration::from_secs(90));
+    assert_eq!(config.synchronous().unwrap().collect_timeout, Duration::from_secs(90));
     assert_eq!(config.contributions.in_flight_bytes_max, ByteSize::mib(1536));
     let config =
         parse("[aggregators]\nupload_per_second = \"3 MiB\"\ndownload_per_second = 4000000").unwrap();

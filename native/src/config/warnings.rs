@@ -6,11 +6,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use barnraise_protocol::access::AccessMode;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 
-use super::{AggregationKind, RunConfig};
+use super::RunConfig;
 use barnraise_relay::IpNetwork;
 
 /// A value that is probably not intended.
@@ -40,7 +39,7 @@ pub fn warnings(config: &RunConfig) -> Vec<Warning> {
         one_address_twice(config),
         password_in_the_file(config),
         database_in_the_clear(config),
-        strangers_outvote(config),
+        config.scheme.warning(config).map(|(key, text)| (key, text.to_owned())),
     ];
     parts.into_iter().flatten().map(|(key, text)| Warning { key, text }).collect()
 }
@@ -144,14 +143,6 @@ fn database_in_the_clear(config: &RunConfig) -> MaybeWarning {
     })
 }
 
-fn strangers_outvote(config: &RunConfig) -> MaybeWarning {
-    let is_robust = config.synchronous().aggregation == AggregationKind::CenteredClip;
-    (is_robust && config.access.mode == AccessMode::Open).then(|| {
-        let text = "in an open run one dishonest peer with many addresses outvotes the others";
-        ("scheme.synchronous.aggregation", text.to_owned())
-    })
-}
-
 /// Whether it is an address that other machines may reach.
 pub(super) fn is_from_elsewhere(address: &Multiaddr) -> bool {
     match address.iter().next() {
@@ -187,6 +178,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::config::AggregationKind;
 
     fn keys(change: impl FnOnce(&mut RunConfig)) -> Vec<&'static str> {
         let mut config = RunConfig::default();
@@ -252,7 +244,7 @@ mod tests {
                 c.contributions.database = Some("postgres://barn@db.example/runs?sslmode=require".into());
             }),
             ("scheme.synchronous.aggregation", |c| {
-                c.synchronous_mut().aggregation = AggregationKind::CenteredClip;
+                c.synchronous_mut().unwrap().aggregation = AggregationKind::CenteredClip;
             }),
         ];
         for (key, change) in cases {

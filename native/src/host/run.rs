@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use barnraise_learning::unigram::Vocabulary;
-use barnraise_learning::{ComputeDevice, ParameterLayout};
+use barnraise_learning::{ComputeDevice, DataShape, ParameterLayout, open_device};
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::api::{LiveProgress, RunStatus};
 use barnraise_protocol::run::RunDescription;
@@ -38,14 +38,17 @@ use crate::host::access::{Access, keep_gate_current, signing_key};
 use crate::host::admin::{Admin, HostedRun};
 use crate::host::announce::{Announcement, announce};
 use crate::host::clock::system_clock;
-use crate::host::contributions::Store;
+use crate::host::contributions::{Recording, Store};
+use crate::host::evaluator::{Evaluated, Evaluator, evaluated_on};
+use crate::host::events::EventSender;
 use crate::host::http::HttpState;
 use crate::host::identity::own_keypair;
-use crate::host::models::{ModelFiles, SharedModel};
+use crate::host::models::{ModelFiles, Publisher, SharedModel};
 use crate::host::operator::request::OperatorHandle;
 use crate::host::page::PageSource;
 use crate::host::readiness::{OperatorPage, Readiness, StartupStep};
 use crate::host::site::SiteRun;
+use crate::host::states::PublishedState;
 use crate::storage::checkpoint::{AGES, Checkpoints};
 use crate::storage::disk_space::DiskSpace;
 use crate::storage::journal::Journal;
@@ -269,12 +272,87 @@ impl RunHost {
         }))
     }
 
+    /// The configured device.
+    ///
+    /// # Errors
+    /// This machine does not have it.
+    pub(crate) async fn open_device(&self) -> anyhow::Result<ComputeDevice> {
+        let device = open_device(self.config.device.kind.into()).await?;
+        device.with_precision(self.config.device.precision.into()).context("device.precision")
+    }
+
+    /// Evaluates the published parameters on a thread of its own, until the driver has ended.
+    pub(crate) fn evaluate(
+        &mut self,
+        data: TrainingData,
+        device: ComputeDevice,
+        state: watch::Receiver<PublishedState>,
+        publisher: Option<Publisher>,
+        driver: EventSender<Evaluated>,
+    ) {
+        tracing::info!(device = device.name(), "evaluates on");
+        let shape = DataShape::of(&data.kind);
+        let (test, reference) = evaluated_on(&self.config.model.kind.graph().loss, data);
+        let evaluator = Evaluator {
+            test,
+            reference,
+            model: self.config.model_spec(),
+            data: shape,
+            device,
+            every_epochs: self.config.evaluation.every_epochs,
+            publisher,
+            clock: system_clock(),
+        };
+        self.tasks.spawn_blocking(move || {
+            evaluator.run(state, &driver).context("the model could not be evaluated")
+        });
+    }
+
+    /// Has the page served, begins, and waits for `driving`, which ends with the run's shutdown or before. Then comes
+    /// `ending`, with which the driver's services end, and the host ends what is left.
+    ///
+    /// # Errors
+    /// The page was not opened, the driver could not store the run, or a task failed.
+    pub(crate) async fn drive<E: Into<anyhow::Error>>(
+        mut self,
+        page: RunPage,
+        (recording, device): (Recording, ComputeDevice),
+        mounting: oneshot::Sender<Mounted>,
+        mut driving: impl Future<Output = Result<(), E>> + Unpin,
+        ending: impl Future<Output = ()>,
+    ) -> anyhow::Result<()> {
+        let begin = self.mount(page, mounting).await?;
+        // It outlives the driver, to record its last contributions.
+        let stop_recording = CancellationToken::new();
+        self.tasks.spawn(recording.run(stop_recording.clone().cancelled_owned()));
+        if self.config.device.contributes {
+            self.contribute(device)?;
+        }
+        // The receiver may be gone.
+        let _ = begin.send(self.addresses.clone());
+        let (ended, failure) = tokio::select! {
+            ended = &mut driving => (ended, None),
+            failure = self.tasks.failure() => {
+                tracing::error!(error = format!("{failure:#}"), "the run ends: a part of it failed");
+                self.shutdown.cancel();
+                (driving.await, Some(failure))
+            }
+        };
+        self.shutdown.cancel();
+        ending.await;
+        self.forget_address();
+        stop_recording.cancel();
+        let closed = self.close().await;
+        ended.map_err(Into::into).context("the run could not be stored")?;
+        failure.map_or(closed, Err)
+    }
+
     /// Has the run's page and its operator's page served. Returns when they are; the receiver of the sender that is
     /// returned waits for the run to begin.
     ///
     /// # Errors
     /// The page is not opened: the process ends, or another run failed.
-    pub(crate) async fn mount(
+    async fn mount(
         &mut self,
         page: RunPage,
         mounting: oneshot::Sender<Mounted>,
@@ -315,7 +393,7 @@ impl RunHost {
     ///
     /// # Errors
     /// It has no key, or no address to dial.
-    pub(crate) fn contribute(&self, device: ComputeDevice) -> anyhow::Result<()> {
+    fn contribute(&self, device: ComputeDevice) -> anyhow::Result<()> {
         let key = self.config.storage.folder.join("contributor.key");
         let keypair = barnraise_relay::load_or_create_keypair(&key)?;
         (self.contributor)(&self.addresses.addresses, device, keypair)
@@ -325,7 +403,7 @@ impl RunHost {
     ///
     /// # Errors
     /// A task failed.
-    pub(crate) async fn close(mut self) -> anyhow::Result<()> {
+    async fn close(mut self) -> anyhow::Result<()> {
         self.shutdown.cancel();
         if let Some(admin) = self.admin.take() {
             admin.finish().await;
@@ -335,7 +413,7 @@ impl RunHost {
     }
 
     /// Takes the address of the admin API back: no command reaches the run any more.
-    pub(crate) fn forget_address(&self) {
+    fn forget_address(&self) {
         if let Err(error) = note_address(None, &self.config.storage.folder) {
             tracing::warn!(%error, "the operator's address could not be taken back");
         }

@@ -262,8 +262,12 @@ fn data(shards: &ShardTraffic) -> Option<String> {
 /// The totals of a contribution, in a sentence without its full stop.
 pub fn summary(given: &Contribution) -> String {
     let data = data(&given.shards).map_or_else(String::new, |data| format!("; {data}"));
+    let unanswered = match given.n_samples_unanswered {
+        0 => String::new(),
+        n_samples => format!("; {n_samples} samples had no answer and may count"),
+    };
     format!(
-        "{} samples were accepted in {} contributions ({} computed, {} refused), {} sent, {} received{data}",
+        "{} samples were accepted in {} contributions ({} computed, {} refused), {} sent, {} received{unanswered}{data}",
         given.n_samples_accepted,
         given.n_accepted,
         given.n_samples_computed,

@@ -13,7 +13,7 @@ use super::args::{CACHE_SIZE_DEFAULT, EvidenceArgs};
 use super::cache::ShardCache;
 use super::platform::NativePlatform;
 use super::shard_folder;
-use crate::scheme::synchronous::recomputation::{RecomputationError, Recomputer, ShardSourceError};
+use crate::scheme::synchronous::recomputation::{Recomputer, ShardSourceError};
 
 /// Largest piece of evidence that is fetched.
 const EVIDENCE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
@@ -57,7 +57,7 @@ async fn verdict(
     let shard = async |index: u32| shard_of(platform, evidence, index).await;
     let recomputed = match Recomputer::new(run, device, tolerance) {
         Ok(mut recomputer) => recomputer.recompute(evidence, shard).await,
-        Err(error) => Err(RecomputationError::from(error)),
+        Err(error) => Err(error),
     };
     let offer = &evidence.header.offer;
     let what = format!(

@@ -17,7 +17,7 @@ mod streams;
 use std::sync::Arc;
 
 use anyhow::Context;
-use barnraise_learning::{ComputeDevice, DataShape, ParameterLayout, open_device};
+use barnraise_learning::{ComputeDevice, ParameterLayout};
 use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::commitment::STALENESS_EPOCHS_MAX;
 use barnraise_protocol::contribute::RunProgress;
@@ -25,8 +25,7 @@ use barnraise_protocol::dht::progress::LocalProgress as Standing;
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::collection::CollectionRound;
 use libp2p::Multiaddr;
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{mpsc, oneshot, watch};
 
 use self::aggregators::{Aggregators, Reducers, ServedStorage};
 use self::core::{Core, CoreEvent, CoreStorage, EVENTS_MAX, Outputs};
@@ -38,28 +37,28 @@ use self::recomputation::exchange::poll_other_backbones;
 use self::recomputation::queue::{RecomputationContext, Recomputing};
 use self::recomputation::{EvidenceStore, Standings};
 use self::streams::Services;
+use crate::config::SynchronousSection;
 use crate::data::TrainingData;
 use crate::host::addresses::AddressGroups;
 use crate::host::clock::system_clock;
 use crate::host::contributions::{Issuer, NameRecorder, Recording, RefusalCounts, Store, WorkMeter};
 use crate::host::conversations::RunServices;
-use crate::host::evaluator::{Evaluator, evaluated_on, majority_accuracy};
+use crate::host::evaluator::majority_accuracy;
 use crate::host::events::EventSender;
-use crate::host::models::Publisher;
 use crate::host::operator::request::OperatorHandle;
 use crate::host::operator::state::OperatorStateStore;
 use crate::host::readiness::StartupStep;
 use crate::host::run::{
     BackboneAddresses, Credit, CreditCounters, Mounted, OpenedRun, RunHost, RunPage, RunStores,
 };
+use crate::host::sessions::SessionServices;
 use crate::host::states::{PublishedState, States};
+use crate::host::status::StatusPublisher;
 use crate::net::speed::SpeedMeter;
 
 /// Epochs whose parameters are kept: the newest, the one before for delayed updates, and the earlier ones of which late
 /// work is accepted.
 const STATES_MAX: usize = 2 + STALENESS_EPOCHS_MAX as usize;
-/// Live progress that a slow reader may lag behind.
-const LIVE_EVENTS: usize = 16;
 
 /// Drives a run until its shutdown. Its page is served elsewhere: `mounting` receives the routes, and training starts once
 /// they are served.
@@ -68,10 +67,11 @@ const LIVE_EVENTS: usize = 16;
 /// The run cannot be resumed, a background task failed, or the store would lose accepted work.
 pub(crate) async fn run(
     opened: OpenedRun,
+    scheme: SynchronousSection,
     data: TrainingData,
     mounting: oneshot::Sender<Mounted>,
 ) -> anyhow::Result<()> {
-    let recovered = Recovered::of(&opened).await?;
+    let recovered = Recovered::of(&opened, scheme).await?;
     opened.readiness.done(StartupStep::Checkpoint);
     let host = Box::pin(RunHost::start(opened)).await?;
     let running = Box::pin(SynchronousRun::assemble(host, recovered, data)).await?;
@@ -80,6 +80,7 @@ pub(crate) async fn run(
 
 /// The model and the round of the last process, from checkpoint and journal.
 struct Recovered {
+    scheme: SynchronousSection,
     layout: ParameterLayout,
     evidence: EvidenceStore,
     standings: Standings,
@@ -90,7 +91,7 @@ struct Recovered {
 }
 
 impl Recovered {
-    async fn of(opened: &OpenedRun) -> anyhow::Result<Self> {
+    async fn of(opened: &OpenedRun, scheme: SynchronousSection) -> anyhow::Result<Self> {
         let config = &opened.config;
         let layout = learner::layout(config, opened.shards.manifest())?;
         let evidence =
@@ -98,20 +99,21 @@ impl Recovered {
         let RunStores { journal, checkpoints, disk_space } = opened.stores(&layout);
         let checkpoint_every_epochs = config.storage.checkpoint_every_epochs;
         let storing = CoreStorage { journal, checkpoints, disk_space, checkpoint_every_epochs };
-        let round = learner::round_config(config, layout.n_parameters());
+        let round = learner::round_config((config, &scheme), layout.n_parameters());
         let here = opened.keypair.public().to_peer_id();
         let has_others = config.aggregators.peers().any(|(peer, _)| peer != here);
         let stored = (&storing.checkpoints, &storing.journal);
-        let recovered = Learner::recover(config, round, &layout, stored, has_others);
+        let recovered = Learner::recover((config, &scheme), round, &layout, stored, has_others);
         let (learner, round) = recovered.await.context("the run cannot be resumed")?;
         let standings = Standings::new(opened.storage.clone());
         let commands = OperatorStateStore::new(opened.storage.clone());
-        Ok(Self { layout, evidence, standings, commands, storing, learner, round })
+        Ok(Self { scheme, layout, evidence, standings, commands, storing, learner, round })
     }
 }
 
 /// What the parts of a driver share.
 struct DriverParts {
+    scheme: SynchronousSection,
     description: Arc<RunDescription>,
     device: ComputeDevice,
     metrics: Metrics,
@@ -136,17 +138,14 @@ struct SynchronousRun {
 
 impl SynchronousRun {
     async fn assemble(mut host: RunHost, recovered: Recovered, data: TrainingData) -> anyhow::Result<Self> {
-        let Recovered { layout, evidence, standings, commands, storing, learner, round } = recovered;
+        let Recovered { scheme, layout, evidence, standings, commands, storing, learner, round } = recovered;
         for known in evidence.convicted().await {
             host.access.gate.convict(known.peer, known.epoch);
         }
         let description = host.config.describe(host.shards.manifest().clone(), host.access.describe());
         let description = Arc::new(description);
         barnraise_contributor::description::validate(&description).context("the run cannot be trained")?;
-        let device = open_device(host.config.device.kind.into()).await?;
-        let device =
-            device.with_precision(host.config.device.precision.into()).context("device.precision")?;
-        tracing::info!(device = device.name(), "evaluates on");
+        let device = host.open_device().await?;
         let majority = majority_accuracy(&data.test);
         let (outputs, state, status) = outputs(&learner, &description, &host.addresses, majority).await?;
         let metrics = Metrics::new(status.clone(), Some(storing.disk_space.clone()));
@@ -160,7 +159,8 @@ impl SynchronousRun {
         let ledger = ledger.await.context("the journal cannot be read")?;
         let (states, following) = States::follow(state.clone(), STATES_MAX);
         host.tasks.spawn(following);
-        let parts = DriverParts { description, device, metrics, states, events, store, work, evidence };
+        let parts =
+            DriverParts { scheme, description, device, metrics, states, events, store, work, evidence };
         let recomputing = parts.recompute(&mut host, standings).await?;
         let services = parts.services(&mut host, ledger, (issuer, recomputing));
         streams::serve(&services, host.config.network.contributors_max, &mut host.tasks)?;
@@ -170,12 +170,13 @@ impl SynchronousRun {
         let models = host.share_model(&parts.description, layout, vocabulary.as_ref()).await?;
         let (publisher, models) = models.map(|shared| (shared.publisher, shared.files)).unzip();
         let operating = operating::resume(&host.config, commands, &host.access, &round, &storing).await?;
-        parts.evaluate(&mut host, data, state, publisher);
-        host.keep_addresses(outputs.status.clone());
+        let events = EventSender::new(parts.events.clone());
+        host.evaluate(data, parts.device.clone(), state, publisher, events);
+        host.keep_addresses(outputs.status.status().clone());
         let page = RunPage {
             description: parts.description.clone(),
             status,
-            events: outputs.events.subscribe(),
+            events: outputs.status.events(),
             store: parts.store,
             models,
             checkpoints: storing.checkpoints.clone(),
@@ -187,38 +188,17 @@ impl SynchronousRun {
         Ok(Self { host, core, heard, services, recording, page, device: parts.device })
     }
 
-    /// Runs the core until the shutdown, or until a background task fails.
     async fn drive(self, mounting: oneshot::Sender<Mounted>) -> anyhow::Result<()> {
-        let Self { mut host, core, heard, services, recording, page, device } = self;
-        let begin = host.mount(page, mounting).await?;
-        // It outlives the core, to record its last contributions.
-        let stop_recording = CancellationToken::new();
-        host.tasks.spawn(recording.run(stop_recording.clone().cancelled_owned()));
-        if host.config.device.contributes {
-            host.contribute(device)?;
-        }
-        // The receiver may be gone.
-        let _ = begin.send(host.addresses.clone());
-        let shutdown = host.shutdown.clone();
-        let mut driving = Box::pin(core.run(heard, shutdown.cancelled()));
-        let (ended, failure) = tokio::select! {
-            ended = &mut driving => (ended, None),
-            failure = host.tasks.failure() => {
-                tracing::error!(error = format!("{failure:#}"), "the run ends: a part of it failed");
-                shutdown.cancel();
-                (driving.await, Some(failure))
+        let Self { host, core, heard, services, recording, page, device } = self;
+        let shutdown = host.shutdown.clone().cancelled_owned();
+        let ending = async {
+            if let Some(recomputing) = &services.recomputing {
+                recomputing.keep().await;
             }
+            drop(services);
         };
-        shutdown.cancel();
-        if let Some(recomputing) = &services.recomputing {
-            recomputing.keep().await;
-        }
-        host.forget_address();
-        stop_recording.cancel();
-        drop(services);
-        let closed = host.close().await;
-        ended.context("the run could not be stored")?;
-        failure.map_or(closed, Err)
+        let driving = Box::pin(core.run(heard, shutdown));
+        Box::pin(host.drive(page, (recording, device), mounting, driving, ending)).await
     }
 }
 
@@ -229,7 +209,7 @@ impl DriverParts {
         host: &mut RunHost,
         standings: Standings,
     ) -> anyhow::Result<Option<Recomputing>> {
-        let Some(section) = host.config.recomputation() else { return Ok(None) };
+        let Some(section) = self.scheme.recomputation_in(&host.config) else { return Ok(None) };
         let world = RecomputationContext {
             description: self.description.clone(),
             shards: host.shards.clone(),
@@ -261,22 +241,25 @@ impl DriverParts {
         let (names, recording) = NameRecorder::new(self.store.clone(), system_clock(), host.shutdown.clone());
         host.tasks.spawn(recording);
         Services {
-            host: RunServices {
-                description: self.description.clone(),
-                states: self.states.clone(),
-                shards: host.shards.clone(),
-                access: host.access.clone(),
-                node: host.node.clone(),
-                conversations: host.config.conversations.clone(),
-                metrics: self.metrics.of_run().clone(),
+            sessions: SessionServices {
+                host: RunServices {
+                    description: self.description.clone(),
+                    states: self.states.clone(),
+                    shards: host.shards.clone(),
+                    access: host.access.clone(),
+                    node: host.node.clone(),
+                    conversations: host.config.conversations.clone(),
+                    metrics: self.metrics.of_run().clone(),
+                },
+                driver: EventSender::new(self.events.clone()),
+                names,
+                addresses: AddressGroups::new(&host.key),
             },
             ledger,
             core: self.events.clone(),
             metrics: self.metrics.clone(),
             issuer,
-            names,
             work: self.work.clone(),
-            addresses: AddressGroups::new(&host.key),
             recomputing,
             evidence: self.evidence.clone(),
         }
@@ -300,40 +283,14 @@ impl DriverParts {
         let speed = SpeedMeter::new(aggregators.download_per_second, aggregators.upload_per_second);
         let helpers = (reducers, speed.clone());
         let events = EventSender::new(self.events.clone());
-        let others = Aggregators::start(config, &self.description, network, helpers, &stored, events)?;
+        let others =
+            Aggregators::start((config, &self.scheme), &self.description, network, helpers, &stored, events)?;
         let links = others.as_ref().map(Aggregators::links).unwrap_or_default();
         let telling =
             ProgressAnnouncer::new(config.run.id.clone(), host.key.clone(), aggregators, (links, speed));
         let telling = tell(host.dht.clone(), telling, stands, metrics.clone(), host.shutdown.clone());
         host.tasks.spawn(telling);
         Ok(others)
-    }
-
-    /// Evaluates on a thread of its own, until the core has ended.
-    fn evaluate(
-        &self,
-        host: &mut RunHost,
-        data: TrainingData,
-        state: watch::Receiver<PublishedState>,
-        publisher: Option<Publisher>,
-    ) {
-        let config = &host.config;
-        let shape = DataShape::of(&data.kind);
-        let (test, reference) = evaluated_on(&config.model.kind.graph().loss, data);
-        let evaluator = Evaluator {
-            test,
-            reference,
-            model: config.model_spec(),
-            data: shape,
-            device: self.device.clone(),
-            every_epochs: config.evaluation.every_epochs,
-            publisher,
-            clock: system_clock(),
-        };
-        let events = EventSender::new(self.events.clone());
-        host.tasks.spawn_blocking(move || {
-            evaluator.run(state, &events).context("the model could not be evaluated")
-        });
     }
 }
 
@@ -357,7 +314,7 @@ async fn outputs(
         progress: RunProgress {
             epoch: learner.epoch(),
             n_samples: 0,
-            target_batch_size: description.synchronous().target_batch_size,
+            target_batch_size: description.scheme.step_samples(),
             n_contributors: 0,
             samples_per_second: 0.0,
             train_loss: learner.history().last().and_then(|point| point.train_loss),
@@ -368,8 +325,8 @@ async fn outputs(
         paused: None,
         majority_accuracy,
     };
-    let (status, status_reader) = watch::channel(status);
-    let (events, _) = broadcast::channel(LIVE_EVENTS);
+    let status = StatusPublisher::new(status);
+    let status_reader = status.status().subscribe();
     let (stands, _) = watch::channel(Standing {
         epoch: learner.epoch(),
         n_samples_total: learner.history().last().map_or(0, |point| point.n_samples_total),
@@ -378,5 +335,5 @@ async fn outputs(
         n_contributors: 0,
         samples_per_second: 0.0,
     });
-    Ok((Outputs { state, status, events, stands }, state_reader, status_reader))
+    Ok((Outputs { state, status, stands }, state_reader, status_reader))
 }

@@ -37,7 +37,7 @@ use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
 use barnraise_protocol::state::{EpochParameters, PartialState};
 use barnraise_swarm::Moment;
-use barnraise_swarm::activity::{Activity, Interruption};
+use barnraise_swarm::activity::{Activity, Interruption, SampleCounts};
 use barnraise_swarm::pacing::{Pacer, PassTime};
 use barnraise_swarm::samples::SampleStream;
 use barnraise_swarm::session::Session;
@@ -158,8 +158,10 @@ pub(crate) struct Kit<'a, P: Platform> {
     pub(crate) session: Session,
     /// Speed of the link to the backbone, as measured by the scheme's transfers.
     pub(crate) uplink: Uplink,
-    /// First id of a contribution ([`Config::first_contribution_id`]).
-    pub(crate) first_contribution_id: u64,
+    /// Id of the next contribution, for a scheme that begins ([`Config::first_contribution_id`]).
+    pub(crate) next_contribution_id: u64,
+    /// Samples and contributions in runs before this one.
+    pub(crate) counts_before: SampleCounts,
     /// Access of this peer to the run.
     pub(crate) ticket: Rc<AccessTicket>,
     /// Progress of the operation on the network.
@@ -225,7 +227,8 @@ impl<'a, P: Platform> Kit<'a, P> {
             platform,
             session: Session::new(config.seed),
             uplink: Uplink::default(),
-            first_contribution_id: config.first_contribution_id,
+            next_contribution_id: config.first_contribution_id,
+            counts_before: SampleCounts::default(),
             ticket: Rc::new(AccessTicket::new(config.credentials)),
             net_progress: Rc::default(),
             events,

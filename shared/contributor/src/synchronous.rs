@@ -13,7 +13,7 @@ use std::rc::Rc;
 use barnraise_learning::{ComputeDevice, ModelError, ParameterLayout, Trainer};
 use barnraise_protocol::contribute::{BackboneToContributor, Report, RunProgress};
 use barnraise_protocol::gradient::{self, PreparedContribution};
-use barnraise_protocol::run::{RunDescription, Scheme, Synchronous};
+use barnraise_protocol::run::{RunDescription, Synchronous};
 use barnraise_protocol::state::EpochParameters;
 use barnraise_swarm::Moment;
 use barnraise_swarm::activity::{Activity, Interruption, SampleCounts};
@@ -94,10 +94,9 @@ impl<P: Platform> SynchronousParticipant<P> {
         run: &RunDescription,
         scheme: &Synchronous,
     ) -> Result<Self, Interruption> {
-        let context = SynchronousContext::new(kit, run, scheme)?;
         let mut participant = Self {
-            contributor: Contributor::new(kit.first_contribution_id),
-            run: context,
+            contributor: Contributor::new(kit.next_contribution_id).with_counts(kit.counts_before.clone()),
+            run: SynchronousContext::new(kit, run, scheme)?,
             prepared: None,
             is_offer_cut: false,
             delivering: None,
@@ -105,34 +104,14 @@ impl<P: Platform> SynchronousParticipant<P> {
             delivered: Rc::default(),
             taken: Rc::default(),
         };
-        participant.configure();
+        let late_work = compute::late_work(scheme, &participant.run.compressor);
+        participant.contributor.set_late_work(late_work);
+        participant.contributor.set_delayed(scheme.delayed_updates);
         Ok(participant)
-    }
-
-    /// Tells the state machine what the run's description says.
-    fn configure(&mut self) {
-        let SynchronousContext { scheme, compressor, .. } = &self.run;
-        self.contributor.set_late_work(compute::late_work(scheme, compressor));
-        self.contributor.set_delayed(scheme.delayed_updates);
     }
 }
 
 impl<'a, P: Platform> SchemeParticipant<'a, P> for SynchronousParticipant<P> {
-    fn takes(&self, scheme: &Scheme) -> bool {
-        match scheme {
-            Scheme::Synchronous(_) => true,
-        }
-    }
-
-    fn on_run(&mut self, kit: &Kit<'a, P>, run: &RunDescription) -> Result<(), Interruption> {
-        self.contributor.on_trainer_lost();
-        self.prepared = None;
-        let scheme = run.synchronous();
-        self.run = SynchronousContext::new(kit, run, scheme)?;
-        self.configure();
-        Ok(())
-    }
-
     /// Contributions are signed for the new description.
     fn on_access(&mut self, run: &RunDescription) -> Result<(), Interruption> {
         let prepared = self.prepared.take().map(Rc::unwrap_or_clone);
@@ -147,7 +126,7 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SynchronousParticipant<P> {
     }
 
     fn trainer(&self, run: &RunDescription, device: ComputeDevice) -> Result<Trainer, ModelError> {
-        trainer(run, device)
+        trainer(run, &self.run.scheme, device)
     }
 
     fn start_next(&mut self, kit: &mut Kit<'a, P>) -> Result<bool, ModelError> {
@@ -211,7 +190,7 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SynchronousParticipant<P> {
     /// work is offered to this one.
     fn on_moved(&mut self, now: Moment) {
         if self.is_offer_cut && self.prepared.take().is_some() {
-            self.contributor.on_gradient_lost();
+            self.contributor.on_unanswered();
         }
         self.contributor.on_moved(now);
         self.run.next_parameters = None;
@@ -305,6 +284,10 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SynchronousParticipant<P> {
 
     fn epoch(&self) -> u64 {
         self.contributor.run_epoch().unwrap_or_default()
+    }
+
+    fn next_contribution_id(&self) -> u64 {
+        self.contributor.next_contribution_id()
     }
 
     fn counts(&self) -> &SampleCounts {

@@ -523,7 +523,7 @@ fn gradients_are_sent_as_the_run_says() {
 #[test]
 fn with_delayed_updates_batches_are_computed_while_a_gradient_is_on_its_way() {
     let backbone = InMemoryBackbone::new(3, 64);
-    backbone.description.borrow_mut().synchronous_mut().delayed_updates = true;
+    backbone.description.borrow_mut().synchronous_mut().unwrap().delayed_updates = true;
     backbone.is_holding.set(true);
     let platform = TestPlatform::new(&backbone);
     let ((), given) = play(&backbone, &platform, async |mut script| {
@@ -555,8 +555,8 @@ fn local_steps_are_contributed_as_gradients_are_also_a_round_behind() {
         (true, GradientCodec::Int8),
     ] {
         let backbone = InMemoryBackbone::with_codec(3, 96, codec);
-        backbone.description.borrow_mut().synchronous_mut().local_steps = local_steps();
-        backbone.description.borrow_mut().synchronous_mut().delayed_updates = is_delayed;
+        backbone.description.borrow_mut().synchronous_mut().unwrap().local_steps = local_steps();
+        backbone.description.borrow_mut().synchronous_mut().unwrap().delayed_updates = is_delayed;
         let platform = TestPlatform::new(&backbone);
         let ((), given) = play(&backbone, &platform, async |mut script| {
             script.send(ContributorCommand::Start);
@@ -576,7 +576,7 @@ fn a_trajectory_that_diverges_is_refused_before_it_is_sent() {
         optimizer: OptimizerDescription::SgdMomentum { momentum: 0.0, nesterov: false, weight_decay: 0.0 },
         schedule: ScheduleDescription { peak: 1e37, warmup_epochs: 0, decay: DecayDescription::Constant },
     };
-    backbone.description.borrow_mut().synchronous_mut().local_steps = Some(diverging);
+    backbone.description.borrow_mut().synchronous_mut().unwrap().local_steps = Some(diverging);
     let platform = TestPlatform::new(&backbone);
     let ((), given) = play(&backbone, &platform, async |mut script| {
         script.send(ContributorCommand::Start);
@@ -609,7 +609,7 @@ fn recomputed(evidence: &Evidence) -> Difference {
     let run = &evidence.header.run;
     let n_parameters = ParameterLayout::of_run(run).unwrap().n_parameters();
     let claim = evidence.verify(n_parameters).unwrap();
-    let mut trainer = trainer(run, ComputeDevice::cpu()).unwrap();
+    let mut trainer = trainer(run, run.synchronous().unwrap(), ComputeDevice::cpu()).unwrap();
     trainer.load_parameters(&claim.parameters).unwrap();
     trainer.on_epoch(evidence.header.commitment.parameters_epoch);
     for ids in claim.samples.chunks(MICRO_BATCH as usize) {
@@ -629,8 +629,9 @@ fn mixed_precision_is_refused_where_contributions_are_recomputed() {
     let mixed = ComputeDevice::cpu().with_precision(Precision::Mixed).unwrap();
     let refused = |recomputed| {
         let mut description = backbone.description.borrow_mut();
-        description.synchronous_mut().recomputed = recomputed;
-        matches!(trainer(&description, mixed.clone()), Err(ModelError::MixedPrecision))
+        description.synchronous_mut().unwrap().recomputed = recomputed;
+        let trainer = trainer(&description, description.synchronous().unwrap(), mixed.clone());
+        matches!(trainer, Err(ModelError::MixedPrecision))
     };
     assert!(refused(true) && !refused(false));
 }
@@ -649,9 +650,9 @@ fn contributions_match_their_commitments() {
         let backbone = InMemoryBackbone::with_codec(3, 48, codec);
         {
             let mut description = backbone.description.borrow_mut();
-            description.synchronous_mut().recomputed = true;
-            description.synchronous_mut().local_steps = local_steps;
-            description.synchronous_mut().delayed_updates = is_delayed;
+            description.synchronous_mut().unwrap().recomputed = true;
+            description.synchronous_mut().unwrap().local_steps = local_steps;
+            description.synchronous_mut().unwrap().delayed_updates = is_delayed;
         }
         let platform = TestPlatform::new(&backbone);
         let ((), given) = play(&backbone, &platform, async |mut script| {
@@ -674,7 +675,7 @@ fn gradients_travel_as_the_uplink_allows() {
     for (below_bytes_per_second, is_slow) in [(u64::MAX, true), (1, false)] {
         let backbone = InMemoryBackbone::with_codec(3, 48, GradientCodec::F16);
         let slow = SlowLinks { below_bytes_per_second, codec: SLOW_CODEC };
-        backbone.description.borrow_mut().synchronous_mut().slow_links = Some(slow);
+        backbone.description.borrow_mut().synchronous_mut().unwrap().slow_links = Some(slow);
         let platform = TestPlatform::new(&backbone);
         let ((), given) = play(&backbone, &platform, async |mut script| {
             script.send(ContributorCommand::Start);
@@ -696,10 +697,10 @@ fn late_local_steps_are_offered_by_themselves_where_they_are_recomputed() {
     let backbone = InMemoryBackbone::with_codec(3, ENDLESS, GradientCodec::F16);
     {
         let mut description = backbone.description.borrow_mut();
-        description.synchronous_mut().recomputed = true;
+        description.synchronous_mut().unwrap().recomputed = true;
         let optimizer =
             OptimizerDescription::SgdMomentum { momentum: 0.9, nesterov: true, weight_decay: 0.0 };
-        description.synchronous_mut().local_steps =
+        description.synchronous_mut().unwrap().local_steps =
             local_steps().map(|steps| LocalSteps { optimizer, ..steps });
     }
     let platform = TestPlatform::new(&backbone);
@@ -760,7 +761,7 @@ fn a_contribution_that_one_backbone_may_have_counted_is_not_offered_to_another()
 fn a_contribution_for_one_backbone_counts_at_another() {
     for (is_offered, recomputed) in [(false, false), (true, false), (false, true), (true, true)] {
         let backbone = InMemoryBackbone::new(3, ENDLESS);
-        backbone.description.borrow_mut().synchronous_mut().recomputed = recomputed;
+        backbone.description.borrow_mut().synchronous_mut().unwrap().recomputed = recomputed;
         backbone.is_holding.set(true);
         let platform = TestPlatform::new(&backbone);
         let (computed, given) = play(&backbone, &platform, async |mut script| {

@@ -42,12 +42,4 @@ impl DataShape {
             }
         }
     }
-
-    /// In words, for an error.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Images { .. } => "pictures",
-            Self::Tokens(_) => "text",
-        }
-    }
 }

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use crate::DataShape;
 
-    fn layout(kind: Preset) -> ParameterLayout {
+    fn layout(kind: &Preset) -> ParameterLayout {
         let data = match kind {
             Preset::Albert(_) => DataShape::Tokens(TokenShape { length: 16, vocabulary: 50 }),
             _ => {
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn every_kind_of_model_comes_back_and_others_can_read_it() {
         let albert = Preset::Albert(Albert { embedding: 8, hidden: 16, heads: 2, inner: 32, layers: 2 });
-        for kind in [Preset::LeNet, Preset::Mlp { hidden: vec![5, 3] }, albert] {
+        for kind in &[Preset::LeNet, Preset::Mlp { hidden: vec![5, 3] }, albert] {
             let layout = layout(kind);
             let parameters = layout.initial_parameters(3);
             let bytes = file(&layout, &parameters);
@@ -225,18 +225,18 @@ mod tests {
 
     #[test]
     fn what_is_no_such_model_is_refused_with_the_reason() {
-        let lenet = layout(Preset::LeNet);
+        let lenet = layout(&Preset::LeNet);
         let bytes = file(&lenet, &lenet.initial_parameters(3));
         let error = |bytes: &[u8], layout| read(bytes, layout).unwrap_err().to_string();
         assert!(error(&bytes[..bytes.len() - 1], &lenet).starts_with("not a safetensors file"));
         assert!(error(b"", &lenet).starts_with("not a safetensors file"));
-        let deep = layout(Preset::Mlp { hidden: vec![5, 3, 4, 2] });
+        let deep = layout(&Preset::Mlp { hidden: vec![5, 3, 4, 2] });
         assert!(error(&bytes, &deep).starts_with("tensor `fc1.weight` of the file is F32 ["));
         let of_deep = file(&deep, &deep.initial_parameters(3));
         assert_eq!(error(&of_deep, &lenet), "the file has no tensor `conv1.weight`");
-        let shallow = layout(Preset::Mlp { hidden: vec![5] });
+        let shallow = layout(&Preset::Mlp { hidden: vec![5] });
         assert_eq!(error(&bytes, &shallow), "the file has 10 tensors, the model has 4");
-        let [one, other] = [vec![5, 3], vec![5, 4]].map(|hidden| layout(Preset::Mlp { hidden }));
+        let [one, other] = [vec![5, 3], vec![5, 4]].map(|hidden| layout(&Preset::Mlp { hidden }));
         let bytes = file(&one, &one.initial_parameters(3));
         let said = error(&bytes, &other);
         assert!(
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn no_bit_that_flips_panics_and_notes_have_an_end() {
-        let layout = layout(Preset::Mlp { hidden: vec![2] });
+        let layout = layout(&Preset::Mlp { hidden: vec![2] });
         let bytes = file(&layout, &layout.initial_parameters(3));
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();

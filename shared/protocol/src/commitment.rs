@@ -140,7 +140,7 @@ impl Commitment {
     /// Whether these samples and parameters justify the number of samples that `offer` claims for its epoch.
     pub fn allows(&self, run: &RunDescription, offer: &Offer) -> bool {
         let counting = discounted_samples(self.n_samples, self.parameters_epoch, offer.epoch, run);
-        (1..=run.synchronous().contribution_samples_max).contains(&self.n_samples)
+        (1..=run.scheme.contribution_samples_max()).contains(&self.n_samples)
             && counting == Some(offer.n_samples)
     }
 
@@ -198,9 +198,9 @@ pub fn discounted_samples(
     epoch: u64,
     run: &RunDescription,
 ) -> Option<u32> {
-    let late =
-        epoch.checked_sub(parameters_epoch)?.saturating_sub(u64::from(run.synchronous().delayed_updates));
-    let late_max = if run.synchronous().local_steps.is_some() { STALENESS_EPOCHS_MAX } else { 0 };
+    let scheme = run.synchronous()?;
+    let late = epoch.checked_sub(parameters_epoch)?.saturating_sub(u64::from(scheme.delayed_updates));
+    let late_max = if scheme.local_steps.is_some() { STALENESS_EPOCHS_MAX } else { 0 };
     (late <= late_max).then(|| (n_samples / (1 + late as u32)).max(1))
 }
 

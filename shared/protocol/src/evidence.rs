@@ -22,7 +22,7 @@ use crate::error::ConversationError;
 use crate::framing;
 use crate::hash::Sha256Hash;
 use crate::refusal::Refusal;
-use crate::run::{self, NotRecomputable, RunDescription};
+use crate::run::{self, NotRecomputable, RunDescription, Synchronous};
 use crate::serving;
 
 /// libp2p protocol name.
@@ -109,6 +109,9 @@ pub enum EvidenceError {
     /// An invalid manifest in the run's description.
     #[error(transparent)]
     Dataset(#[from] DatasetError),
+    /// A run of another scheme, whose contributions have no commitments.
+    #[error("its run is not synchronous")]
+    Scheme,
     /// A run whose contributions cannot be recomputed.
     #[error("its run cannot be recomputed: {0}")]
     Run(#[from] NotRecomputable),
@@ -177,12 +180,13 @@ impl Evidence {
     pub fn verify(&self, n_parameters: usize) -> Result<EvidenceContents, EvidenceError> {
         let EvidenceHeader { peer, run, offer, commitment } = &self.header;
         run.data.manifest.validate()?;
-        run.check_recomputable()?;
-        let is_of_run = run.synchronous().recomputed
-            && run.synchronous().takes(offer.codec)
+        let scheme = scheme(run)?;
+        scheme.check_recomputable(&run.model.graph)?;
+        let is_of_run = scheme.recomputed
+            && scheme.takes(offer.codec)
             && offer.n_values == n_parameters as u64
-            && run.synchronous().state_codec.carries_state()
-            && (1..=run.synchronous().contribution_samples_max).contains(&offer.n_samples);
+            && scheme.state_codec.carries_state()
+            && (1..=scheme.contribution_samples_max).contains(&offer.n_samples);
         if !is_of_run {
             return Err(EvidenceError::Malformed("an offer that its run does not take"));
         }
@@ -199,10 +203,18 @@ impl Evidence {
         let samples = commitment.samples(&self.samples, &run.data.manifest)?;
         let gradient = offer.codec.decode(&self.gradient, n_parameters);
         let gradient = gradient.map_err(|error| EvidenceError::Codec("gradient", error))?;
-        let parameters = run.synchronous().state_codec.decode(&self.parameters, n_parameters);
+        let parameters = scheme.state_codec.decode(&self.parameters, n_parameters);
         let parameters = parameters.map_err(|error| EvidenceError::Codec("state", error))?;
         Ok(EvidenceContents { samples, gradient, parameters })
     }
+}
+
+/// The scheme of a run whose contributions there is evidence of.
+///
+/// # Errors
+/// [`EvidenceError::Scheme`].
+pub fn scheme(run: &RunDescription) -> Result<&Synchronous, EvidenceError> {
+    run.synchronous().ok_or(EvidenceError::Scheme)
 }
 
 /// Asks for the list of evidence.

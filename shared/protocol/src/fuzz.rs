@@ -163,7 +163,7 @@ fn run() {
         message::<run::ContributorToBackbone>(payload, run::MESSAGE_BYTES_MAX);
         let answer = message::<run::BackboneToContributor>(payload, run::MESSAGE_BYTES_MAX);
         if let Some(run::BackboneToContributor::Description(run)) = answer {
-            let _ = run.check_recomputable();
+            let _ = run.synchronous().map(|scheme| scheme.check_recomputable(&run.model.graph));
             if run.data.manifest.validate().is_ok() {
                 let raw =
                     run.data.manifest.shards.iter().map(|entry| run.data.manifest.raw_bytes(entry)).max();

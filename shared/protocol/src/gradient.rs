@@ -35,11 +35,8 @@ pub const CHECKING_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Largest offer to `run`.
 pub fn offer_bytes_max(run: &RunDescription) -> usize {
-    let list = if run.synchronous().recomputed {
-        list_bytes(run.synchronous().contribution_samples_max, &run.data.manifest)
-    } else {
-        0
-    };
+    let recomputed = run.synchronous().filter(|scheme| scheme.recomputed);
+    let list = recomputed.map_or(0, |scheme| list_bytes(scheme.contribution_samples_max, &run.data.manifest));
     usize::try_from(list).map_or(MESSAGE_BYTES_MAX, |list| list.saturating_add(MESSAGE_BYTES_MAX))
 }
 

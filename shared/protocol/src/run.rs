@@ -105,39 +105,61 @@ impl Scheme {
         }
     }
 
+    /// Samples of an optimizer step.
+    pub fn step_samples(&self) -> u32 {
+        match self {
+            Self::Synchronous(scheme) => scheme.target_batch_size,
+        }
+    }
+
+    /// Most samples of one contribution.
+    pub fn contribution_samples_max(&self) -> u32 {
+        match self {
+            Self::Synchronous(scheme) => scheme.contribution_samples_max,
+        }
+    }
+
+    /// Codec of contributions, but over slow links.
+    pub fn gradient_codec(&self) -> GradientCodec {
+        match self {
+            Self::Synchronous(scheme) => scheme.gradient_codec,
+        }
+    }
+
     /// Codec of parameters.
     pub fn state_codec(&self) -> TensorCodec {
         match self {
             Self::Synchronous(scheme) => scheme.state_codec,
         }
     }
+
+    /// Whether each micro-batch is a step of its own.
+    fn steps_by_micro_batch(&self) -> bool {
+        match self {
+            Self::Synchronous(scheme) => scheme.local_steps.is_some(),
+        }
+    }
 }
 
 impl RunDescription {
-    /// The synchronous scheme.
-    pub fn synchronous(&self) -> &Synchronous {
-        let Scheme::Synchronous(scheme) = &self.scheme;
-        scheme
+    /// The synchronous scheme, if it is that.
+    pub fn synchronous(&self) -> Option<&Synchronous> {
+        match &self.scheme {
+            Scheme::Synchronous(scheme) => Some(scheme),
+        }
     }
 
     /// The synchronous scheme, to change.
-    pub fn synchronous_mut(&mut self) -> &mut Synchronous {
-        let Scheme::Synchronous(scheme) = &mut self.scheme;
-        scheme
+    pub fn synchronous_mut(&mut self) -> Option<&mut Synchronous> {
+        match &mut self.scheme {
+            Scheme::Synchronous(scheme) => Some(scheme),
+        }
     }
 
     /// Whether passes over parts of a micro-batch give the same gradient as one over all of it.
     pub fn is_cuttable(&self) -> bool {
-        // With local steps, each micro-batch is a step.
-        self.synchronous().local_steps.is_none() && self.model.graph.is_of_samples()
-    }
-
-    /// Checks that a contribution depends only on its parameters and samples, so that it can be recomputed.
-    ///
-    /// # Errors
-    /// What else it depends on.
-    pub fn check_recomputable(&self) -> Result<(), NotRecomputable> {
-        self.synchronous().check_recomputable(&self.model.graph)
+        // SwAV balances assignments over a micro-batch.
+        !self.scheme.steps_by_micro_batch() && self.model.graph.is_of_samples()
     }
 }
 

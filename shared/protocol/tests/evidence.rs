@@ -33,7 +33,7 @@ fn run() -> RunDescription {
         state_codec: TensorCodec::F16,
         contribution_samples_max: 4,
         recomputed: true,
-        ..run.synchronous().clone()
+        ..run.synchronous().unwrap().clone()
     };
     RunDescription {
         data: DataSpec { manifest, shuffle_buffer_samples: 4 },
@@ -128,7 +128,7 @@ fn nobody_can_change_what_a_peer_signed_for() {
 fn parameters_are_of_the_epoch_or_of_the_one_before_where_updates_are_delayed() {
     let signed = |parameters_epoch, delayed_updates| {
         let mut evidence = evidence();
-        evidence.header.run.synchronous_mut().delayed_updates = delayed_updates;
+        evidence.header.run.synchronous_mut().unwrap().delayed_updates = delayed_updates;
         let state = (evidence.header.commitment.parameters, parameters_epoch);
         let header = &evidence.header;
         evidence.header.commitment = sign(&header.run, &header.offer, state, &evidence.samples);
@@ -147,8 +147,8 @@ fn is_evidence(
 ) -> bool {
     let mut evidence = evidence();
     let header = &mut evidence.header;
-    header.run.synchronous_mut().local_steps = local_steps;
-    header.run.synchronous_mut().delayed_updates = delayed_updates;
+    header.run.synchronous_mut().unwrap().local_steps = local_steps;
+    header.run.synchronous_mut().unwrap().delayed_updates = delayed_updates;
     header.offer.n_samples = n_offered;
     evidence.samples = samples(&[(1, 1), (0, 2), (0, 0), (0, 1), (1, 0)][..n_listed]);
     let state = (header.commitment.parameters, header.offer.epoch - late - u64::from(delayed_updates));
@@ -222,15 +222,15 @@ fn a_sample_takes_as_few_bytes_as_the_data_allow() {
 fn what_cannot_be_recomputed_is_no_evidence() {
     type EvidenceChange = fn(&mut Evidence);
     let cases: [(&str, EvidenceChange); 6] = [
-        ("a run without commitments", |e| e.header.run.synchronous_mut().recomputed = false),
+        ("a run without commitments", |e| e.header.run.synchronous_mut().unwrap().recomputed = false),
         ("another codec", |e| e.header.offer.codec = TensorCodec::F16),
         ("more values than the model has", |e| e.header.offer.n_values = u64::MAX),
-        ("more samples than count", |e| e.header.run.synchronous_mut().contribution_samples_max = 2),
+        ("more samples than count", |e| e.header.run.synchronous_mut().unwrap().contribution_samples_max = 2),
         ("a sparse codec", |e| {
             let density = barnraise_protocol::codec::Density::from_share(0.5).unwrap();
             let sparsity = barnraise_protocol::codec::Sparsity { density, warmup_epochs: 0 };
             let codec = GradientCodec::TopK(TopK::plain(sparsity.density, sparsity.warmup_epochs));
-            e.header.run.synchronous_mut().gradient_codec = codec;
+            e.header.run.synchronous_mut().unwrap().gradient_codec = codec;
             e.header.offer.codec = codec.encoding();
         }),
         ("local steps by adam", |e| {
@@ -238,7 +238,8 @@ fn what_cannot_be_recomputed_is_no_evidence() {
                 OptimizerDescription::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
             let schedule =
                 ScheduleDescription { peak: 0.1, warmup_epochs: 0, decay: DecayDescription::Constant };
-            e.header.run.synchronous_mut().local_steps = Some(LocalSteps { steps: 2, optimizer, schedule });
+            e.header.run.synchronous_mut().unwrap().local_steps =
+                Some(LocalSteps { steps: 2, optimizer, schedule });
         }),
     ];
     for (what, change) in cases {

@@ -14,7 +14,7 @@ use barnraise_protocol::{TensorCodec, gradient};
 
 /// Of the fixture's run.
 fn synchronous() -> Synchronous {
-    fixture::run().synchronous().clone()
+    fixture::run().synchronous().unwrap().clone()
 }
 
 fn density() -> Density {
@@ -158,7 +158,7 @@ fn a_queue_and_local_steps_make_a_batch_one_whole() {
     let schedule = ScheduleDescription { peak: 0.1, warmup_epochs: 0, decay: DecayDescription::Constant };
     let steps = LocalSteps { steps: 2, optimizer: sgd, schedule };
     let mut stepping = run.clone();
-    stepping.synchronous_mut().local_steps = Some(steps);
+    stepping.synchronous_mut().unwrap().local_steps = Some(steps);
     let model = swav(0).model(1);
     assert!(!stepping.is_cuttable() && !RunDescription { model, ..run }.is_cuttable());
 }
@@ -168,6 +168,6 @@ fn an_offer_has_room_for_the_list_of_its_samples() {
     let run = fixture::run();
     assert_eq!(gradient::offer_bytes_max(&run), gradient::MESSAGE_BYTES_MAX);
     let mut recomputed = run;
-    recomputed.synchronous_mut().recomputed = true;
+    recomputed.synchronous_mut().unwrap().recomputed = true;
     assert_eq!(gradient::offer_bytes_max(&recomputed), gradient::MESSAGE_BYTES_MAX + 4096);
 }

@@ -158,6 +158,8 @@ pub struct SampleCounts {
     /// Samples whose epoch ended before or while they were offered, including those that went into a later
     /// contribution.
     pub n_samples_late: u64,
+    /// Samples of contributions that may count: their aggregator was gone before it answered.
+    pub n_samples_unanswered: u64,
     /// Accepted contributions.
     pub n_accepted: u64,
     /// Refused contributions.
@@ -177,6 +179,8 @@ pub struct Contribution {
     pub n_samples_accepted: u64,
     /// Samples computed, accepted or not.
     pub n_samples_computed: u64,
+    /// Samples that may count: their aggregator was gone before it answered.
+    pub n_samples_unanswered: u64,
     /// Accepted contributions.
     pub n_accepted: u64,
     /// Contributions that were refused, with the newest reason.

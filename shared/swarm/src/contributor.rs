@@ -105,6 +105,17 @@ impl Contributor {
         }
     }
 
+    /// The same, with what this peer did in other runs.
+    #[must_use]
+    pub fn with_counts(self, sample_counts: SampleCounts) -> Self {
+        Self { sample_counts, ..self }
+    }
+
+    /// Id of the next contribution.
+    pub fn next_contribution_id(&self) -> u64 {
+        self.next_contribution_id
+    }
+
     /// Samples and contributions so far, by outcome.
     pub fn sample_counts(&self) -> &SampleCounts {
         &self.sample_counts
@@ -216,6 +227,14 @@ impl Contributor {
     pub fn on_gradient_lost(&mut self) {
         if let Some(pending) = self.pending.take() {
             self.sample_counts.n_samples_late += u64::from(pending.n_samples);
+        }
+    }
+
+    /// The offer was cut before its answer, and there is another aggregator now: offered to it, the contribution could
+    /// count twice.
+    pub fn on_unanswered(&mut self) {
+        if let Some(pending) = self.pending.take() {
+            self.sample_counts.n_samples_unanswered += u64::from(pending.n_samples);
         }
     }
 

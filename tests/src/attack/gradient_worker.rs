@@ -100,7 +100,7 @@ impl WorkerState {
     async fn compute(&mut self, state: Arc<EpochParameters>, n_samples: u32) -> Result<ComputedGradient> {
         let samples = self.draw(state.epoch, n_samples);
         self.trainer.load_parameters(&state.parameters)?;
-        for part in samples.chunks(self.run.synchronous().micro_batch_size as usize) {
+        for part in samples.chunks(self.run.scheme.micro_batch_size() as usize) {
             let mut batch = self.shards.first().context("no data")?.none_of();
             for sample in part {
                 batch.push(&self.shards[sample.shard as usize], sample.index as usize);

@@ -68,11 +68,8 @@ impl AttackKey {
 
     /// Most samples that one contribution may have.
     pub(super) fn n_samples_max(&self) -> u32 {
-        self.shared
-            .run
-            .synchronous()
-            .target_batch_size
-            .min(self.shared.run.synchronous().contribution_samples_max)
+        let scheme = &self.shared.run.scheme;
+        scheme.step_samples().min(scheme.contribution_samples_max())
     }
 
     /// What is offered as the gradient of these samples by `state`, signed by `signer`.
@@ -84,7 +81,8 @@ impl AttackKey {
         signer: &KeyPair,
     ) -> Result<PreparedContribution> {
         let run = &self.shared.run;
-        let bytes = run.synchronous().gradient_codec.encoding().encode(values)?;
+        let codec = run.scheme.gradient_codec().encoding();
+        let bytes = codec.encode(values)?;
         self.next_id += 1;
         let n_samples = samples.len() as u32;
         let offer = Offer {
@@ -93,7 +91,7 @@ impl AttackKey {
             n_samples,
             loss: 1.0,
             n_values: n_parameters(run)?,
-            codec: run.synchronous().gradient_codec.encoding(),
+            codec,
             transfer: Transfer::of(&bytes),
         };
         let samples = encode_samples(samples, &run.data.manifest);

@@ -40,13 +40,13 @@ pub(super) async fn random(key: &mut AttackKey) -> Result<()> {
 
 pub(super) async fn flipped(key: &mut AttackKey) -> Result<()> {
     earn_trust(key).await?;
-    let n_samples = TIMES_AS_LARGE * key.shared.run.synchronous().micro_batch_size;
+    let n_samples = TIMES_AS_LARGE * key.shared.run.scheme.micro_batch_size();
     offer_forged(key, n_samples, |values| values.iter_mut().for_each(|value| *value = -*value)).await
 }
 
 pub(super) async fn scaled(key: &mut AttackKey) -> Result<()> {
     earn_trust(key).await?;
-    let n_samples = TIMES_AS_LARGE * key.shared.run.synchronous().micro_batch_size;
+    let n_samples = TIMES_AS_LARGE * key.shared.run.scheme.micro_batch_size();
     offer_forged(key, n_samples, |values| values.iter_mut().for_each(|value| *value *= SCALE)).await
 }
 
@@ -57,8 +57,7 @@ pub(super) async fn stale(key: &mut AttackKey) -> Result<()> {
     loop {
         tokio::time::sleep(EVERY).await;
         let state = key.shared.state().await?;
-        let n_samples =
-            (TIMES_AS_LARGE * key.shared.run.synchronous().micro_batch_size).min(key.n_samples_max());
+        let n_samples = (TIMES_AS_LARGE * key.shared.run.scheme.micro_batch_size()).min(key.n_samples_max());
         session.report(state.epoch, n_samples).await?;
         let old = Arc::clone(&key.shared.oldest);
         let work = key.shared.gradient_worker.work(old, n_samples).await?;
@@ -75,7 +74,7 @@ async fn earn_trust(key: &mut AttackKey) -> Result<()> {
     let mut n_right = 0;
     while n_right < PROBATION {
         let state = key.shared.state().await?;
-        let work = key.work(&state, key.shared.run.synchronous().micro_batch_size).await?;
+        let work = key.work(&state, key.shared.run.scheme.micro_batch_size()).await?;
         session.report(state.epoch, work.samples.len() as u32).await?;
         key.shared.counters.act();
         match key.offer(&state, &work.samples, &work.values).await? {
@@ -130,8 +129,7 @@ pub(super) async fn again(key: &mut AttackKey) -> Result<()> {
             match &*common {
                 Some(work) if work.state.epoch == state.epoch => Arc::clone(work),
                 _ => {
-                    let work =
-                        Arc::new(key.work(&state, key.shared.run.synchronous().micro_batch_size).await?);
+                    let work = Arc::new(key.work(&state, key.shared.run.scheme.micro_batch_size()).await?);
                     Arc::clone(common.insert(work))
                 }
             }

@@ -73,7 +73,7 @@ async fn cheat_once(key: &mut AttackKey) -> Result<()> {
     let _session = key.join().await?;
     let mut random = SplitMix64::new(key.number as u64);
     let state = key.shared.state().await?;
-    let samples = any_samples(key, &mut random, key.shared.run.synchronous().micro_batch_size);
+    let samples = any_samples(key, &mut random, key.shared.run.scheme.micro_batch_size());
     let values = vec![1e-3 + 1e-6 * key.number as f32; n_parameters(&key.shared.run)? as usize];
     key.offer(&state, &samples, &values).await.map(drop)
 }
@@ -108,7 +108,7 @@ pub(super) async fn read_slowly(key: &mut AttackKey) -> Result<()> {
             let mut stream = key.client.open(state::PROTOCOL).await?;
             reading.spawn(async move {
                 shared.counters.act();
-                let codec = shared.run.synchronous().state_codec;
+                let codec = shared.run.scheme.state_codec();
                 let _ = state::fetch(&mut stream, n_values, codec, &mut None, |_, _| {}).await;
             });
         } else {
@@ -143,7 +143,7 @@ pub(super) async fn pretend(key: &mut AttackKey) -> Result<()> {
         let _ = key.client.ask(&Ask::Redeem { code: format!("{:x}", random.next_u64()) }).await?;
         let _ = key.client.ask(&Ask::Claim).await?;
         let state = key.shared.state().await?;
-        let samples = any_samples(key, &mut random, key.shared.run.synchronous().micro_batch_size);
+        let samples = any_samples(key, &mut random, key.shared.run.scheme.micro_batch_size());
         let values = vec![1e-3; n_parameters(&key.shared.run)? as usize];
         let prepared = key.prepare(&state, &samples, &values, &somebody_else)?;
         let answer = key.client.offer_prepared(&prepared).await?;

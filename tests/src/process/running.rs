@@ -414,6 +414,8 @@ pub struct JoinOutcome {
     pub status: ExitStatus,
     /// Samples that it said were accepted; 0 where it said nothing.
     pub n_samples: u64,
+    /// Samples of which it said that they may count, unanswered.
+    pub n_unanswered: u64,
     /// What it said at the end.
     pub said: String,
     /// The end of its log.
@@ -480,6 +482,9 @@ impl PeerProcess {
         let (output, status) = self.process.end().await?;
         let said = output.split_once(" samples were accepted").map_or("0", |(n_samples, _)| n_samples);
         let n_samples = said.parse().with_context(|| format!("what was given: {output:?}"))?;
-        Ok(JoinOutcome { status, n_samples, said: output, log: tail(&self.process.log) })
+        let unanswered = output.split_once(" samples had no answer").map_or("0", |(before, _)| before);
+        let unanswered = unanswered.rsplit(' ').next().unwrap_or_default();
+        let n_unanswered = unanswered.parse().with_context(|| format!("what had no answer: {output:?}"))?;
+        Ok(JoinOutcome { status, n_samples, n_unanswered, said: output, log: tail(&self.process.log) })
     }
 }

@@ -27,7 +27,7 @@ const TOLERANCE: f32 = 2e-6;
 #[tokio::test]
 async fn uneven_peers_equal_one_machine() {
     let config: RunConfig = toml::from_str(SMALL).unwrap();
-    compare(SMALL, config.synchronous().optimizer, config.synchronous().schedule).await;
+    compare(SMALL, config.synchronous().unwrap().optimizer, config.synchronous().unwrap().schedule).await;
 }
 
 #[tokio::test]
@@ -36,7 +36,7 @@ async fn uneven_peers_of_two_backbones_equal_one_machine() {
     let mut two = TwoAggregators::patient().await;
     let (one, other) = two.start().await;
     let at = [one.tcp().unwrap(), other.tcp().unwrap(), other.tcp().unwrap()];
-    compare_at(&at, config.synchronous().optimizer, config.synchronous().schedule).await;
+    compare_at(&at, config.synchronous().unwrap().optimizer, config.synchronous().unwrap().schedule).await;
 }
 
 /// One local step of plain SGD from the parameters of the epoch, and an outer optimizer that goes where it leads to.
@@ -144,7 +144,7 @@ impl EquivalencePeer {
         let run = client.describe().await.unwrap();
         let mut session = client.join(&run.identity.run_id, "a test").await.unwrap();
         assert!(matches!(session.receive().await.unwrap(), BackboneToContributor::Welcome(_)));
-        let trainer = match &run.synchronous().local_steps {
+        let trainer = match &run.synchronous().unwrap().local_steps {
             Some(steps) => trainer(&run).with_local_steps(&run.model, steps).unwrap(),
             None => trainer(&run),
         };
@@ -168,7 +168,7 @@ impl EquivalencePeer {
     async fn deliver(&mut self, epoch: u64) {
         assert_eq!(self.session.receive().await.unwrap(), BackboneToContributor::GradientDue(epoch));
         let mean = self.trainer.take_mean_gradient().await.unwrap().unwrap();
-        let codec = self.run.synchronous().gradient_codec.encoding();
+        let codec = self.run.scheme.gradient_codec().encoding();
         let bytes = codec.encode(&mean.values).unwrap();
         let offer = Offer {
             contribution_id: epoch,

@@ -36,7 +36,7 @@ async fn a_run_of_local_steps_learns_and_goes_on_after_a_crash() {
     assert!(given.status.success(), "{given:?}");
     assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
     let status = backbone.status().await.unwrap();
-    assert_eq!(status.run.synchronous().local_steps.map(|local| local.steps), Some(4));
+    assert_eq!(status.run.synchronous().unwrap().local_steps.map(|local| local.steps), Some(4));
     let losses: Vec<f32> = status.history.iter().filter_map(|point| point.train_loss).collect();
     let (first, last) = (losses[0], losses.iter().rev().take(5).sum::<f32>() / 5.0);
     println!("loss {first} at first, {last} at last");

@@ -141,7 +141,7 @@ impl OutvotedPeer {
     }
 
     async fn offer(&mut self, epoch: u64, n_samples: u32, values: &[f32]) -> Result<(), ContributionRefusal> {
-        let codec = self.run.synchronous().gradient_codec.encoding();
+        let codec = self.run.scheme.gradient_codec().encoding();
         let bytes = codec.encode(values).unwrap();
         self.next_id += 1;
         let offer = Offer {

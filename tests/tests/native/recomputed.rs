@@ -68,7 +68,7 @@ impl ForgingContributor {
     async fn connect_as(identity: Keypair, backbone: &BackboneProcess) -> Self {
         let client = TestClient::connect_as(identity.clone(), backbone.tcp().unwrap()).await.unwrap();
         let run = client.describe().await.unwrap();
-        assert!(run.synchronous().recomputed);
+        assert!(run.synchronous().unwrap().recomputed);
         let key = signing_key(&identity).unwrap();
         Self { client, identity, key, run, next_id: 0 }
     }
@@ -120,7 +120,7 @@ impl ForgingContributor {
         let data = DataShape::of(&self.run.data.manifest.samples);
         let mut trainer = Trainer::new(&self.run.model, data, ComputeDevice::cpu()).unwrap();
         trainer.load_parameters(&state.parameters).unwrap();
-        for part in indices.chunks(self.run.synchronous().micro_batch_size as usize) {
+        for part in indices.chunks(self.run.scheme.micro_batch_size() as usize) {
             let mut batch = shard.none_of();
             part.iter().for_each(|&index| batch.push(&shard, index as usize));
             trainer.accumulate_samples(&batch, state.epoch).await.unwrap();

@@ -53,18 +53,14 @@ impl RunCost {
         Self {
             model_bytes: run.scheme.state_codec().encoded_len(n_values) as u64,
             // Once a warm-up is over.
-            update_bytes: *run
-                .synchronous()
-                .gradient_codec
-                .encoding()
-                .encoded_len_at(n_values, u64::MAX)
-                .end() as u64,
+            update_bytes: *run.scheme.gradient_codec().encoding().encoded_len_at(n_values, u64::MAX).end()
+                as u64,
             gallery_bytes: run.data.manifest.gallery.n_bytes.into(),
             n_shards,
             shard_bytes: data_bytes / n_shards.max(1),
             data_bytes,
-            target_batch_size: run.synchronous().target_batch_size,
-            contribution_samples_max: run.synchronous().contribution_samples_max,
+            target_batch_size: run.scheme.step_samples(),
+            contribution_samples_max: run.scheme.contribution_samples_max(),
         }
     }
 

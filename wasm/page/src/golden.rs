@@ -44,7 +44,7 @@ fn descriptions_of_runs() {
     };
     let adam = OptimizerDescription::Adam { beta1: 0.5, beta2: 0.25, epsilon: 1.0, weight_decay: 0.0 };
     let mut run = fixture::text_page().run.unwrap();
-    let scheme = run.synchronous_mut();
+    let scheme = run.synchronous_mut().unwrap();
     let plain = TopK::plain(Density::from_share(0.01).unwrap(), 0);
     let corrected = TopK { momentum: 0.5, masking: true, clip_norm: Some(1.0), ..plain };
     scheme.gradient_codec = GradientCodec::TopK(corrected);

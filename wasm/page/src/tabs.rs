@@ -18,7 +18,7 @@ use crate::kept::{self, BrowserStorage};
 use crate::state::{LoadEvent, LockHolder, PageAction, PageEvent, TabEvent, TabMessage};
 
 /// Name of the channel; it changes with the format of the messages.
-const CHANNEL: &str = "barnraise.tabs.5";
+const CHANNEL: &str = "barnraise.tabs.6";
 /// Storage key of the holder of the compute lock.
 const HOLDER_KEY: &str = "barnraise.compute-lock";
 

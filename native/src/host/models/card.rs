@@ -146,7 +146,7 @@ fn training(
         "## How it was trained\n\nOn {name}: {samples}. Volunteers computed gradients on devices of their own, and \
         each optimizer step is made of about {target} samples of all of them.{by_then}{by_contributors}\n",
         name = line(&run.data.manifest.name),
-        target = run.synchronous().target_batch_size,
+        target = run.scheme.step_samples(),
     )
 }
 

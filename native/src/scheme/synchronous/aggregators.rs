@@ -31,7 +31,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tracing::Instrument as _;
 
-use crate::config::{AggregatorsSection, RunConfig};
+use crate::config::{AggregatorsSection, RunConfig, SynchronousSection};
 use crate::host::events::EventSender;
 use crate::net::transfer_slots::TransferSlots;
 use crate::storage::checkpoint::{Checkpoint, Checkpoints};
@@ -136,7 +136,7 @@ impl Aggregators {
     /// # Errors
     /// The node accepts the conversations already.
     pub fn start(
-        config: &RunConfig,
+        (config, scheme): (&RunConfig, &SynchronousSection),
         description: &RunDescription,
         (node, dht): (Node, Dht),
         (reducers, speed): (Reducers, SpeedMeter),
@@ -155,9 +155,9 @@ impl Aggregators {
             node,
             dht,
             run_id: config.run.id.clone(),
-            hello: Hello { run_id: config.run.id.clone(), recipe: recipe(config, description)? },
+            hello: Hello { run_id: config.run.id.clone(), recipe: recipe(config, scheme, description)? },
             config: config.aggregators.clone(),
-            average_codec: config.synchronous().average_codec,
+            average_codec: scheme.average_codec,
             checkpoint_every: config.storage.checkpoint_every_epochs,
             peers: Arc::new(others.keys().copied().collect()),
             core,
@@ -277,12 +277,16 @@ fn key(peer: PeerId) -> PeerKey {
 }
 
 /// Hash of the configuration that a step depends on, as JSON: aggregators average only if it is equal.
-fn recipe(config: &RunConfig, description: &RunDescription) -> serde_json::Result<Sha256Hash> {
-    let scheme = description.synchronous();
+fn recipe(
+    config: &RunConfig,
+    section: &SynchronousSection,
+    description: &RunDescription,
+) -> serde_json::Result<Sha256Hash> {
+    let scheme = section.describe(config);
     let what = (
         (&description.model, scheme.target_batch_size),
         (&description.data.manifest, scheme.optimizer, scheme.schedule),
-        (config.synchronous().average_codec, config.aggregators.reducers),
+        (section.average_codec, config.aggregators.reducers),
         (scheme.gradient_codec, scheme.slow_links, scheme.delayed_updates),
         (&scheme.local_steps, scheme.recomputed, config.storage.checkpoint_every_epochs),
     );

@@ -14,51 +14,44 @@ mod following;
 pub mod operator;
 mod progress;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use barnraise_protocol::access::{AccessRefusal, PublicKey};
-use barnraise_protocol::api::{HistoryPoint, LIVE_STEPS_MAX, LiveProgress, RunStatus};
+use barnraise_protocol::Refusal;
 use barnraise_protocol::contribute::{BackboneToContributor, Join};
 use barnraise_protocol::gradient::ContributionRefusal;
 use barnraise_protocol::receipt::Receipt;
 use barnraise_protocol::run::RunDescription;
-use barnraise_protocol::{Refusal, RefusalReason};
 use barnraise_swarm::AddressGroup;
 use barnraise_swarm::collection::{CollectionAction, CollectionRound, Ticket};
 use barnraise_swarm::robust::{ClipVerdict, OUTLIER_ROUNDS, OutlierTracker, PeerOutcome};
 use barnraise_swarm::{Moment, PeerKey};
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tracing::Span;
 
 use self::beside::Inbox;
 use self::coordination::{ContributorStatistics, Coordination};
 use self::disk::DeferredWrites;
-pub use self::event::{AcceptedOffer, CoreEvent, DeclinedOffer, SessionId};
+pub use self::event::{AcceptedOffer, CoreEvent, DeclinedOffer};
 use self::operator::OperatorControl;
 use super::aggregators::Aggregators;
 use super::learner::{Learner, LearnerError};
 use super::metrics::Metrics;
 use crate::computing::compute;
 use crate::host::contributions::Crediting;
+use crate::host::sessions::{SessionId, Sessions, check_join};
 use crate::host::states::PublishedState;
+use crate::host::status::StatusPublisher;
 use crate::storage::checkpoint::{CheckpointError, Checkpoints};
 use crate::storage::disk_space::DiskSpace;
 use crate::storage::journal::{CommitRecord, Journal, JournalEntry, JournalError};
 
 /// Events that may wait for the core; a sender beyond waits itself.
 pub const EVENTS_MAX: usize = 256;
-/// Messages that may wait for one contributor; one that reads slower than that is let go.
-pub const SESSION_MESSAGES_MAX: usize = 64;
 /// Interval between progress messages to contributors and the page.
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
-
-struct ContributorSession {
-    id: SessionId,
-    messages: mpsc::Sender<BackboneToContributor>,
-}
 
 struct PendingContribution {
     entry: Option<JournalEntry>,
@@ -71,10 +64,8 @@ struct PendingContribution {
 pub struct Outputs {
     /// Parameters for contributors and the evaluator.
     pub state: watch::Sender<PublishedState>,
-    /// `GET /api/run`.
-    pub status: watch::Sender<RunStatus>,
-    /// `GET /api/events`.
-    pub events: broadcast::Sender<LiveProgress>,
+    /// For the page.
+    pub status: StatusPublisher,
     /// For the DHT.
     pub stands: watch::Sender<barnraise_protocol::dht::progress::LocalProgress>,
 }
@@ -102,8 +93,7 @@ pub struct Core {
     metrics: Metrics,
     crediting: Crediting,
     far_off: OutlierTracker,
-    sessions: BTreeMap<PeerKey, ContributorSession>,
-    next_session: u64,
+    sessions: Sessions,
     waiting: HashMap<Ticket, PendingContribution>,
     /// Transfers in progress; a message aborts one.
     receiving: HashMap<Ticket, oneshot::Sender<()>>,
@@ -111,9 +101,6 @@ pub struct Core {
     inbox: Inbox,
     progress_every: Duration,
     progress_at: Instant,
-    unpublished_steps: VecDeque<HistoryPoint>,
-    /// Whether an evaluation came since the page was last updated.
-    has_evaluated: bool,
     /// With the other aggregators; without any this one is a group by itself.
     coordination: Coordination,
     /// `None` for a run without an operator.
@@ -136,7 +123,7 @@ impl Core {
         crediting: Crediting,
     ) -> Self {
         let me = crediting.reducer();
-        let coordination = Coordination::new(&learner, me, description.synchronous().target_batch_size);
+        let coordination = Coordination::new(&learner, me, description.scheme.step_samples());
         let now = Instant::now();
         Self {
             description,
@@ -147,16 +134,13 @@ impl Core {
             metrics,
             crediting,
             far_off: OutlierTracker::default(),
-            sessions: BTreeMap::new(),
-            next_session: 0,
+            sessions: Sessions::default(),
             waiting: HashMap::new(),
             receiving: HashMap::new(),
             started: now,
             inbox: Inbox::closed(),
             progress_every: PROGRESS_EVERY,
             progress_at: now,
-            unpublished_steps: VecDeque::new(),
-            has_evaluated: false,
             coordination,
             operating: None,
             disk: DeferredWrites::default(),
@@ -252,18 +236,9 @@ impl Core {
         join: &Join,
         messages: mpsc::Sender<BackboneToContributor>,
     ) -> Result<SessionId, Refusal> {
-        let here = &self.description.identity.run_id;
-        if join.run_id != *here {
-            let asked = RefusalReason::of(&join.run_id);
-            return Err(Refusal::OtherRun { here: RefusalReason::of(here), asked });
-        }
-        if PublicKey::of_peer_id(&peer.0).is_none() {
-            return Err(AccessRefusal::KeyKind.into());
-        }
+        check_join(&self.description.identity.run_id, &peer, join)?;
         self.round.on_join(peer.clone(), join.device, group)?;
         self.crediting.on_join(self.now(), peer.clone());
-        let id = SessionId(self.next_session);
-        self.next_session += 1;
         let welcome = BackboneToContributor::Welcome(self.progress());
         // The channel is new and empty.
         let _ = messages.try_send(welcome);
@@ -276,8 +251,7 @@ impl Core {
         if self.round.is_paused() {
             let _ = messages.try_send(BackboneToContributor::GradientDue(self.round.epoch()));
         }
-        self.sessions.insert(peer, ContributorSession { id, messages });
-        Ok(id)
+        Ok(self.sessions.open(peer, messages))
     }
 
     /// Does what the round and the coordination with other aggregators ask for, until neither has actions.
@@ -387,10 +361,7 @@ impl Core {
         let loss = last.and_then(|point| point.train_loss);
         let (epoch, n_samples) = (self.learner.epoch(), record.n_samples);
         tracing::info!(epoch, n_samples, loss, n_contributions = record.seqs.len(), "stepped");
-        if self.unpublished_steps.len() >= LIVE_STEPS_MAX {
-            self.unpublished_steps.pop_front();
-        }
-        self.unpublished_steps.extend(last);
+        self.outputs.status.on_stepped(last);
     }
 
     async fn checkpoint_if_due(&mut self) -> Result<(), LearnerError> {
@@ -442,25 +413,20 @@ impl Core {
     }
 
     fn send_to(&mut self, peer: &PeerKey, message: BackboneToContributor) {
-        if let Some(session) = self.sessions.get(peer)
-            && session.messages.try_send(message).is_err()
-        {
+        if !self.sessions.send(peer, message) {
             self.remove_session(peer);
         }
     }
 
     fn broadcast(&mut self, message: &BackboneToContributor) {
-        let deaf = |(peer, session): (&PeerKey, &ContributorSession)| {
-            session.messages.try_send(message.clone()).is_err().then(|| peer.clone())
-        };
-        let deaf: Vec<PeerKey> = self.sessions.iter().filter_map(deaf).collect();
+        let deaf = self.sessions.send_to_all(message);
         deaf.iter().for_each(|peer| self.remove_session(peer));
     }
 
     /// Ends the session of a contributor that left or does not read its messages. It may join again.
     fn remove_session(&mut self, peer: &PeerKey) {
         let now = self.now();
-        self.sessions.remove(peer);
+        self.sessions.close(peer);
         self.crediting.on_leave(peer);
         self.round.on_leave(now, peer);
     }
@@ -472,7 +438,7 @@ impl Core {
             "all seats are taken: one gives way to a contributor from elsewhere"
         );
         self.send_to(peer, BackboneToContributor::Refused(Refusal::Evicted));
-        if self.sessions.remove(peer).is_some() {
+        if self.sessions.close(peer) {
             self.crediting.on_leave(peer);
         }
     }

@@ -3,7 +3,6 @@
 //! It makes one optimizer step at a time and never computes a gradient.
 
 mod recovery;
-mod weights;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +10,6 @@ use std::sync::Arc;
 use barnraise_learning::{DataShape, ModelError, Optimizer, OptimizerError, ParameterLayout, ScheduleSpec};
 use barnraise_protocol::access::AccessMode;
 use barnraise_protocol::api::HistoryPoint;
-use barnraise_protocol::codec::CodecError;
 use barnraise_protocol::dataset::Manifest;
 use barnraise_protocol::matchmaking::ModelVersion;
 use barnraise_protocol::run::ModelSpec;
@@ -19,10 +17,10 @@ use barnraise_protocol::{Sha256Hash, TensorCodec};
 use barnraise_swarm::collection::CollectionConfig;
 use barnraise_swarm::history::History;
 
-pub(super) use self::weights::SharedWeights;
 use crate::computing::compute;
-use crate::config::RunConfig;
+use crate::config::{RunConfig, SynchronousSection};
 use crate::host::states::PublishedState;
+use crate::host::weights::{SharedWeights, WeightsError};
 use crate::storage::StorageError;
 use crate::storage::checkpoint::{Checkpoint, CheckpointError, Included};
 use crate::storage::journal::{CommitRecord, JournalError};
@@ -36,26 +34,15 @@ pub enum LearnerError {
     /// The configured optimizer cannot work.
     #[error(transparent)]
     Optimizer(#[from] OptimizerError),
+    /// The weights, or those of a checkpoint.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
     /// Checkpoints.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// The journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// Parameters that cannot travel.
-    #[error("parameters: {0}")]
-    Codec(#[from] CodecError),
-    /// A checkpoint whose optimizer state cannot be read.
-    #[error("optimizer state of the checkpoint: {0}")]
-    OptimizerState(#[from] postcard::Error),
-    /// A checkpoint that does not fit the model.
-    #[error("the checkpoint has {got} parameters, the model has {want}")]
-    Parameters {
-        /// Of the model.
-        want: usize,
-        /// Of the checkpoint.
-        got: usize,
-    },
     /// Steps are missing between checkpoints and journal, as after restoring them from different backups.
     #[error(
         "checkpoints and journal lead to epoch {reached}, and the journal goes on with epoch {found}: the steps of epochs \
@@ -119,14 +106,17 @@ pub struct Restored {
 }
 
 impl Learner {
-    async fn fresh(config: &RunConfig, layout: &ParameterLayout) -> Result<Self, LearnerError> {
+    async fn fresh(
+        (config, scheme): (&RunConfig, &SynchronousSection),
+        layout: &ParameterLayout,
+    ) -> Result<Self, LearnerError> {
         let spec = config.model_spec();
-        let optimizer = Optimizer::new(config.synchronous().optimizer, layout)?;
+        let optimizer = Optimizer::new(scheme.optimizer, layout)?;
         let weights = SharedWeights::new(optimizer, layout.initial_parameters(spec.seed));
         Ok(Self {
             run_id: config.run.id.clone(),
-            state_codec: config.synchronous().state_codec,
-            schedule: config.synchronous().schedule,
+            state_codec: scheme.state_codec,
+            schedule: scheme.schedule,
             rate_factor: 1.0,
             n_parameters: layout.n_parameters(),
             hash: weights.clone().with(|weights| weights.hash()).await,
@@ -282,7 +272,8 @@ impl Learner {
         epoch: u64,
     ) -> impl Future<Output = Result<PublishedState, LearnerError>> + Send + use<> {
         let codec = self.state_codec;
-        self.weights.clone().with(move |weights| weights.publish(epoch, codec))
+        let publishing = self.weights.clone().with(move |weights| weights.publish(epoch, codec));
+        async move { Ok(publishing.await?) }
     }
 
     /// The state that a restart needs.
@@ -316,8 +307,10 @@ impl Learner {
 const IN_FLIGHT_MAX: u64 = 64;
 
 /// Configuration of the run's collection round.
-pub(super) fn round_config(config: &RunConfig, n_parameters: usize) -> CollectionConfig {
-    let scheme = config.synchronous();
+pub(super) fn round_config(
+    (config, scheme): (&RunConfig, &SynchronousSection),
+    n_parameters: usize,
+) -> CollectionConfig {
     let n_bytes = scheme.gradient_codec.encoding().encoded_len(n_parameters).max(1) as u64;
     let fit = config.contributions.in_flight_bytes_max.as_u64() / n_bytes;
     CollectionConfig {
@@ -326,7 +319,7 @@ pub(super) fn round_config(config: &RunConfig, n_parameters: usize) -> Collectio
         codec: scheme.gradient_codec.encoding(),
         slow_codec: scheme.slow_links.map(|slow| slow.codec.encoding()),
         micro_batch_size: scheme.micro_batch_size,
-        contribution_samples_max: config.contribution_samples_max(),
+        contribution_samples_max: scheme.largest_contribution(),
         samples_per_second_max: scheme.samples_per_second_max,
         collect_timeout: scheme.collect_timeout,
         in_flight_max: fit.clamp(1, IN_FLIGHT_MAX) as usize,

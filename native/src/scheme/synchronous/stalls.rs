@@ -120,7 +120,7 @@ impl StallSimulation {
     /// be made without it, and the next, both by itself; three waits for other contributors; and the transfer.
     fn accepted_within(&self, peer: &SimulatedContributor) -> Duration {
         let step = self.pace.step_passes * self.peers.len() as u32 * peer.pass();
-        let collect = self.backbone.config.synchronous().collect_timeout;
+        let collect = self.backbone.config.synchronous().unwrap().collect_timeout;
         peer.pass() + 2 * step + 3 * collect + Duration::from_secs(2)
     }
 

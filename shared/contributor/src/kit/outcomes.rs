@@ -144,14 +144,18 @@ impl<P: Platform> Driver<'_, P> {
             }
         };
         self.kit.drop_run();
-        // Work for another run is of no use in this one.
-        let begun = match &mut self.scheme {
-            Some(scheme) if scheme.takes(&description.scheme) => scheme.on_run(&self.kit, &description),
-            scheme => (self.start_scheme)(&self.kit, &description).map(|begun| *scheme = Some(begun)),
-        };
-        if let Err(reason) = begun {
-            self.give_up(reason);
-            return false;
+        if let Some(before) = &mut self.scheme {
+            // Work for another run is of no use in this one.
+            before.on_end();
+            self.kit.next_contribution_id = before.next_contribution_id();
+            self.kit.counts_before = before.counts().clone();
+        }
+        match (self.start_scheme)(&self.kit, &description) {
+            Ok(begun) => self.scheme = Some(begun),
+            Err(reason) => {
+                self.give_up(reason);
+                return false;
+            }
         }
         self.kit.on_run(description, n_parameters);
         match self.new_trainer() {

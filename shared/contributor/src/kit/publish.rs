@@ -58,6 +58,7 @@ impl<P: Platform> Driver<'_, P> {
         Contribution {
             n_samples_accepted: tally.n_samples_accepted,
             n_samples_computed: tally.n_samples_computed,
+            n_samples_unanswered: tally.n_samples_unanswered,
             n_accepted: tally.n_accepted,
             n_refused: tally.n_refused,
             refusals: tally.refusals.iter().map(|(kind, n)| refused(kind, *n)).collect(),

@@ -2,7 +2,7 @@
 
 use barnraise_learning::{ComputeDevice, ModelError, Trainer};
 use barnraise_protocol::contribute::{BackboneToContributor, RunProgress};
-use barnraise_protocol::run::{RunDescription, Scheme};
+use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::state::EpochParameters;
 use barnraise_swarm::Moment;
 use barnraise_swarm::activity::{Activity, Interruption, SampleCounts};
@@ -13,15 +13,6 @@ use crate::platform::Platform;
 
 /// The participant of one scheme. The driver calls it with the kit, on which it starts what it wants.
 pub(crate) trait SchemeParticipant<'a, P: Platform> {
-    /// Whether it takes part in runs of this scheme.
-    fn takes(&self, scheme: &Scheme) -> bool;
-
-    /// Another run of this scheme is described: all work for the one before is void.
-    ///
-    /// # Errors
-    /// This peer cannot take part in it.
-    fn on_run(&mut self, kit: &Kit<'a, P>, run: &RunDescription) -> Result<(), Interruption>;
-
     /// The same run is described by a backbone with another access authority. Work stays.
     ///
     /// # Errors
@@ -84,7 +75,7 @@ pub(crate) trait SchemeParticipant<'a, P: Platform> {
     /// The trainer was replaced: its parameters and its gradient are gone.
     fn on_trainer_lost(&mut self);
 
-    /// Contributing ends for a reason that a retry cannot fix.
+    /// Contributing ends for a reason that a retry cannot fix, or goes on in another run: all work is void.
     fn on_end(&mut self);
 
     /// What is shown while its operation on the network is in progress, of which so many bytes are transferred.
@@ -92,6 +83,9 @@ pub(crate) trait SchemeParticipant<'a, P: Platform> {
 
     /// The epoch or round that the run is in, as far as it is known.
     fn epoch(&self) -> u64;
+
+    /// Id of the next contribution.
+    fn next_contribution_id(&self) -> u64;
 
     /// Samples and contributions so far.
     fn counts(&self) -> &SampleCounts;

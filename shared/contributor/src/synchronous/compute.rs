@@ -55,8 +55,11 @@ impl ComputeError {
 /// # Errors
 /// The model or the local steps are invalid, or do not fit the device; or contributions are recomputed, and the device
 /// computes in mixed precision.
-pub fn trainer(run: &RunDescription, device: ComputeDevice) -> Result<Trainer, ModelError> {
-    let scheme = run.synchronous();
+pub fn trainer(
+    run: &RunDescription,
+    scheme: &Synchronous,
+    device: ComputeDevice,
+) -> Result<Trainer, ModelError> {
     if scheme.recomputed && device.precision() == Precision::Mixed {
         return Err(ModelError::MixedPrecision);
     }

@@ -257,7 +257,7 @@ impl InMemoryBackbone {
         RunProgress {
             epoch: round.epoch(),
             n_samples: round.n_samples(),
-            target_batch_size: self.description.borrow().synchronous().target_batch_size,
+            target_batch_size: self.description.borrow().scheme.step_samples(),
             n_contributors: round.n_contributors() as u32,
             samples_per_second: round.samples_per_second(),
             train_loss: None,
@@ -344,7 +344,7 @@ impl InMemoryBackbone {
             return Err(Refusal::Stale { epoch: newest, newest });
         }
         let parameters = self.parameters.borrow();
-        let codec = self.description.borrow().synchronous().state_codec;
+        let codec = self.description.borrow().scheme.state_codec();
         let bytes = codec.encode(&parameters).unwrap();
         let transfer = Transfer::of(&bytes);
         self.states.borrow_mut().insert(transfer.sha256, bytes.clone());

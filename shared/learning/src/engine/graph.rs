@@ -61,6 +61,7 @@ impl GraphEngine {
     }
 
     /// Replaces the running statistics.
+    #[cfg_attr(not(test), allow(dead_code, reason = "no run averages statistics yet"))]
     pub(crate) fn load_statistics(&mut self, flat: &[f32]) {
         self.statistics.load(self.graph.statistics(), flat, self.tensors.device());
     }
@@ -175,6 +176,7 @@ impl GraphEngine {
 
     /// Reads the mean moments that the passes observed, in the order of the statistics' layout, and drops them; empty
     /// before the first step and of a graph that has none.
+    #[cfg_attr(not(test), allow(dead_code, reason = "no run averages statistics yet"))]
     pub(crate) async fn take_statistics(&mut self) -> Result<Vec<f32>, DeviceError> {
         self.statistics.take().await
     }

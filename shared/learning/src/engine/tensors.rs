@@ -52,12 +52,12 @@ impl FlatTensors {
 
     /// The parameters, to compute without a gradient.
     pub(super) fn parameters(&self) -> Cursor<'_> {
-        Cursor { tensors: self.parameters.iter(), device: &self.device, dtype: FloatDType::F32 }
+        Cursor { tensors: &self.parameters, device: &self.device, dtype: FloatDType::F32 }
     }
 
     /// The parameters as leaves of a graph, to compute with a gradient.
     pub(super) fn leaves(&self, arithmetic: Arithmetic) -> Cursor<'_> {
-        Cursor { tensors: self.leaves.iter(), device: &self.device, dtype: arithmetic.dtype() }
+        Cursor { tensors: &self.leaves, device: &self.device, dtype: arithmetic.dtype() }
     }
 
     /// Adds the gradient of a loss whose derivative by `outputs`, in single precision, is `residual`: the graph starts
@@ -113,81 +113,21 @@ impl FlatTensors {
 
 /// Tensors in the order of the layout.
 pub(super) struct Cursor<'a> {
-    tensors: std::slice::Iter<'a, Tensor<1>>,
+    tensors: &'a [Tensor<1>],
     device: &'a Device,
     dtype: FloatDType,
 }
 
 impl Cursor<'_> {
-    /// The next one, in single precision. The layout has as many as the forward pass takes, so the fallback for a
-    /// missing one is never used.
-    pub(super) fn vector(&mut self) -> Tensor<1> {
-        let next = self.tensors.next();
-        debug_assert!(next.is_some(), "the layout is that of the model");
-        next.cloned().unwrap_or_else(|| Tensor::zeros([1], self.device))
-    }
-
-    /// The one at a position behind those that were taken, in single precision.
+    /// The one at a position, in single precision.
     pub(super) fn at(&self, index: usize) -> Tensor<1> {
-        let tensor = self.tensors.as_slice().get(index);
+        let tensor = self.tensors.get(index);
         debug_assert!(tensor.is_some(), "the layout is that of the model");
         tensor.cloned().unwrap_or_else(|| Tensor::zeros([1], self.device))
-    }
-
-    /// Passes over all but the last `n`.
-    pub(super) fn skip_to_last(&mut self, n: usize) {
-        let n_before = self.tensors.len().saturating_sub(n);
-        self.tensors = self.tensors.as_slice()[n_before..].iter();
-    }
-
-    /// All that follows is computed in single precision.
-    pub(super) fn in_single_precision(&mut self) {
-        self.dtype = FloatDType::F32;
     }
 
     /// Of products and convolutions.
     pub(super) fn dtype(&self) -> FloatDType {
         self.dtype
     }
-
-    /// The next one, in the numbers of products.
-    pub(super) fn operand(&mut self) -> Tensor<1> {
-        self.vector().cast(self.dtype)
-    }
-
-    /// The next two as a linear layer.
-    pub(super) fn linear(&mut self, n_in: usize, n_out: usize) -> Linear {
-        let weight = self.operand().reshape([n_in, n_out]);
-        Linear { weight, bias: self.operand(), dtype: self.dtype }
-    }
-
-    /// The next two as what follows a normalization, in single precision.
-    pub(super) fn norm(&mut self) -> Norm {
-        Norm { weight: self.vector(), bias: self.vector() }
-    }
-}
-
-/// A linear layer, its weight `[in, out]`.
-pub(super) struct Linear {
-    weight: Tensor<2>,
-    bias: Tensor<1>,
-    dtype: FloatDType,
-}
-
-impl Linear {
-    /// Of what it gives.
-    pub(super) fn dtype(&self) -> FloatDType {
-        self.dtype
-    }
-
-    /// Of an input in any precision.
-    pub(super) fn on<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        burn::tensor::module::linear(input.cast(self.dtype), self.weight.clone(), Some(self.bias.clone()))
-    }
-}
-
-/// Scale and shift of normalized values.
-pub(super) struct Norm {
-    pub(super) weight: Tensor<1>,
-    pub(super) bias: Tensor<1>,
 }

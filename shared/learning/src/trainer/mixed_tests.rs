@@ -20,7 +20,7 @@ const IMAGES: DataShape = DataShape::Images { shape: SHAPE, n_classes: 4 };
 const TOKENS: TokenShape = TokenShape { length: 12, vocabulary: 40 };
 
 /// In mixed and in single precision.
-fn trainers(kind: Preset, data: DataShape) -> [Trainer; 2] {
+fn trainers(kind: &Preset, data: DataShape) -> [Trainer; 2] {
     let spec = kind.model(3);
     [Precision::Mixed, Precision::Single].map(|precision| {
         let device = ComputeDevice::cpu().with_precision(precision).unwrap();
@@ -91,7 +91,7 @@ fn gradients_of_every_model_are_those_of_single_precision() {
     ] {
         let name = format!("{kind:?}");
         let samples = samples(data, 24);
-        let [got, want] = trainers(kind, data).map(|mut trainer| gradient(&mut trainer, &samples, 3));
+        let [got, want] = trainers(&kind, data).map(|mut trainer| gradient(&mut trainer, &samples, 3));
         assert_eq!((got.n_samples, want.n_samples), (72, 72));
         let deviation = deviation(&got.values, &want.values);
         println!("{name}: {deviation}, {} {}", got.loss, want.loss);
@@ -104,7 +104,7 @@ fn gradients_of_every_model_are_those_of_single_precision() {
 #[test]
 fn a_model_learns_as_in_single_precision() {
     let samples = samples(IMAGES, 64);
-    let losses = trainers(Preset::LeNet, IMAGES).map(|mut trainer| {
+    let losses = trainers(&Preset::LeNet, IMAGES).map(|mut trainer| {
         let mut parameters = trainer.layout().initial_parameters(3);
         let mut optimizer = Optimizer::new(OptimizerSpec::adam(), trainer.layout()).unwrap();
         for _ in 0..12 {
@@ -122,7 +122,7 @@ fn a_model_learns_as_in_single_precision() {
 #[test]
 fn a_scale_that_overflows_falls_and_no_sample_is_lost() {
     let samples = samples(IMAGES, 16);
-    let [mut mixed, mut single] = trainers(mlp(), IMAGES);
+    let [mut mixed, mut single] = trainers(&mlp(), IMAGES);
     assert_eq!(mixed.scaler, Some(LossScaler::beginning_at(SCALE_FIRST)));
     mixed.scaler = Some(LossScaler::beginning_at(SCALE_MAX));
     let (got, want) = (gradient(&mut mixed, &samples, 4), gradient(&mut single, &samples, 4));
@@ -139,7 +139,7 @@ fn a_scale_that_overflows_falls_and_no_sample_is_lost() {
 #[test]
 fn what_half_precision_cannot_hold_is_computed_in_single() {
     let samples = samples(IMAGES, 8);
-    let [mut mixed, mut single] = trainers(mlp(), IMAGES);
+    let [mut mixed, mut single] = trainers(&mlp(), IMAGES);
     // Activations of hundreds of thousands, which single precision holds and half does not.
     let mut parameters = single.layout().initial_parameters(3);
     let first = single.layout().segments()[0].range();

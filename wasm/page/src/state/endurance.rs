@@ -67,6 +67,7 @@ impl Endurance {
             n_samples_accepted: before.n_samples_accepted + now.n_samples_accepted,
             n_samples_computed: before.n_samples_computed + now.n_samples_computed,
             n_accepted: before.n_accepted + now.n_accepted,
+            n_samples_unanswered: before.n_samples_unanswered + now.n_samples_unanswered,
             n_refused: before.n_refused + now.n_refused,
             refusals: added(&before.refusals, &now.refusals),
             last_refusal: now.last_refusal.clone().or_else(|| before.last_refusal.clone()),

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::{Core, CoreEvent, EVENTS_MAX};
 use crate::host::evaluator::Evaluated;
+use crate::host::sessions::SessionEvent;
 
 /// Events from the channel, and those that wait because the core was busy.
 pub(super) struct Inbox {
@@ -71,20 +72,7 @@ impl Core {
     pub(super) fn answer_at_once(&mut self, event: CoreEvent) -> Option<CoreEvent> {
         let now = self.now();
         match event {
-            CoreEvent::Join { peer, group, join, messages, answer } => {
-                // A sender that is gone closed its stream meanwhile: its `Leave` follows.
-                let _ = answer.send(self.on_join(peer, group, &join, messages));
-            }
-            CoreEvent::Leave { peer, session } => {
-                if self.sessions.get(&peer).is_some_and(|known| known.id == session) {
-                    self.remove_session(&peer);
-                }
-            }
-            CoreEvent::Report { peer, report, handled: _ } => {
-                if let Err(error) = self.round.on_report(now, &peer, &report) {
-                    self.send_to(&peer, BackboneToContributor::Refused(error.into()));
-                }
-            }
+            CoreEvent::Session(event) => self.on_session(event),
             CoreEvent::Offer { peer, offer, answer } => self.on_offer(&peer, &offer, answer),
             CoreEvent::TransferFailed(ticket) => {
                 self.receiving.remove(&ticket);
@@ -93,13 +81,32 @@ impl Core {
             CoreEvent::Evaluated(Evaluated { epoch, evaluation }) => {
                 tracing::info!(epoch, accuracy = evaluation.accuracy, loss = evaluation.loss, "evaluated");
                 self.learner.on_evaluated(epoch, evaluation.accuracy);
-                self.has_evaluated = true;
+                self.outputs.status.on_evaluated();
             }
             other @ (CoreEvent::Gradient { .. } | CoreEvent::Aggregator { .. } | CoreEvent::Operator(_)) => {
                 return Some(other);
             }
         }
         None
+    }
+
+    fn on_session(&mut self, event: SessionEvent) {
+        match event {
+            SessionEvent::Join { peer, group, join, messages, answer } => {
+                // A sender that is gone closed its stream meanwhile: its `Leave` follows.
+                let _ = answer.send(self.on_join(peer, group, &join, messages));
+            }
+            SessionEvent::Leave { peer, session } => {
+                if self.sessions.has(&peer, session) {
+                    self.remove_session(&peer);
+                }
+            }
+            SessionEvent::Report { peer, report, handled: _ } => {
+                if let Err(error) = self.round.on_report(self.now(), &peer, &report) {
+                    self.send_to(&peer, BackboneToContributor::Refused(error.into()));
+                }
+            }
+        }
     }
 
     /// When progress is published again.

@@ -32,17 +32,19 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::super::aggregators::Aggregators;
-use super::super::learner::{self, Learner, LearnerError, SharedWeights};
+use super::super::learner::{self, Learner, LearnerError};
 use super::super::metrics::Metrics;
 use super::super::{BackboneAddresses, outputs};
 use super::event::{CoreEvent, DeclinedOffer};
-use super::{Core, CoreStorage, EVENTS_MAX, SESSION_MESSAGES_MAX};
-use crate::config::RunConfig;
+use super::{Core, CoreStorage, EVENTS_MAX};
+use crate::config::{RunConfig, SynchronousSection};
 use crate::fixture;
 use crate::host::clock::system_clock;
 use crate::host::contributions::{Crediting, Issuer, KnownReceipts, Question, Recording, Store, WorkMeter};
 use crate::host::peer_id;
+use crate::host::sessions::{SESSION_MESSAGES_MAX, SessionEvent};
 use crate::host::states::PublishedState;
+use crate::host::weights::SharedWeights;
 use crate::storage::Storage;
 use crate::storage::checkpoint::Checkpoints;
 use crate::storage::disk_space::DiskSpace;
@@ -92,14 +94,14 @@ impl CrashHarness {
         let mut config = RunConfig::dev(Path::new("unused"));
         config.run.id = run_id.to_owned();
         config.model.kind = Preset::Mlp { hidden: vec![n_hidden] };
-        config.synchronous_mut().gradient_codec = GradientCodec::F32;
-        config.synchronous_mut().state_codec = TensorCodec::F32;
-        config.synchronous_mut().target_batch_size = PER_STEP as u32 * SAMPLES;
-        config.synchronous_mut().optimizer =
+        config.synchronous_mut().unwrap().gradient_codec = GradientCodec::F32;
+        config.synchronous_mut().unwrap().state_codec = TensorCodec::F32;
+        config.synchronous_mut().unwrap().target_batch_size = PER_STEP as u32 * SAMPLES;
+        config.synchronous_mut().unwrap().optimizer =
             OptimizerSpec::SgdMomentum { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
-        config.synchronous_mut().schedule =
-            ScheduleSpec { peak: 1.0, warmup_steps: 0, ..config.synchronous().schedule };
-        config.synchronous_mut().samples_per_second_max = u32::MAX;
+        config.synchronous_mut().unwrap().schedule =
+            ScheduleSpec { peak: 1.0, warmup_steps: 0, ..config.synchronous().unwrap().schedule };
+        config.synchronous_mut().unwrap().samples_per_second_max = u32::MAX;
         // Of peers that are let in by name: each contribution weighs what it has.
         config.access.mode = AccessMode::Invitation;
         let shape = ImageShape { height: 2, width: 2, channels: 1 };
@@ -107,11 +109,16 @@ impl CrashHarness {
         let layout = ParameterLayout::of(&config.model_spec(), data).unwrap();
         let mut description = fixture::run();
         description.identity.run_id = run_id.to_owned();
-        description.synchronous_mut().target_batch_size = config.synchronous().target_batch_size;
+        description.synchronous_mut().unwrap().target_batch_size =
+            config.synchronous().unwrap().target_batch_size;
         let peer = |seed| PeerKey(peer_id(KeyPair::from_seed(&[seed; 32]).public()).unwrap().to_bytes());
         let contributors = vec![peer(2), peer(3)];
         let key = KeyPair::from_seed(&[1; 32]);
         Self { config, layout, description: Arc::new(description), key, contributors }
+    }
+
+    fn configured(&self) -> (&RunConfig, &SynchronousSection) {
+        (&self.config, self.config.synchronous().unwrap())
     }
 
     async fn store(&self, folder: &Path) -> Store {
@@ -150,10 +157,10 @@ impl CrashHarness {
             disk_space: room.clone(),
             checkpoint_every_epochs: EVERY,
         };
-        let round = learner::round_config(&self.config, self.layout.n_parameters());
+        let round = learner::round_config(self.configured(), self.layout.n_parameters());
         let stored = (&storing.checkpoints, &storing.journal);
         let has_others = self.config.aggregators.peers().next().is_some();
-        let recovered = Learner::recover(&self.config, round, &self.layout, stored, has_others);
+        let recovered = Learner::recover(self.configured(), round, &self.layout, stored, has_others);
         let (learner, round) = recovered.await?;
         let issuer = Issuer::new(&self.config.run.id, self.key.clone());
         let known = KnownReceipts::restore(&storing.journal, learner.epoch(), &issuer).await?;
@@ -254,7 +261,7 @@ impl Alive {
             name: None,
         };
         let group = AddressGroup(1);
-        let event = CoreEvent::Join { peer: peer.clone(), group, join, messages, answer };
+        let event = SessionEvent::Join { peer: peer.clone(), group, join, messages, answer }.into();
         if self.events.send(event).await.is_ok()
             && let Ok(joined) = answered.await
         {

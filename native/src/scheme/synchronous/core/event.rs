@@ -1,51 +1,22 @@
 //! Events of the core, all through one bounded channel.
 
-use barnraise_protocol::Refusal;
-use barnraise_protocol::contribute::{BackboneToContributor, Join, Report};
 use barnraise_protocol::gradient::{ContributionRefusal, Offer};
 use barnraise_protocol::receipt::Receipt;
-use barnraise_swarm::AddressGroup;
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::collection::{MeasuredGradient, Ticket};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::super::aggregators::AggregatorEvent;
 use crate::host::evaluator::Evaluated;
 use crate::host::operator::request::OperatorRequest;
+use crate::host::sessions::SessionEvent;
 use crate::storage::journal::JournalEntry;
 
 /// An event of the core.
 #[derive(Debug)]
 pub enum CoreEvent {
-    /// A contributor opens a session.
-    Join {
-        /// The contributor.
-        peer: PeerKey,
-        /// The addresses that it counts with.
-        group: AddressGroup,
-        /// Its first message.
-        join: Join,
-        /// Messages to it from now on; the session ends when this is dropped.
-        messages: mpsc::Sender<BackboneToContributor>,
-        /// The session's number, or why there is none.
-        answer: oneshot::Sender<Result<SessionId, Refusal>>,
-    },
-    /// A session ended.
-    Leave {
-        /// The contributor.
-        peer: PeerKey,
-        /// Which of its sessions.
-        session: SessionId,
-    },
-    /// A contributor reports how many samples it has computed.
-    Report {
-        /// The contributor.
-        peer: PeerKey,
-        /// Its message.
-        report: Report,
-        /// Dropped once the report is handled.
-        handled: oneshot::Sender<()>,
-    },
+    /// A contributor does something in its session.
+    Session(SessionEvent),
     /// A contributor offers a gradient.
     Offer {
         /// The contributor.
@@ -79,6 +50,12 @@ pub enum CoreEvent {
     Operator(OperatorRequest),
     /// The evaluator is done with some parameters.
     Evaluated(Evaluated),
+}
+
+impl From<SessionEvent> for CoreEvent {
+    fn from(event: SessionEvent) -> Self {
+        Self::Session(event)
+    }
 }
 
 impl From<OperatorRequest> for CoreEvent {
@@ -116,7 +93,3 @@ pub enum DeclinedOffer {
     /// It was counted before, and its acknowledgement was lost.
     AlreadyCounted(Box<Receipt>),
 }
-
-/// One session of a peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SessionId(pub(super) u64);

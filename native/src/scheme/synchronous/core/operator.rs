@@ -243,7 +243,8 @@ impl Core {
             return Ok(Err(OperatorError::Unfit { epoch, why: "it is of another run or model".into() }));
         }
         // With delayed updates, gradients one epoch behind count: those of the old branch must not.
-        let next = now + 1 + u64::from(self.description.synchronous().delayed_updates);
+        let is_delayed = self.description.synchronous().is_some_and(|scheme| scheme.delayed_updates);
+        let next = now + 1 + u64::from(is_delayed);
         self.round.hold();
         if let Err(error) = self.begin_branch(checkpoint, next).await? {
             self.round.release(self.now());

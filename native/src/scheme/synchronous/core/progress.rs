@@ -1,12 +1,8 @@
 //! Progress of the run at this backbone, for its contributors, its page and the DHT.
 
-use std::collections::HashMap;
-
-use barnraise_protocol::api::{DeviceCount, HistoryPoint, LiveProgress};
-use barnraise_protocol::contribute::{BackboneToContributor, DeviceKind, RunProgress};
+use barnraise_protocol::contribute::{BackboneToContributor, RunProgress};
 use barnraise_protocol::dht;
 use barnraise_protocol::matchmaking::ModelVersion;
-use barnraise_swarm::history::last_evaluation;
 
 use super::{ContributorStatistics, Core};
 
@@ -46,23 +42,12 @@ impl Core {
         RunProgress {
             epoch: self.round.epoch(),
             n_samples: all.n_samples,
-            target_batch_size: self.description.synchronous().target_batch_size,
+            target_batch_size: self.description.scheme.step_samples(),
             n_contributors: all.n_contributors,
             samples_per_second: all.samples_per_second,
             train_loss: last.and_then(|point| point.train_loss),
             test_accuracy: self.learner.history().last_accuracy(),
         }
-    }
-
-    fn devices(&self) -> Vec<DeviceCount> {
-        let mut counts: HashMap<DeviceKind, u32> = HashMap::new();
-        self.round.devices().for_each(|device| *counts.entry(device).or_default() += 1);
-        let mut counts: Vec<_> = counts
-            .into_iter()
-            .map(|(device, n_contributors)| DeviceCount { device, n_contributors })
-            .collect();
-        counts.sort_by_key(|count| (std::cmp::Reverse(count.n_contributors), count.device as u8));
-        counts
     }
 
     pub(super) fn publish_progress(&mut self) {
@@ -71,24 +56,9 @@ impl Core {
         if self.coordination.has_others() {
             self.metrics.on_heard_of(self.coordination.n_epochs_behind(self.now()));
         }
-        let (progress, devices) = (self.progress(), self.devices());
+        let progress = self.progress();
         self.broadcast(&BackboneToContributor::Progress(progress));
-        let steps: Vec<HistoryPoint> = self.unpublished_steps.drain(..).collect();
-        let has_news = std::mem::take(&mut self.has_evaluated) || !steps.is_empty();
-        let history = self.learner.history().points();
-        let evaluation = last_evaluation(history);
-        let paused = self.paused_for();
-        let live =
-            LiveProgress { progress, steps, evaluation, devices: devices.clone(), paused: paused.clone() };
-        self.outputs.status.send_modify(|status| {
-            status.progress = progress;
-            status.devices = devices;
-            status.paused = paused;
-            if has_news {
-                status.history = history.to_vec();
-            }
-        });
-        // Last, so that a reader of the event finds it in the status. Without readers it is dropped.
-        let _ = self.outputs.events.send(live);
+        let (devices, paused) = (self.round.devices(), self.paused_for());
+        self.outputs.status.publish(progress, devices, paused, self.learner.history());
     }
 }

@@ -11,7 +11,7 @@ use barnraise_swarm::collection::{CollectionConfig, CollectionRound};
 
 use super::{Learner, LearnerError};
 use crate::computing::compute;
-use crate::config::RunConfig;
+use crate::config::{RunConfig, SynchronousSection};
 use crate::storage::checkpoint::Checkpoints;
 use crate::storage::journal::{CommitRecord, Journal, JournalEntry, JournalError};
 use crate::storage::{Damage, SetAside};
@@ -55,13 +55,13 @@ impl Learner {
     /// # Errors
     /// [`LearnerError::Gap`] where steps are missing in between.
     pub async fn recover(
-        config: &RunConfig,
+        (config, scheme): (&RunConfig, &SynchronousSection),
         round_config: CollectionConfig,
         layout: &ParameterLayout,
         (checkpoints, journal): (&Checkpoints, &Journal),
         has_others: bool,
     ) -> Result<(Self, CollectionRound), LearnerError> {
-        let mut learner = Self::fresh(config, layout).await?;
+        let mut learner = Self::fresh((config, scheme), layout).await?;
         let loaded = checkpoints.load_latest(&config.run.id, &learner.spec).await?;
         loaded.set_aside.iter().for_each(warn_of);
         if let Some(checkpoint) = loaded.checkpoint {

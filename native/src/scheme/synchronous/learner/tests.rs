@@ -45,7 +45,7 @@ impl LearnerHarness {
     fn new() -> Self {
         let mut config = RunConfig::dev(Path::new("unused"));
         config.model.kind = Preset::Mlp { hidden: vec![2] };
-        config.synchronous_mut().gradient_codec = GradientCodec::F32;
+        config.synchronous_mut().unwrap().gradient_codec = GradientCodec::F32;
         let shape = ImageShape { height: 2, width: 2, channels: 1 };
         let layout =
             ParameterLayout::of(&config.model_spec(), DataShape::Images { shape, n_classes: 2 }).unwrap();
@@ -96,15 +96,10 @@ impl LearnerHarness {
     }
 
     async fn recover_both(&self) -> Result<(Learner, CollectionRound), LearnerError> {
-        let round = round_config(&self.config, self.layout.n_parameters());
-        Learner::recover(
-            &self.config,
-            round,
-            &self.layout,
-            (&self.checkpoints, &self.journal),
-            self.has_others,
-        )
-        .await
+        let configured = (&self.config, self.config.synchronous().unwrap());
+        let round = round_config(configured, self.layout.n_parameters());
+        Learner::recover(configured, round, &self.layout, (&self.checkpoints, &self.journal), self.has_others)
+            .await
     }
 
     /// Flips a bit of an object of its journal.
@@ -218,12 +213,12 @@ async fn the_missing_steps_put_back_or_the_later_ones_taken_away_close_the_gap()
 #[tokio::test]
 async fn edited_limits_codec_schedule_and_aggregation_change_nothing_that_was_accepted() {
     let edits: [fn(&mut RunConfig); 6] = [
-        |config| config.synchronous_mut().gradient_codec = GradientCodec::Int8,
-        |config| config.synchronous_mut().contribution_samples_max = 8,
-        |config| config.synchronous_mut().samples_per_second_max = 1,
-        |config| config.synchronous_mut().gradient_norm_max = 1e-6,
-        |config| config.synchronous_mut().schedule = ScheduleSpec::constant(1e-5),
-        |config| config.synchronous_mut().target_batch_size *= 2,
+        |config| config.synchronous_mut().unwrap().gradient_codec = GradientCodec::Int8,
+        |config| config.synchronous_mut().unwrap().contribution_samples_max = 8,
+        |config| config.synchronous_mut().unwrap().samples_per_second_max = 1,
+        |config| config.synchronous_mut().unwrap().gradient_norm_max = 1e-6,
+        |config| config.synchronous_mut().unwrap().schedule = ScheduleSpec::constant(1e-5),
+        |config| config.synchronous_mut().unwrap().target_batch_size *= 2,
     ];
     let mut edited = LearnerHarness::new().with_steps(0..3).await.with_entry(3).await;
     let (want, open) = edited.recover_both().await.unwrap();

@@ -98,12 +98,12 @@ async fn ask(
 ) -> Result<(), EvidenceFetchError> {
     let mut stream = Paced::duplex(node.open(peer, PROTOCOL).await?, PACE);
     let run = &recomputing.description;
-    let (n_values, scheme) = (recomputing.n_parameters, run.synchronous());
+    let (n_values, n_samples) = (recomputing.n_parameters, run.scheme.contribution_samples_max());
     let bytes_max = run::MESSAGE_BYTES_MAX as u64
-        + scheme.gradient_codec.encoding().encoded_len(n_values) as u64
-        + scheme.state_codec.encoded_len(n_values) as u64
-        + u64::from(scheme.contribution_samples_max)
-        + commitment::list_bytes(scheme.contribution_samples_max, &run.data.manifest);
+        + run.scheme.gradient_codec().encoding().encoded_len(n_values) as u64
+        + run.scheme.state_codec().encoded_len(n_values) as u64
+        + u64::from(n_samples)
+        + commitment::list_bytes(n_samples, &run.data.manifest);
     let listed = evidence::list(&mut stream).await?;
     let is_new = |listed: &evidence::EvidenceEntry| {
         !access.gate.is_convicted(listed.peer) && !seen.contains(&listed.transfer.sha256)

@@ -159,7 +159,7 @@ impl Recomputing {
         let (theirs, of_others) = mpsc::channel(THEIRS_MAX);
         let description = world.description.clone();
         let n_parameters = ParameterLayout::of_run(&description)?.n_parameters();
-        let encoding = description.synchronous().gradient_codec.encoding();
+        let encoding = description.scheme.gradient_codec().encoding();
         let n_bytes = encoding.encoded_len(n_parameters).max(1) as u64;
         let jobs_max = (JOBS_BYTES_MAX / n_bytes).clamp(2, JOBS_MAX) as usize;
         let queue = RecomputationQueue { jobs: Mutex::new(FairQueue::new(jobs_max)), came: Notify::new() };

@@ -8,7 +8,7 @@ use barnraise_learning::{ComputeDevice, ModelError, Precision, Trainer};
 use barnraise_protocol::ConversationError;
 use barnraise_protocol::commitment::SampleId;
 use barnraise_protocol::dataset::{DatasetError, Samples};
-use barnraise_protocol::evidence::{Evidence, EvidenceError, EvidenceHeader};
+use barnraise_protocol::evidence::{self, Evidence, EvidenceError, EvidenceHeader};
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::recomputation::Difference;
 
@@ -71,11 +71,19 @@ impl Recomputer {
     /// For contributions to `run`; devices may differ by `tolerance`, relative to a gradient's norm.
     ///
     /// # Errors
-    /// The device does not support the model.
-    pub fn new(run: &RunDescription, device: ComputeDevice, tolerance: f32) -> Result<Self, ModelError> {
+    /// The run is of another scheme, or the device does not support the model.
+    pub fn new(
+        run: &RunDescription,
+        device: ComputeDevice,
+        tolerance: f32,
+    ) -> Result<Self, RecomputationError> {
         // Contributions to such a run are computed in single precision.
-        let device = device.with_precision(Precision::Single)?;
-        Ok(Self { trainer: trainer(run, device)?, tolerance, shards: DecodedShards::default() })
+        let device = device.with_precision(Precision::Single).map_err(ModelError::from)?;
+        Ok(Self {
+            trainer: trainer(run, evidence::scheme(run)?, device)?,
+            tolerance,
+            shards: DecodedShards::default(),
+        })
     }
 
     /// The difference between the gradient in `evidence` and that of its samples. `shard` returns the compressed bytes of
@@ -142,5 +150,5 @@ async fn gather(
         places.iter().for_each(|&place| batch.push(&pool, place));
         batch
     };
-    Ok(places.chunks(run.synchronous().micro_batch_size.max(1) as usize).map(batch).collect())
+    Ok(places.chunks(run.scheme.micro_batch_size().max(1) as usize).map(batch).collect())
 }

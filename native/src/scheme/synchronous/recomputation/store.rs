@@ -227,8 +227,8 @@ mod tests {
 
     fn run() -> RunDescription {
         let mut run = fixture::run();
-        run.synchronous_mut().gradient_codec = GradientCodec::F32;
-        run.synchronous_mut().recomputed = true;
+        run.synchronous_mut().unwrap().gradient_codec = GradientCodec::F32;
+        run.synchronous_mut().unwrap().recomputed = true;
         let manifest = &mut run.data.manifest;
         manifest.shards = vec![ShardEntry { n_samples: 4, ..manifest.gallery }];
         run

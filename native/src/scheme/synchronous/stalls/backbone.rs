@@ -42,8 +42,10 @@ use crate::host::contributions::{
     Crediting, Issuer, KnownReceipts, NameRecorder, Recorder, Recording, Store, WorkMeter,
 };
 use crate::host::conversations::RunServices;
+use crate::host::events::EventSender;
 use crate::host::peer_id;
 use crate::host::run::BackboneAddresses;
+use crate::host::sessions::SessionServices;
 use crate::host::states::{PublishedState, States};
 use crate::scheme::synchronous::recomputation::EvidenceStore;
 use crate::storage::Storage;
@@ -97,8 +99,8 @@ pub(super) fn config(target_batch_size: u32, mode: AccessMode) -> RunConfig {
     let mut config = RunConfig::dev(Path::new("unused"));
     config.run.id = RUN.to_owned();
     config.model.kind = Preset::Mlp { hidden: vec![2] };
-    config.synchronous_mut().target_batch_size = target_batch_size;
-    config.synchronous_mut().micro_batch_size = MICRO_BATCH;
+    config.synchronous_mut().unwrap().target_batch_size = target_batch_size;
+    config.synchronous_mut().unwrap().micro_batch_size = MICRO_BATCH;
     config.data.shuffle_buffer_samples = TRAIN_SAMPLES as u32;
     config.data.shard_samples = SHARD_SAMPLES;
     config.access.mode = mode;
@@ -216,22 +218,25 @@ impl SimulatedBackbone {
         let (states, following) = States::follow(state.clone(), STATES_MAX);
         tokio::spawn(following);
         let services = Services {
-            host: RunServices {
-                description: Arc::clone(&description),
-                states,
-                shards: Arc::clone(&beside.shards),
-                access,
-                node: beside.node.clone(),
-                conversations: config.conversations.clone(),
-                metrics: metrics.of_run().clone(),
+            sessions: SessionServices {
+                host: RunServices {
+                    description: Arc::clone(&description),
+                    states,
+                    shards: Arc::clone(&beside.shards),
+                    access,
+                    node: beside.node.clone(),
+                    conversations: config.conversations.clone(),
+                    metrics: metrics.of_run().clone(),
+                },
+                driver: EventSender::new(events.clone()),
+                names: beside.names.clone(),
+                addresses: AddressGroups::new(&beside.key),
             },
             ledger: ledger.unwrap(),
             core: events,
             metrics: metrics.clone(),
             issuer,
-            names: beside.names.clone(),
             work,
-            addresses: AddressGroups::new(&beside.key),
             recomputing: None,
             evidence: EvidenceStore::open(storage.clone()).await.unwrap(),
         };
@@ -319,6 +324,7 @@ async fn recover(
     layout: &ParameterLayout,
     CoreStorage { journal, checkpoints, .. }: &CoreStorage,
 ) -> (Learner, barnraise_swarm::collection::CollectionRound) {
-    let round = learner::round_config(config, layout.n_parameters());
-    Learner::recover(config, round, layout, (checkpoints, journal), false).await.unwrap()
+    let configured = (config, config.synchronous().unwrap());
+    let round = learner::round_config(configured, layout.n_parameters());
+    Learner::recover(configured, round, layout, (checkpoints, journal), false).await.unwrap()
 }

@@ -39,10 +39,10 @@ pub(super) async fn take_gradients<S: Duplex>(
     group: AddressGroup,
     stream: S,
 ) -> Result<(), StreamError> {
-    let mut stream = Paced::new(stream, services.host.conversations.pace());
+    let mut stream = Paced::new(stream, services.sessions.host.conversations.pace());
     let pace = stream.pace();
     let key = PeerKey(caller.peer.to_bytes());
-    let offer_bytes_max = gradient::offer_bytes_max(&services.host.description);
+    let offer_bytes_max = gradient::offer_bytes_max(&services.sessions.host.description);
     loop {
         pace.wait();
         // Access that ends between two contributions ends the stream; one that is being received counts.
@@ -62,7 +62,7 @@ pub(super) async fn take_gradients<S: Duplex>(
                 services.metrics.on_accepted(receipt.n_samples);
                 // A direct path is preferred where there is one.
                 if let Ok(Some(Path::Relayed { relay: Some(relay) })) =
-                    services.host.node.path(caller.peer).await
+                    services.sessions.host.node.path(caller.peer).await
                 {
                     services.work.relays.carried(relay, receipt.n_bytes, began.elapsed());
                 }
@@ -76,7 +76,7 @@ pub(super) async fn take_gradients<S: Duplex>(
             Err(DeclinedOffer::Refused(refusal)) => {
                 services.metrics.on_refused(&refusal);
                 if let Some(violation) = violations::of_offer(&refusal) {
-                    services.host.node.report(caller.peer, violation);
+                    services.sessions.host.node.report(caller.peer, violation);
                 }
                 gradient::BackboneToContributor::Refused(refusal)
             }
@@ -272,7 +272,7 @@ async fn wait_for<S: Duplex>(
 /// The message to a convicted peer.
 fn why_out(services: &Services, peer: &PeerKey) -> Refusal {
     let peer = PeerId::from_bytes(&peer.0).ok();
-    let out = peer.and_then(|peer| services.host.access.gate.check(peer).err());
+    let out = peer.and_then(|peer| services.sessions.host.access.gate.check(peer).err());
     out.map_or(Refusal::Convicted, |out| Refusal::from(&out))
 }
 

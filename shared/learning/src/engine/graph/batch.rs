@@ -38,6 +38,7 @@ pub(crate) enum GraphTargets {
     /// The class of each prediction.
     Classes(Vec<u32>),
     /// The values of each sample.
+    #[cfg_attr(not(test), allow(dead_code, reason = "no run has ratings or tables yet"))]
     Values(Vec<f32>),
     /// Crops of one picture are to have the same prototype. The large ones are the input.
     Crops {

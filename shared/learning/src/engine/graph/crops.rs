@@ -8,6 +8,7 @@ use super::interpreter::{GraphPass, unit_length};
 use super::loss::Judged;
 use super::value::{Value, WrongKind};
 use crate::crops::LARGE_CROPS;
+use crate::engine::arithmetic::wide;
 use crate::engine::swav::{ProjectionQueue, SwappedPrediction, of_each_large, sinkhorn};
 use crate::graph::ResolvedGraph;
 
@@ -44,7 +45,7 @@ pub(super) fn heads(
     pass.compute(at - n_inputs + 1..last, &mut values)?;
     let projection = pass.graph.steps()[last].inputs[0];
     let projections = values.get(projection).cloned().flatten().ok_or(WrongKind)?.vectors()?;
-    let projections = unit_length(projections);
+    let projections = unit_length(wide(projections));
     pass.compute(last..last + 1, &mut values)?;
     let scores = values.pop().flatten().ok_or(WrongKind)?.vectors()?;
     Ok(Heads { projections, scores })

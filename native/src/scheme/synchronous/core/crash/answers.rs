@@ -4,6 +4,7 @@ use barnraise_protocol::contribute::Report;
 use barnraise_protocol::matchmaking::ModelVersion;
 
 use super::*;
+use crate::host::sessions::SessionEvent;
 use crate::scheme::synchronous::aggregators::AggregatorEvent;
 use crate::storage::simulated::SimulatedDisk;
 
@@ -50,11 +51,11 @@ impl Alive {
         self.join(peer, "answers").await;
         let report = Report { epoch: 0, n_samples: u32::MAX, samples_per_second: 1.0 };
         let (handled, done) = oneshot::channel();
-        self.events.send(CoreEvent::Report { peer: peer.clone(), report, handled }).await.unwrap();
+        self.events.send(SessionEvent::Report { peer: peer.clone(), report, handled }.into()).await.unwrap();
         // Dropped once it is.
         let _ = soon(done).await;
         let refused = BackboneToContributor::Refused(barnraise_protocol::Refusal::TooManySamples {
-            max: CrashHarness::new("answers").config.contribution_samples_max(),
+            max: CrashHarness::new("answers").configured().1.largest_contribution(),
             got: u32::MAX,
         });
         assert!(self.told().contains(&refused));

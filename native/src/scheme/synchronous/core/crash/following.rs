@@ -47,7 +47,7 @@ async fn start(world: &CrashHarness, disk: &SimulatedDisk, store: &Store) -> Ali
         let stored = ServedStorage { journal, checkpoints };
         let helpers = (reducers, speed);
         Aggregators::start(
-            &world.config,
+            world.configured(),
             &world.description,
             (node, dht),
             helpers,

@@ -127,7 +127,7 @@ async fn answers_while_a_large_model_steps() {
     let (n_parameters, n_steps) = (number("CORE_PARAMETERS", 10_000_000), number("CORE_STEPS", 20));
     // Seven parameters for each hidden unit, and two biases.
     let mut world = CrashHarness::of_width("latency", (n_parameters / 7) as u32);
-    world.config.synchronous_mut().optimizer = OptimizerSpec::adam();
+    world.config.synchronous_mut().unwrap().optimizer = OptimizerSpec::adam();
     let (folder, database) = (tempfile::tempdir().unwrap(), folder());
     let store = world.store(database.path()).await;
     let mut alive = world.start(Storage::open(folder.path()).unwrap(), &store).await.unwrap();

@@ -28,8 +28,8 @@ async fn fill(world: &CrashHarness, storage: &Storage) -> u64 {
         }
         if epoch < STEPS {
             let (stored, round) =
-                ((&checkpoints, journal), learner::round_config(&world.config, n_parameters));
-            let recovered = Learner::recover(&world.config, round, &world.layout, stored, false).await;
+                ((&checkpoints, journal), learner::round_config(world.configured(), n_parameters));
+            let recovered = Learner::recover(world.configured(), round, &world.layout, stored, false).await;
             let before = recovered.unwrap().0.version().hash;
             let n_samples = ENTRIES * u64::from(SAMPLES);
             let commit = CommitRecord {

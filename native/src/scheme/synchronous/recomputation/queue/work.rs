@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use barnraise_learning::ModelError;
 use barnraise_protocol::evidence::{Evidence, EvidenceHeader};
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
@@ -12,7 +11,7 @@ use futures::future::OptionFuture;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep_until;
 
-use super::super::{EvidenceStoreError, Recomputer, ShardSourceError};
+use super::super::{EvidenceStoreError, RecomputationError, Recomputer, ShardSourceError};
 use super::{Job, RecomputationContext, RecomputationVerdict, Recomputing};
 use crate::host::access::store::RevocationTarget;
 
@@ -26,7 +25,7 @@ pub(super) async fn work(
     recomputing: Recomputing,
     world: RecomputationContext,
     recomputer: Recomputer,
-    anew: impl Fn(&RunDescription) -> Result<Recomputer, ModelError>,
+    anew: impl Fn(&RunDescription) -> Result<Recomputer, RecomputationError>,
     mut theirs: mpsc::Receiver<Box<Evidence>>,
 ) {
     let mut recomputer = recomputer;
@@ -86,7 +85,7 @@ pub(super) async fn work(
 
 /// Opens the device again after a failure; the queue waits.
 async fn another(
-    anew: &impl Fn(&RunDescription) -> Result<Recomputer, ModelError>,
+    anew: &impl Fn(&RunDescription) -> Result<Recomputer, RecomputationError>,
     run: &RunDescription,
 ) -> Recomputer {
     loop {

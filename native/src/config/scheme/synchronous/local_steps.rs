@@ -31,10 +31,10 @@ mod tests {
 
     use barnraise_learning::Decay;
 
-    use super::super::RunConfig;
     use super::*;
+    use crate::config::RunConfig;
 
-    const EXAMPLE: &str = include_str!("../../run.reference.toml");
+    const EXAMPLE: &str = include_str!("../../../../run.reference.toml");
 
     /// The example with its section on local steps switched on.
     fn example() -> String {
@@ -56,7 +56,7 @@ mod tests {
         let schedule =
             ScheduleSpec { peak: 0.05, warmup_steps: 0, decay: Decay::Cosine { steps: 400, floor: 0.0 } };
         let want = LocalStepsSection { steps: 16, optimizer: OptimizerSpec::sgd_momentum(), schedule };
-        assert_eq!(config.synchronous().local_steps, Some(want));
+        assert_eq!(config.synchronous().unwrap().local_steps, Some(want));
         assert_eq!(parse(&toml::to_string(&config).unwrap()).unwrap().scheme, config.scheme);
     }
 

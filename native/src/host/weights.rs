@@ -7,39 +7,61 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use barnraise_learning::{Optimizer, OptimizerError, OptimizerState};
 use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::codec::CodecError;
 use barnraise_protocol::state::StateHeader;
 use barnraise_protocol::{Sha256Hash, TensorCodec};
 use sha2::{Digest, Sha256};
 
-use super::LearnerError;
+use super::states::PublishedState;
 use crate::computing::compute;
-use crate::host::states::PublishedState;
 
 /// Values that are hashed at a time: a call for each would cost more than the hash.
 const HASHED_VALUES: usize = 1024;
 
+/// Why weights could not be read or replaced.
+#[derive(Debug, thiserror::Error)]
+pub enum WeightsError {
+    /// An optimizer that cannot work, or a state of another one.
+    #[error(transparent)]
+    Optimizer(#[from] OptimizerError),
+    /// Parameters that cannot travel.
+    #[error("parameters: {0}")]
+    Codec(#[from] CodecError),
+    /// A checkpoint whose optimizer state cannot be read.
+    #[error("optimizer state of the checkpoint: {0}")]
+    OptimizerState(#[from] postcard::Error),
+    /// A checkpoint that does not fit the model.
+    #[error("the checkpoint has {got} parameters, the model has {want}")]
+    Parameters {
+        /// Of the model.
+        want: usize,
+        /// Of the checkpoint.
+        got: usize,
+    },
+}
+
 /// Parameters, and the optimizer that steps them.
 #[derive(Debug)]
-pub(in super::super) struct Weights {
+pub(crate) struct Weights {
     optimizer: Optimizer,
     parameters: Vec<f32>,
 }
 
-/// The weights of a learner. Cheap to clone.
+/// The weights of a driver. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(in super::super) struct SharedWeights {
+pub(crate) struct SharedWeights {
     n_bytes: usize,
     weights: Arc<Mutex<Weights>>,
 }
 
 impl SharedWeights {
-    pub(super) fn new(optimizer: Optimizer, parameters: Vec<f32>) -> Self {
+    pub(crate) fn new(optimizer: Optimizer, parameters: Vec<f32>) -> Self {
         let n_bytes = size_of_val(parameters.as_slice());
         Self { n_bytes, weights: Arc::new(Mutex::new(Weights { optimizer, parameters })) }
     }
 
     /// Computes with the weights, on a thread for it where they are large.
-    pub(super) async fn with<T: Send + 'static>(
+    pub(crate) async fn with<T: Send + 'static>(
         self,
         work: impl FnOnce(&mut Weights) -> T + Send + 'static,
     ) -> T {
@@ -50,7 +72,7 @@ impl SharedWeights {
 
     /// Holds them, so that nothing can be computed meanwhile.
     #[cfg(test)]
-    pub(in super::super) fn hold(&self) -> std::sync::MutexGuard<'_, Weights> {
+    pub(crate) fn hold(&self) -> std::sync::MutexGuard<'_, Weights> {
         self.weights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -60,7 +82,7 @@ impl Weights {
     ///
     /// # Errors
     /// It would leave the finite numbers; nothing has changed then.
-    pub(super) fn step(&mut self, mean: &[f32], learning_rate: f32) -> Result<(), OptimizerError> {
+    pub(crate) fn step(&mut self, mean: &[f32], learning_rate: f32) -> Result<(), OptimizerError> {
         self.optimizer.step(&mut self.parameters, mean, learning_rate)
     }
 
@@ -68,14 +90,14 @@ impl Weights {
     ///
     /// # Errors
     /// The state is of another optimizer; nothing has changed then.
-    pub(super) fn replace(
+    pub(crate) fn replace(
         &mut self,
         parameters: Vec<f32>,
         optimizer_state: &[u8],
-    ) -> Result<(), LearnerError> {
+    ) -> Result<(), WeightsError> {
         let (want, got) = (self.parameters.len(), parameters.len());
         if want != got {
-            return Err(LearnerError::Parameters { want, got });
+            return Err(WeightsError::Parameters { want, got });
         }
         let state: OptimizerState = postcard::from_bytes(optimizer_state)?;
         self.optimizer.restore(state)?;
@@ -84,7 +106,7 @@ impl Weights {
     }
 
     /// Hash of parameters and optimizer state.
-    pub(super) fn hash(&self) -> Sha256Hash {
+    pub(crate) fn hash(&self) -> Sha256Hash {
         let mut hash = Sha256::new();
         hash_values(&mut hash, &self.parameters);
         let OptimizerState { n_steps, beta_products, moments } = self.optimizer.state();
@@ -95,7 +117,7 @@ impl Weights {
     }
 
     /// The parameters as contributors pull them.
-    pub(super) fn publish(&self, epoch: u64, codec: TensorCodec) -> Result<PublishedState, LearnerError> {
+    pub(crate) fn publish(&self, epoch: u64, codec: TensorCodec) -> Result<PublishedState, WeightsError> {
         let bytes: Arc<[u8]> = codec.encode(&self.parameters)?.into();
         let n_values = self.parameters.len() as u64;
         let header = StateHeader { epoch, n_values, codec, transfer: Transfer::of(&bytes) };
@@ -103,7 +125,7 @@ impl Weights {
     }
 
     /// Parameters, and the state of the optimizer in its encoding.
-    pub(super) fn copy(&self) -> Result<(Vec<f32>, Vec<u8>), LearnerError> {
+    pub(crate) fn copy(&self) -> Result<(Vec<f32>, Vec<u8>), WeightsError> {
         Ok((self.parameters.clone(), postcard::to_allocvec(self.optimizer.state())?))
     }
 }
