@@ -138,8 +138,8 @@ mod tests {
 
     #[test]
     fn models_have_names() {
-        assert_eq!(model("lenet").unwrap().kind, Preset::LeNet);
-        assert_eq!(model("mlp-256").unwrap().kind, Preset::Mlp { hidden: vec![256, 256] });
+        assert_eq!(model("lenet").unwrap().graph, Preset::LeNet.graph());
+        assert_eq!(model("mlp-256").unwrap().graph, Preset::Mlp { hidden: vec![256, 256] }.graph());
         assert_eq!(initial_parameters(&model("mlp-256").unwrap()).unwrap().len(), 269_322);
         for wrong in ["", "mlp", "mlp-", "mlp-x", "LeNet"] {
             assert!(model(wrong).unwrap_err().to_string().contains(&format!("{wrong:?}")));

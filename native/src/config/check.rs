@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use barnraise_protocol::access::AccessMode;
 use barnraise_protocol::run::model::graph::Loss;
-use barnraise_protocol::run::model::presets::Albert;
 use barnraise_relay::server::is_host_name;
 use libp2p::multiaddr::Protocol;
 
@@ -145,6 +144,8 @@ mod tests {
     use barnraise_learning::{Decay, OptimizerSpec, ScheduleSpec};
     use barnraise_protocol::TensorCodec;
     use barnraise_protocol::codec::WARMUP_DENSITY;
+    use barnraise_protocol::run::Preset;
+    use barnraise_protocol::run::model::presets::Albert;
     use barnraise_protocol::run::{GradientCodec, SlowLinks, TopK};
     use bytesize::ByteSize;
 

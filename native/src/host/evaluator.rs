@@ -130,6 +130,7 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
     use barnraise_protocol::dataset::{ImageShape, LabelledImages, SampleKind, TokenSequences};
+    use barnraise_protocol::run::model::graph::SwavLoss;
 
     use super::*;
 

@@ -26,7 +26,7 @@ pub use self::error::{BlockProblem, GraphError, WantedShape};
 pub use self::shape::ValueShape;
 use crate::data_shape::DataShape;
 use crate::error::ModelError;
-use crate::parameters::ParameterLayout;
+use crate::parameters::{BATCH_ACTIVATIONS_MAX, ParameterLayout};
 
 /// Most blocks of a graph, those of repeated parts counted each time.
 pub const BLOCKS_MAX: usize = 4096;
@@ -43,6 +43,8 @@ pub const FULL_NAME_BYTES_MAX: usize = 256;
 /// Most values of a flat vector: 4 GiB in single precision, the address space of a tab. What a device can hold is the
 /// device's to say.
 pub const PARAMETERS_MAX: usize = 1 << 30;
+/// Most values of a flat vector in a run, a quarter of a GiB: its messages and files are bounded by it.
+pub const RUN_PARAMETERS_MAX: usize = 1 << 26;
 /// Most classes of pictures: a label is one byte.
 pub const CLASSES_MAX: usize = 256;
 /// Most values that a forward pass keeps for one sample.
@@ -107,7 +109,7 @@ impl ResolvedGraph {
     /// A run's model on samples of such sizes.
     ///
     /// # Errors
-    /// A graph that cannot be computed on them; classes that have no label; statistics, which no run averages.
+    /// A graph that cannot be computed on them, or is too large for a run; classes that have no label; statistics, which no run averages.
     pub fn of_model(spec: &ModelSpec, data: DataShape) -> Result<Self, ModelError> {
         if let DataShape::Images { n_classes, .. } = data
             && !(1..=CLASSES_MAX).contains(&n_classes)
@@ -115,6 +117,13 @@ impl ResolvedGraph {
             return Err(ModelError::Classes { max: CLASSES_MAX, got: n_classes });
         }
         let graph = Self::of(&spec.graph, data.into())?;
+        let layout = graph.layout();
+        if layout.n_parameters() > RUN_PARAMETERS_MAX {
+            return Err(GraphError::TooManyParameters { max: RUN_PARAMETERS_MAX }.into());
+        }
+        if layout.n_activations > BATCH_ACTIVATIONS_MAX {
+            return Err(GraphError::Activations { max: BATCH_ACTIVATIONS_MAX }.into());
+        }
         match graph.statistics().segments().first() {
             Some(segment) => Err(ModelError::Statistics { block: segment.name.clone() }),
             None => Ok(graph),

@@ -8,7 +8,7 @@ use crate::graph::ResolvedGraph;
 use crate::random::SplitMix64;
 
 /// Most values that a forward pass keeps for all its samples: 64 Mi. It bounds the batch.
-const BATCH_ACTIVATIONS_MAX: usize = 64 * 1024 * 1024;
+pub(crate) const BATCH_ACTIVATIONS_MAX: usize = 64 * 1024 * 1024;
 /// Most samples of one micro-batch, however small the model.
 pub(crate) const BATCH_SAMPLES_MAX: usize = 16_384;
 /// One tensor inside the flat vector.

@@ -3,7 +3,8 @@
 use barnraise_learning::unigram::{Unigram, Vocabulary};
 use barnraise_learning::{ComputeDevice, DataShape, ParameterLayout, Trainer, tensor_file};
 use barnraise_protocol::dataset::{SampleKind, Samples};
-use barnraise_protocol::run::{Preset, RunDescription};
+use barnraise_protocol::run::RunDescription;
+use barnraise_protocol::run::model::graph::Loss;
 use barnraise_protocol::shard::ShardId;
 use barnraise_tests::client::TestClient;
 use barnraise_tests::process::{BackboneProcess, TestRun};

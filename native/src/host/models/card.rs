@@ -2,6 +2,7 @@
 
 use barnraise_protocol::api::{AcceptedTotals, HistoryPoint, RunStatus};
 use barnraise_protocol::dataset::SampleKind;
+use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::run::model::graph::Loss;
 
 use super::{Facts, Snapshot};

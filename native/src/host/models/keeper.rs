@@ -18,7 +18,8 @@ pub const KEPT_BYTES_MAX: u64 = 260 * 1024 * 1024;
 
 const _: () = assert!(
     KEPT_BYTES_MAX as usize
-        >= barnraise_learning::layout::PARAMETERS_MAX * 4 + barnraise_learning::tensor_file::HEADER_BYTES_MAX
+        >= barnraise_learning::graph::RUN_PARAMETERS_MAX * 4
+            + barnraise_learning::tensor_file::HEADER_BYTES_MAX
 );
 
 /// The task that keeps models.

@@ -1,6 +1,7 @@
 //! Properties of the run's samples.
 
 use barnraise_protocol::dataset::ImageShape;
+use barnraise_protocol::run::model::graph::Loss;
 
 use super::PageState;
 use crate::picture;
