@@ -108,7 +108,7 @@ fn the_example_of_swav_is_a_run() {
     let data = barnraise_learning::DataShape::Images { shape, n_classes: 10 };
     let layout = barnraise_learning::ParameterLayout::of(&config.model_spec(), data).unwrap();
     assert!(layout.batch_samples_max() >= config.synchronous().unwrap().micro_batch_size as usize);
-    let error = error("[model]\nkind = { swav = { maps = [8], hidden = 8 } }");
+    let error = error("[model]\nkind = { swav = { trunk = { convolutions = [8] }, hidden = 8 } }");
     assert!(error.contains("line 2") && error.contains("projection"), "{error}");
 }
 

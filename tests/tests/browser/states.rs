@@ -39,7 +39,7 @@ const ALIKE: &str = r#"
     title = "Seeing which pictures are alike"
     purpose = "A small network looks at pieces of pictures, and learns which of them are of one picture."
     [model.kind.swav]
-    maps = [16, 32]
+    trunk = { convolutions = [16, 32] }
     hidden = 32
     projection = 16
     prototypes = 16
