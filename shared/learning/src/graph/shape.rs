@@ -20,7 +20,7 @@ pub enum ValueShape {
 }
 
 impl ValueShape {
-    /// Sizes, whatever the values are.
+    /// Sizes, of values and of ids alike.
     pub fn dims(&self) -> &[usize] {
         match self {
             Self::Values(shape) | Self::Ids { shape, .. } => shape,
