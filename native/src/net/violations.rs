@@ -23,7 +23,7 @@ fn of_bulk(error: &BulkError) -> Option<Violation> {
         | BulkError::BadPull { .. }
         | BulkError::RepeatedPulls => Some(Violation::DishonestOffer),
         // Bytes may change on the way, if not on ours; the offer is refused.
-        BulkError::Checksum { .. } | BulkError::Hash { .. } | BulkError::Withdrawn(_) => None,
+        BulkError::Hash { .. } | BulkError::Withdrawn(_) => None,
     }
 }
 

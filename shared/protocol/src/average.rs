@@ -23,7 +23,7 @@ use crate::hash::Sha256Hash;
 use crate::matchmaking::MEMBERS_MAX;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/average/3";
+pub const PROTOCOL: &str = "/barnraise/average/4";
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 512;
 /// Values of each chunk of a part but the last: 64 KiB as f32, so that what is done with one happens in a processor's
@@ -260,7 +260,7 @@ pub async fn write_chunk<S: AsyncWrite + Unpin>(stream: &mut S, packed: &[u8]) -
 /// codec is a dense one.
 ///
 /// # Errors
-/// Another chunk or another length came, its checksum is wrong, or one of its values is not finite; `values` is
+/// Another chunk or another length came, or one of its values is not finite; `values` is
 /// invalid then.
 pub async fn read_chunk<S: AsyncRead + Unpin>(
     stream: &mut S,

@@ -5,11 +5,13 @@
 //! was cut goes on at the first missing chunk on another stream. A chunk on the wire:
 //!
 //! ```text
-//! +---------+---------+---------+------------------+
-//! | index   | length  | CRC-32  | bytes            |
-//! | u32, LE | u32, LE | u32, LE | length bytes     |
-//! +---------+---------+---------+------------------+
+//! +---------+---------+------------------+
+//! | index   | length  | bytes            |
+//! | u32, LE | u32, LE | length bytes     |
+//! +---------+---------+------------------+
 //! ```
+//!
+//! A chunk has no checksum: every transport authenticates what it carries, and the SHA-256 covers the whole.
 //!
 //! A holder that no longer has the bytes sends the reason in place of a chunk, under an index that no chunk has, and
 //! ends the stream.
@@ -31,7 +33,7 @@ pub const WINDOW_CHUNKS: u32 = 32;
 const PULL_CHUNKS: u32 = 4;
 /// Largest [`Pull`].
 const PULL_BYTES_MAX: usize = 64;
-pub(crate) const CHUNK_HEADER_BYTES: usize = 12;
+pub(crate) const CHUNK_HEADER_BYTES: usize = 8;
 /// In place of a chunk's index: the bytes are gone, the reason follows.
 const WITHDRAWN: u32 = u32::MAX;
 /// Longest reason, in bytes.
@@ -91,12 +93,6 @@ pub enum BulkError {
         got_index: u32,
         /// Announced length.
         got_bytes: usize,
-    },
-    /// Bytes changed on the way.
-    #[error("chunk {index} has another checksum than its header says")]
-    Checksum {
-        /// Which.
-        index: u32,
     },
     /// All chunks came, and they are not what was announced.
     #[error("the bytes have SHA-256 {got}, announced was {want}")]
@@ -198,8 +194,7 @@ fn chunk_len(n_bytes: u64, index: u32) -> usize {
 /// Pulls what is missing of `partial` and returns all bytes, checked against the hash.
 ///
 /// After each chunk `on_progress` gets the number of bytes that arrived so far. On an error `partial` keeps
-/// all complete chunks; on a wrong hash it is emptied, since any chunk may be wrong. After a wrong checksum
-/// the chunks asked for are still read, so that the conversation can go on.
+/// all complete chunks; on a wrong hash it is emptied, since any chunk may be wrong, and the conversation can go on.
 pub async fn pull<S>(
     stream: &mut S,
     partial: &mut Partial,
@@ -212,35 +207,22 @@ where
     let end = n_chunks(n_bytes);
     let mut asked = partial.next_chunk();
     let mut next = asked;
-    let mut broken = None;
     // A chunk is added to `partial` when it is whole, so that dropping this future loses only that one.
     let mut chunk = vec![0; CHUNK_BYTES.min(n_bytes as usize)];
     while next < end {
-        while broken.is_none() && asked < end && asked - next <= WINDOW_CHUNKS - PULL_CHUNKS {
+        while asked < end && asked - next <= WINDOW_CHUNKS - PULL_CHUNKS {
             let count = PULL_CHUNKS.min(end - asked);
             framing::write(stream, &Pull::Chunks { first: asked, count }, PULL_BYTES_MAX).await?;
             asked += count;
         }
-        if next == asked {
-            break;
-        }
-        let want_bytes = chunk_len(n_bytes, next);
-        match read_chunk(stream, next, &mut chunk[..want_bytes]).await {
-            Err(error @ BulkError::Checksum { .. }) => broken = broken.or(Some(error)),
-            Err(error) => return Err(error),
-            Ok(()) if broken.is_some() => {}
-            Ok(()) => {
-                partial.push(&chunk[..want_bytes]);
-                on_progress(partial.n_bytes());
-            }
-        }
+        let chunk = &mut chunk[..chunk_len(n_bytes, next)];
+        read_chunk(stream, next, chunk).await?;
+        partial.push(chunk);
+        on_progress(partial.n_bytes());
         next += 1;
     }
     framing::write(stream, &Pull::Done, PULL_BYTES_MAX).await?;
-    match broken {
-        Some(error) => Err(error),
-        None => partial.finish(),
-    }
+    partial.finish()
 }
 
 /// Declines the announced transfer without pulling a byte.
@@ -257,7 +239,7 @@ pub(crate) async fn read_chunk<S: AsyncRead + Unpin>(
     let mut header = [0; CHUNK_HEADER_BYTES];
     stream.read_exact(&mut header).await?;
     let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-    let (got_index, got_bytes, checksum) = (word(0), word(4) as usize, word(8));
+    let (got_index, got_bytes) = (word(0), word(4) as usize);
     let want_bytes = chunk.len();
     if got_index == WITHDRAWN && got_bytes <= REASON_BYTES_MAX {
         let mut reason = vec![0; got_bytes];
@@ -267,11 +249,7 @@ pub(crate) async fn read_chunk<S: AsyncRead + Unpin>(
     if (got_index, got_bytes) != (want_index, want_bytes) {
         return Err(BulkError::WrongChunk { want_index, want_bytes, got_index, got_bytes });
     }
-    stream.read_exact(chunk).await?;
-    if crc32fast::hash(chunk) != checksum {
-        return Err(BulkError::Checksum { index: want_index });
-    }
-    Ok(())
+    Ok(stream.read_exact(chunk).await?)
 }
 
 /// Why announced or requested bytes are gone, in words for the puller.
@@ -401,7 +379,6 @@ pub fn packed(index: u32, chunk: &[u8]) -> Vec<u8> {
 pub(crate) fn put_header(index: u32, packed: &mut [u8]) {
     if let Some((header, chunk)) = packed.split_first_chunk_mut::<CHUNK_HEADER_BYTES>() {
         header[..4].copy_from_slice(&index.to_le_bytes());
-        header[4..8].copy_from_slice(&(chunk.len() as u32).to_le_bytes());
-        header[8..].copy_from_slice(&crc32fast::hash(chunk).to_le_bytes());
+        header[4..].copy_from_slice(&(chunk.len() as u32).to_le_bytes());
     }
 }

@@ -24,7 +24,7 @@ use crate::refusal::Refusal;
 use crate::run::RunDescription;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/gradient/6";
+pub const PROTOCOL: &str = "/barnraise/gradient/7";
 
 /// Largest message of this conversation, but for the list of samples in an offer.
 pub const MESSAGE_BYTES_MAX: usize = 1024;

@@ -15,7 +15,7 @@ use crate::refusal::Refusal;
 use crate::serving;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/state/2";
+pub const PROTOCOL: &str = "/barnraise/state/3";
 
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 1024;

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use barnraise_protocol::average::{self, ChunkError, Join, MemberSet, ReducerToMember, WINDOW_CHUNKS_MAX};
-use barnraise_protocol::bulk::BulkError;
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::matchmaking::{self, Hello, HelloRefusal, Reducer, ReducerError};
 use barnraise_protocol::reduce::OfferRefusal;
@@ -126,10 +125,6 @@ async fn values_travel_chunk_by_chunk_and_only_in_their_place() {
     assert_eq!(read(5, TensorCodec::F32, &packed).await.unwrap(), values);
     assert!(matches!(read(4, TensorCodec::F32, &packed).await, Err(ChunkError::Bulk(_))), "another place");
     assert!(matches!(read(5, TensorCodec::F16, &packed).await, Err(ChunkError::Bulk(_))), "another length");
-    let last = packed.len() - 1;
-    packed[last] ^= 1;
-    let changed = read(5, TensorCodec::F32, &packed).await;
-    assert!(matches!(changed, Err(ChunkError::Bulk(BulkError::Checksum { .. }))));
     let infinite = average::pack_chunk(5, &[f32::INFINITY], TensorCodec::F32, &mut packed);
     assert!(infinite.is_err());
 }

@@ -215,9 +215,7 @@ async fn pull<S: Duplex>(
 ) -> Result<PulledGradient, Result<ContributionRefusal, StreamError>> {
     let payload = receive(offer.transfer, &Answer::Wanted, stream).await.map_err(|error| match error {
         // A refusal can be sent where the stream still works.
-        BulkError::Checksum { .. } | BulkError::Hash { .. } => {
-            Ok(ContributionRefusal::Transfer(error.to_string()))
-        }
+        BulkError::Hash { .. } => Ok(ContributionRefusal::Transfer(error.to_string())),
         broken => Err(StreamError::Conversation(broken.into())),
     })?;
     let began = Instant::now();
