@@ -180,7 +180,11 @@ impl ResolvedGraph {
 
     /// Whether a pass with a gradient draws random numbers, so that it needs a seed for each sample.
     pub fn has_dropout(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step.op, Operation::Dropout(_)))
+        self.steps.iter().any(|step| match &step.op {
+            Operation::Dropout(_) => true,
+            Operation::Attention(options) => options.dropout > 0.0,
+            _ => false,
+        })
     }
 }
 

@@ -1,16 +1,27 @@
 //! A model as data crosses the wire: golden bytes, round trip, and bytes of a hostile peer.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::fmt::Debug;
+
 use barnraise_protocol::run::model::Size;
 use barnraise_protocol::run::model::graph::{Block, Graph, Loss, Part, SwavLoss};
 use barnraise_protocol::run::model::operation::{
-    Attention, Dense, Dropout, Embedding, Initial, Operation, Repeat, Rotary, Unembedding,
+    Attention, BatchNorm, ClassToken, Convolution, Cosine, Dense, Dropout, Embedding, GlobalPool, GroupNorm,
+    Initial, LayerNorm, Operation, PartCall, PickToken, Pool, Positions, Repeat, Reshape, RmsNorm, Rotary,
+    Unembedding,
 };
 use proptest::prelude::*;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 fn graph() -> Graph {
-    let attention =
-        Attention { heads: 4, key_value_heads: 2, causal: true, rotary: Some(Rotary { theta: 1e4 }) };
+    let attention = Attention {
+        heads: 4,
+        key_value_heads: 2,
+        causal: true,
+        rotary: Some(Rotary { theta: 1e4 }),
+        dropout: 0.0,
+    };
     let layer = vec![
         Block::new("qkv", Operation::Dense(Dense { units: 64.into(), bias: false, initial: Initial::He })),
         Block::new("attention", Operation::Attention(attention)),
@@ -26,6 +37,129 @@ fn graph() -> Graph {
     ];
     let parts = vec![Part { name: "layer".to_owned(), blocks: layer }];
     Graph { name: "gpt".to_owned(), parts, blocks, loss: Loss::CausalLanguageModel }
+}
+
+fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, golden: &str) {
+    let bytes = postcard::to_allocvec(value).unwrap();
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, golden.replace(' ', ""), "{value:?}");
+    assert_eq!(&postcard::from_bytes::<T>(&bytes).unwrap(), value);
+}
+
+const TINY: Initial = Initial::Uniform(0.5);
+
+#[test]
+fn operations() {
+    let pool = Pool { kernel: [2, 3], stride: [4, 5], padding: [6, 7] };
+    let convolution = Convolution {
+        maps: 300,
+        kernel: [2, 3],
+        stride: [4, 5],
+        padding: [6, 7],
+        dilation: [8, 9],
+        groups: 10,
+        bias: true,
+        initial: Initial::He,
+    };
+    let rotary = Some(Rotary { theta: 10_000.0 });
+    let attention = Attention { heads: 4, key_value_heads: 2, causal: true, rotary, dropout: 0.5 };
+    let golden = [
+        (Operation::Part(PartCall { part: "p".into() }), "000170"),
+        (Operation::Repeat(Repeat { part: "p".into(), times: 300, first: 2, share: true }), "010170ac020201"),
+        (
+            Operation::Dense(Dense { units: Size::Fixed(300), bias: true, initial: Initial::Lecun }),
+            "0200ac020100",
+        ),
+        (Operation::Convolution(convolution), "03ac0202030405060708090a0101"),
+        (Operation::MaxPool(pool.clone()), "04020304050607"),
+        (Operation::AveragePool(pool), "05020304050607"),
+        (Operation::GlobalPool(GlobalPool::Average), "0600"),
+        (Operation::GlobalPool(GlobalPool::Max), "0601"),
+        (
+            Operation::BatchNorm(BatchNorm { epsilon: 0.5, momentum: 0.25, running: true }),
+            "070000003f0000803e01",
+        ),
+        (Operation::GroupNorm(GroupNorm { groups: 300, epsilon: 0.5 }), "08ac020000003f"),
+        (Operation::LayerNorm(LayerNorm { epsilon: 0.5, bias: true }), "090000003f01"),
+        (Operation::RmsNorm(RmsNorm { epsilon: 0.5 }), "0a0000003f"),
+        (Operation::Relu, "0b"),
+        (Operation::Gelu, "0c"),
+        (Operation::GeluTanh, "0d"),
+        (Operation::Silu, "0e"),
+        (Operation::Tanh, "0f"),
+        (Operation::Sigmoid, "10"),
+        (Operation::Softmax, "11"),
+        (Operation::Dropout(Dropout { rate: 0.5 }), "120000003f"),
+        (
+            Operation::Embedding(Embedding { rows: Size::Vocabulary, width: 300, initial: TINY }),
+            "1303ac02020000003f",
+        ),
+        (Operation::Unembedding(Unembedding { bias: true }), "1401"),
+        (Operation::Positions(Positions { initial: TINY }), "15020000003f"),
+        (Operation::ClassToken(ClassToken { initial: TINY }), "16020000003f"),
+        (Operation::Attention(attention), "170402010100401c460000003f"),
+        (Operation::Add, "18"),
+        (Operation::Multiply, "19"),
+        (Operation::Concat, "1a"),
+        (Operation::DotProduct, "1b"),
+        (Operation::Bias, "1c"),
+        (Operation::Flatten, "1d"),
+        (Operation::Reshape(Reshape { shape: vec![3, 300] }), "1e0203ac02"),
+        (Operation::ToTokens, "1f"),
+        (Operation::MeanTokens, "20"),
+        (Operation::PickToken(PickToken { index: 300 }), "21ac02"),
+        (Operation::PickMasked, "22"),
+        (Operation::UnitLength, "23"),
+        (Operation::Cosine(Cosine { units: 300 }), "24ac02"),
+    ];
+    for (operation, golden) in golden {
+        check(&operation, golden);
+    }
+}
+
+#[test]
+fn sizes() {
+    let golden = [
+        (Size::Fixed(300), "00ac02"),
+        (Size::Classes, "01"),
+        (Size::Targets, "02"),
+        (Size::Vocabulary, "03"),
+        (Size::Length, "04"),
+        (Size::Users, "05"),
+        (Size::Items, "06"),
+    ];
+    for (size, golden) in golden {
+        check(&size, golden);
+    }
+}
+
+#[test]
+fn losses() {
+    let swav = SwavLoss {
+        features: "f".into(),
+        small_crops: 4,
+        small_side: 300,
+        queue_samples: 301,
+        queue_after: 302,
+        frozen_epochs: 5,
+    };
+    let golden = [
+        (Loss::Classification, "00"),
+        (Loss::Regression, "01"),
+        (Loss::CausalLanguageModel, "02"),
+        (Loss::MaskedLanguageModel, "03"),
+        (Loss::Swav(swav), "04 0166 04 ac02 ad02 ae02 05"),
+    ];
+    for (loss, golden) in golden {
+        check(&loss, golden);
+    }
+}
+
+#[test]
+fn parts_and_blocks() {
+    let part = Part { name: "p".into(), blocks: vec![Block::new("r", Operation::Relu)] };
+    check(&part, "0170 01 0172 0b 00 00");
+    check(&Block::new("a", Operation::Add).from(&["c", "input"]), "0161 18 02 0163 05696e707574 00");
 }
 
 #[test]

@@ -42,3 +42,8 @@ pub(super) fn number(
 pub(super) fn epsilon(got: f32) -> Result<(), BlockProblem> {
     number("epsilon", got, 1e-12..=1.0, "1e-12 to 1")
 }
+
+/// Checks the share of values that dropout sets to zero.
+pub(super) fn dropped(option: &'static str, got: f32) -> Result<(), BlockProblem> {
+    number(option, got, 0.0..=0.95, "0 to 0.95")
+}

@@ -75,7 +75,7 @@ pub(super) fn outcome(op: &Operation, context: &Context<'_>) -> Result<Outcome, 
         | Operation::Sigmoid => Ok(Outcome::of(context.values()?.to_vec())),
         Operation::Softmax => Ok(Outcome::of(context.last()?.0.to_vec())),
         Operation::Dropout(Dropout { rate }) => {
-            check::number("rate", *rate, 0.0..=0.95, "0 to 0.95")?;
+            check::dropped("rate", *rate)?;
             Ok(Outcome::of(context.values()?.to_vec()).keeping(2))
         }
         Operation::Embedding(options) => tokens::embedding(options, context),

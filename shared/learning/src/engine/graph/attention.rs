@@ -11,19 +11,28 @@ use crate::engine::arithmetic::wide;
 const HIDDEN_SCORE: f32 = -1e30;
 
 /// Of one sequence that has queries, keys and values side by side in the last dimension.
-pub(super) fn of_packed(states: Tensor<3>, options: &Attention) -> Tensor<3> {
+pub(super) fn of_packed(
+    states: Tensor<3>,
+    options: &Attention,
+    drop: impl FnOnce(Tensor<4>) -> Tensor<4>,
+) -> Tensor<3> {
     let [heads, key_value_heads] = heads(options);
     let head_width = states.dims()[2] / (heads + 2 * key_value_heads);
     let (wide, narrow) = (heads * head_width, key_value_heads * head_width);
     let query = states.clone().narrow(2, 0, wide);
     let key = states.clone().narrow(2, wide, narrow);
     let value = states.narrow(2, wide + narrow, narrow);
-    of_three([query, key, value], options)
+    of_three([query, key, value], options, drop)
 }
 
 /// Of queries `[n_samples, length, heads * head width]`, keys and values
-/// `[n_samples, length, key-value heads * head width]`; as the queries.
-pub(super) fn of_three([query, key, value]: [Tensor<3>; 3], options: &Attention) -> Tensor<3> {
+/// `[n_samples, length, key-value heads * head width]`; as the queries. `drop` is the dropout of the weights
+/// `[n_samples, heads, length, length]`.
+pub(super) fn of_three(
+    [query, key, value]: [Tensor<3>; 3],
+    options: &Attention,
+    drop: impl FnOnce(Tensor<4>) -> Tensor<4>,
+) -> Tensor<3> {
     let [n, length, width] = query.dims();
     let [heads, key_value_heads] = heads(options);
     let (head_width, dtype) = (width / heads, query.dtype());
@@ -46,7 +55,7 @@ pub(super) fn of_three([query, key, value]: [Tensor<3>; 3], options: &Attention)
         let later = later.reshape([1, 1, length, length]);
         scores = scores.mask_fill(later.expand([n, heads, length, length]), HIDDEN_SCORE);
     }
-    let weights = softmax(scores, 3).cast(dtype).reshape([n, key_value_heads, rows, length]);
+    let weights = drop(softmax(scores, 3)).cast(dtype).reshape([n, key_value_heads, rows, length]);
     let mixed = weights.matmul(value).reshape([n, heads, length, head_width]);
     mixed.swap_dims(1, 2).reshape([n, length, width])
 }

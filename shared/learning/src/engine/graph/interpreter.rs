@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use barnraise_protocol::run::model::operation::{BatchNorm, Cosine, GlobalPool, Operation};
+use barnraise_protocol::run::model::operation::{BatchNorm, Cosine, Dropout, GlobalPool, Operation};
 use burn::tensor::activation::{gelu, relu, sigmoid, silu, softmax};
 use burn::tensor::{Device, Int, Tensor};
 
@@ -82,7 +82,7 @@ impl GraphPass<'_> {
 
     fn step(&mut self, index: usize, step: &Step, mut inputs: Vec<Value>) -> Result<Value, WrongKind> {
         if inputs.len() > 1 {
-            return self.on_several(step, inputs);
+            return self.on_several(index, step, inputs);
         }
         let input = inputs.pop().ok_or(WrongKind)?;
         match &step.op {
@@ -121,13 +121,15 @@ impl GraphPass<'_> {
             Operation::Tanh => on_each_rank!(input, tensor => tensor.tanh()),
             Operation::Sigmoid => on_each_rank!(input, tensor => sigmoid(tensor)),
             Operation::Softmax => on_each_rank!(input, tensor => softmax_last(wide(tensor))),
-            Operation::Dropout(options) => self.dropout(index, options.rate, input),
-            _ => self.on_tokens(step, input),
+            Operation::Dropout(Dropout { rate }) => {
+                on_each_rank!(input, tensor => self.dropped(index, *rate, tensor))
+            }
+            _ => self.on_tokens(index, step, input),
         }
     }
 
     /// Operations on one input that are about tokens, or change a shape.
-    fn on_tokens(&mut self, step: &Step, input: Value) -> Result<Value, WrongKind> {
+    fn on_tokens(&mut self, index: usize, step: &Step, input: Value) -> Result<Value, WrongKind> {
         match &step.op {
             Operation::Embedding(_) => self.embedding(step, input),
             Operation::Unembedding(_) => self.unembedding(step, input),
@@ -145,7 +147,9 @@ impl GraphPass<'_> {
             }
             Operation::Attention(options) => {
                 let states = input.sequences()?.cast(self.parameters.dtype());
-                Ok(Value::Sequences(attention::of_packed(states, options)))
+                Ok(Value::Sequences(attention::of_packed(states, options, |weights| {
+                    self.dropped(index, options.dropout, weights)
+                })))
             }
             Operation::Bias => {
                 let bias = self.vector(step, 0);
@@ -185,13 +189,14 @@ impl GraphPass<'_> {
         }
     }
 
-    fn on_several(&self, step: &Step, inputs: Vec<Value>) -> Result<Value, WrongKind> {
+    fn on_several(&self, index: usize, step: &Step, inputs: Vec<Value>) -> Result<Value, WrongKind> {
         if let Operation::Attention(options) = &step.op {
             let dtype = self.parameters.dtype();
             let inputs: Result<Vec<_>, _> = inputs.into_iter().map(Value::sequences).collect();
             let inputs: Vec<_> = inputs?.into_iter().map(|input| input.cast(dtype)).collect();
             let inputs = <[Tensor<3>; 3]>::try_from(inputs).map_err(|_| WrongKind)?;
-            return Ok(Value::Sequences(attention::of_three(inputs, options)));
+            let drop = |weights| self.dropped(index, options.dropout, weights);
+            return Ok(Value::Sequences(attention::of_three(inputs, options, drop)));
         }
         let mut inputs = inputs.into_iter();
         let mut result = inputs.next().ok_or(WrongKind)?.wide()?;
@@ -270,12 +275,12 @@ impl GraphPass<'_> {
         Ok(value)
     }
 
-    fn dropout(&self, index: usize, rate: f32, input: Value) -> Result<Value, WrongKind> {
+    fn dropped<const D: usize>(&self, index: usize, rate: f32, tensor: Tensor<D>) -> Tensor<D> {
         match &self.mode {
-            Mode::Evaluation { .. } => Ok(input),
-            Mode::Training { seeds, .. } => {
-                on_each_rank!(input, tensor => dropout::drop(tensor, rate, seeds, index, self.device))
+            Mode::Training { seeds, .. } if rate > 0.0 => {
+                dropout::drop(tensor, rate, seeds, index, self.device)
             }
+            Mode::Training { .. } | Mode::Evaluation { .. } => tensor,
         }
     }
 

@@ -63,6 +63,7 @@ pub(super) fn class_token(options: &ClassToken, context: &Context<'_>) -> Result
 
 pub(super) fn attention(options: &Attention, context: &Context<'_>) -> Result<Outcome, BlockProblem> {
     let sizes = AttentionSizes::of(options, context.inputs)?;
+    check::dropped("dropout", options.dropout)?;
     if let Some(Rotary { theta }) = options.rotary {
         check::number("theta", theta, 1.0..=1e9, "1 to 1,000,000,000")?;
         let is_even = sizes.head_width.is_multiple_of(2);
@@ -74,7 +75,9 @@ pub(super) fn attention(options: &Attention, context: &Context<'_>) -> Result<Ou
         )?;
     }
     let AttentionSizes { length, heads, key_value_heads, head_width } = sizes;
-    let scores = length.checked_mul(length).and_then(|n| n.checked_mul(3 * heads));
+    // Scores, weights, and what dropout keeps of them.
+    let n_kept = if options.dropout > 0.0 { 5 } else { 3 };
+    let scores = length.checked_mul(length).and_then(|n| n.checked_mul(n_kept * heads));
     let operands =
         (heads + 2 * key_value_heads).checked_mul(head_width).and_then(|n| n.checked_mul(2 * length));
     let besides = scores.zip(operands).and_then(|(scores, operands)| scores.checked_add(operands));

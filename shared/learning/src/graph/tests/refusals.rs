@@ -139,7 +139,7 @@ fn options_are_bounded() {
     let pick = tokens(Operation::PickToken(PickToken { index: 784 }));
     assert!(refusal(pick, IMAGES).contains("its index must be below the length"));
     let attend = |heads, key_value_heads, rotary| {
-        let attention = Attention { heads, key_value_heads, causal: false, rotary };
+        let attention = Attention { heads, key_value_heads, causal: false, rotary, dropout: 0.0 };
         let mut blocks = vec![Block::new("t", Operation::ToTokens), dense("qkv", 12)];
         blocks.push(Block::new("x", Operation::Attention(attention)));
         refusal(blocks, IMAGES)
@@ -149,6 +149,8 @@ fn options_are_bounded() {
     assert!(attend(4, 3, None).contains("its key_value_heads must be a divisor"));
     assert!(attend(4, 0, Some(Rotary { theta: 1e4 })).contains("an even width for rotary"));
     assert!(attend(2, 0, Some(Rotary { theta: f32::INFINITY })).contains("its theta must be"));
+    let dropped = Attention { heads: 1, key_value_heads: 0, causal: false, rotary: None, dropout: 1.0 };
+    assert!(refusal(tokens(Operation::Attention(dropped)), IMAGES).contains("its dropout must be 0 to 0.95"));
     let wide = vec![dense("a", 1 << 24), dense("b", 1 << 24)];
     assert!(refusal(wide, ROWS).contains("the graph has more than 1073741824 parameters"));
 }

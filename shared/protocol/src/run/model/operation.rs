@@ -300,6 +300,9 @@ pub struct Attention {
     /// Rotary embedding of queries and keys (Su et al. 2021), the halves of a head as real and imaginary parts.
     #[serde(default)]
     pub rotary: Option<Rotary>,
+    /// Share of the weights that become zero while training; the others are divided by one less it.
+    #[serde(default)]
+    pub dropout: f32,
 }
 
 /// Rotary embedding.

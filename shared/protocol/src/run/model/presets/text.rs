@@ -43,7 +43,7 @@ pub(super) fn albert(options: Albert) -> Graph {
     let Albert { embedding: width, hidden, heads, inner, layers: times } = options;
     let linear = |name: &str, units: u32| dense(name, units, true, Initial::Lecun);
     let norm = |name: &str| layer_norm(name, ALBERT_EPSILON);
-    let attention = Attention { heads, key_value_heads: 0, causal: false, rotary: None };
+    let attention = Attention { heads, key_value_heads: 0, causal: false, rotary: None, dropout: 0.0 };
     let layer = vec![
         linear("attention.query", hidden).from(&[INPUT]),
         linear("attention.key", hidden).from(&[INPUT]),
@@ -86,8 +86,8 @@ fn inner(options: Gpt) -> u32 {
 }
 
 fn causal(options: Gpt, rotary: Option<Rotary>) -> Operation {
-    let Gpt { heads, key_value_heads, .. } = options;
-    Operation::Attention(Attention { heads, key_value_heads, causal: true, rotary })
+    let Gpt { heads, key_value_heads, dropout, .. } = options;
+    Operation::Attention(Attention { heads, key_value_heads, causal: true, rotary, dropout })
 }
 
 /// Pre-norm; weights before a residual begin smaller by the root of the number of residuals. Heads of keys and values

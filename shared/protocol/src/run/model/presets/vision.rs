@@ -193,7 +193,7 @@ impl Residual {
 pub(super) fn vit(options: Vit) -> Graph {
     let Vit { patch, width, layers, heads } = options;
     let (epsilon, initial) = (1e-6, Initial::Uniform(NORMAL_002));
-    let attention = Attention { heads, key_value_heads: 0, causal: false, rotary: None };
+    let attention = Attention { heads, key_value_heads: 0, causal: false, rotary: None, dropout: 0.0 };
     let layer = vec![
         layer_norm("norm1", epsilon),
         dense("attn.qkv", width.saturating_mul(3), true, initial),
