@@ -85,10 +85,12 @@ mod tests {
     use barnraise_protocol::TensorCodec;
     use barnraise_protocol::codec::{Density, Sparsity};
     use barnraise_protocol::dataset::{ImageShape, SampleKind, TokenShape};
+    use barnraise_protocol::run::model::graph::Block;
+    use barnraise_protocol::run::model::operation::{BatchNorm, Operation};
     use barnraise_protocol::run::model::presets::Albert;
     use barnraise_protocol::run::{
         DecayDescription, GradientCodec, LocalSteps, OptimizerDescription, Preset, ScheduleDescription,
-        Synchronous, TopK,
+        SlowLinks, Synchronous, TopK,
     };
 
     use super::*;
@@ -117,6 +119,34 @@ mod tests {
         let mut run = run();
         change(&mut run);
         validate(&run).unwrap_err()
+    }
+
+    #[test]
+    fn running_statistics_need_all_values_of_a_contribution() {
+        let sparse = GradientCodec::TopK(TopK::plain(Density::from_share(0.1).unwrap(), 0));
+        let with = |running, of_all, of_slow_links| {
+            let mut run = run();
+            let norm = BatchNorm { epsilon: 1e-5, momentum: 0.1, running };
+            run.model.graph.blocks.insert(1, Block::new("bn", Operation::BatchNorm(norm)));
+            let scheme = run.synchronous_mut().unwrap();
+            scheme.gradient_codec = of_all;
+            let slow = SlowLinks { below_bytes_per_second: 1, codec: of_slow_links };
+            scheme.slow_links = Some(slow);
+            validate(&run)
+        };
+        let key = |refused: Result<_, DescriptionError>| refused.unwrap_err().key();
+        assert!(with(true, GradientCodec::F16, GradientCodec::Int8).is_ok());
+        assert!(with(false, GradientCodec::F16, sparse).is_ok());
+        assert_eq!(key(with(true, GradientCodec::F16, sparse)), "scheme.synchronous.slow_links");
+        let sparser = GradientCodec::TopK(TopK::plain(Density::from_share(0.01).unwrap(), 0));
+        assert_eq!(key(with(true, sparse, sparser)), "scheme.synchronous.slow_links");
+        let mut run = run();
+        let norm = BatchNorm { epsilon: 1e-5, momentum: 0.1, running: true };
+        run.model.graph.blocks.insert(1, Block::new("bn", Operation::BatchNorm(norm)));
+        run.synchronous_mut().unwrap().gradient_codec = sparse;
+        let refused = validate(&run).unwrap_err();
+        assert_eq!(refused.key(), "scheme.synchronous.gradient_codec");
+        assert!(refused.to_string().contains("normalizes by group"), "{refused}");
     }
 
     #[test]

@@ -175,7 +175,7 @@ async fn differences(
     let parameters = trainer.layout().initial_parameters(11);
     let gradient = gradient(trainer, &[samples]).await?.values;
     let mut slopes = (Vec::new(), Vec::new());
-    for segment in trainer.layout().clone().segments() {
+    for segment in trainer.layout().clone().trained() {
         let range = segment.range();
         let norm = gradient[range.clone()].iter().map(|value| value * value).sum::<f32>().sqrt();
         let mut losses = [0.0; 2];

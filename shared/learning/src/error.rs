@@ -10,15 +10,6 @@ pub enum ModelError {
     /// A graph that cannot be computed on the run's data.
     #[error(transparent)]
     Graph(#[from] GraphError),
-    /// Running statistics are not averaged between peers.
-    #[error(
-        "block `{block}` keeps running statistics, which this version does not average between peers: say `running = \
-         false`, or normalize by group or layer"
-    )]
-    Statistics {
-        /// Full name of the first one.
-        block: String,
-    },
     /// Labels are one byte.
     #[error("the data has {got} classes, 1 to {max} are allowed")]
     Classes {

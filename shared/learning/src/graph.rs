@@ -48,7 +48,7 @@ pub const RUN_PARAMETERS_MAX: usize = 1 << 26;
 /// Most classes of pictures: a label is one byte.
 pub const CLASSES_MAX: usize = 256;
 /// Most values that a forward pass keeps for one sample.
-pub const ACTIVATIONS_MAX: usize = 1 << 30;
+pub const ACTIVATIONS_MAX: usize = 1 << 31;
 
 /// A graph with all shapes, ready to be computed.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,7 +58,7 @@ pub struct ResolvedGraph {
     inputs: Vec<GraphInput>,
     steps: Vec<Step>,
     layout: ParameterLayout,
-    statistics: StatisticsLayout,
+    statistics: Vec<RunningStatistics>,
     loss: Loss,
     /// Of SwAV: the value at which crops are joined.
     features: Option<usize>,
@@ -77,30 +77,21 @@ pub struct Step {
     pub shape: ValueShape,
     /// Its tensors, as positions in the layout's segments: weight, then bias.
     pub parameters: Vec<usize>,
-    /// Its running statistics, as a position in [`StatisticsLayout::segments`].
+    /// Its running statistics, as a position in [`ResolvedGraph::statistics`].
     pub statistics: Option<usize>,
 }
 
-/// The running statistics of a model's batch normalizations, a flat vector beside that of the parameters.
+/// The running statistics of a batch normalization, as positions in the layout's segments: `[channels]` each.
 ///
-/// They have no gradient. Each pass observes the moments of its samples: of each normalization means `[channels]`, then
-/// mean squares `[channels]`. Weighted by samples they can be averaged over passes and peers, and the average has the
-/// moments of all samples together. [`StatisticsLayout::update`] makes running statistics of it after a step.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct StatisticsLayout {
-    segments: Vec<StatisticsSegment>,
-    len: usize,
-}
-
-/// The running statistics of one batch normalization: means `[channels]`, then variances `[channels]`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct StatisticsSegment {
-    /// Of the block.
-    pub name: String,
-    /// Channels.
-    pub channels: usize,
-    /// Position of the first mean.
-    pub offset: usize,
+/// A pass moves them to the moments of its own samples by `momentum`, as PyTorch does; the variance is that of the
+/// samples, without PyTorch's factor of `n / (n - 1)`. What a pass moves them by is averaged over samples, passes and
+/// peers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RunningStatistics {
+    /// Of the means.
+    pub mean: usize,
+    /// Of the variances.
+    pub variance: usize,
     /// Share of the newest statistics.
     pub momentum: f32,
 }
@@ -109,7 +100,7 @@ impl ResolvedGraph {
     /// A run's model on samples of such sizes.
     ///
     /// # Errors
-    /// A graph that cannot be computed on them, or is too large for a run; classes that have no label; statistics, which no run averages.
+    /// A graph that cannot be computed on them, or is too large for a run; classes that have no label.
     pub fn of_model(spec: &ModelSpec, data: DataShape) -> Result<Self, ModelError> {
         if let DataShape::Images { n_classes, .. } = data
             && !(1..=CLASSES_MAX).contains(&n_classes)
@@ -124,10 +115,7 @@ impl ResolvedGraph {
         if layout.n_activations > BATCH_ACTIVATIONS_MAX {
             return Err(GraphError::Activations { max: BATCH_ACTIVATIONS_MAX }.into());
         }
-        match graph.statistics().segments().first() {
-            Some(segment) => Err(ModelError::Statistics { block: segment.name.clone() }),
-            None => Ok(graph),
-        }
+        Ok(graph)
     }
 
     /// What it computes on.
@@ -150,8 +138,8 @@ impl ResolvedGraph {
         &self.layout
     }
 
-    /// Order of the running statistics.
-    pub fn statistics(&self) -> &StatisticsLayout {
+    /// The running statistics of each normalization that keeps them.
+    pub fn statistics(&self) -> &[RunningStatistics] {
         &self.statistics
     }
 
@@ -185,56 +173,5 @@ impl ResolvedGraph {
             Operation::Attention(options) => options.dropout > 0.0,
             _ => false,
         })
-    }
-}
-
-impl StatisticsLayout {
-    /// One for each batch normalization that keeps running statistics.
-    pub fn segments(&self) -> &[StatisticsSegment] {
-        &self.segments
-    }
-
-    /// Length of the flat vector.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether the model has none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Means of zero, variances of one.
-    pub fn initial(&self) -> Vec<f32> {
-        let of = |segment: &StatisticsSegment| [vec![0.0; segment.channels], vec![1.0; segment.channels]];
-        self.segments.iter().flat_map(of).flatten().collect()
-    }
-
-    /// Moves `running` towards the moments of a step's samples.
-    ///
-    /// The variance is that of the samples. PyTorch multiplies it by `n / (n - 1)`, with the `n` of one device: here `n`
-    /// is that of all peers together.
-    ///
-    /// # Shapes
-    /// - `running`: [`Self::len`] values; means and variances
-    /// - `observed`: as many; means and mean squares
-    pub fn update(&self, running: &mut [f32], observed: &[f32]) {
-        for segment in &self.segments {
-            let (means, n) = (segment.offset, segment.channels);
-            let Some(observed) = observed.get(means..means + 2 * n) else { return };
-            let Some(running) = running.get_mut(means..means + 2 * n) else { return };
-            for channel in 0..n {
-                let (mean, square) = (observed[channel], observed[n + channel]);
-                let variance = (square - mean * mean).max(0.0);
-                running[channel] += segment.momentum * (mean - running[channel]);
-                running[n + channel] += segment.momentum * (variance - running[n + channel]);
-            }
-        }
-    }
-
-    fn push(&mut self, name: String, channels: usize, momentum: f32) -> usize {
-        self.segments.push(StatisticsSegment { name, channels, offset: self.len, momentum });
-        self.len += 2 * channels;
-        self.segments.len() - 1
     }
 }

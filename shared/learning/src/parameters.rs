@@ -1,4 +1,8 @@
 //! The flat parameter vector: its tensors, and their initial values. [`crate::graph`] makes those of a model.
+//!
+//! The running statistics of batch normalizations are values of the vector as well, after the trained ones. In a mean
+//! gradient they have what they move by, in units of `STATISTICS_UNIT`. So they travel, are averaged, stored and
+//! recomputed as all else, and only the optimizer knows the difference.
 
 use barnraise_protocol::run::{ModelSpec, RunDescription};
 
@@ -11,6 +15,12 @@ use crate::random::SplitMix64;
 pub(crate) const BATCH_ACTIVATIONS_MAX: usize = 64 * 1024 * 1024;
 /// Most samples of one micro-batch, however small the model.
 pub(crate) const BATCH_SAMPLES_MAX: usize = 16_384;
+/// What a value of 1 in a mean gradient moves a running statistic by.
+///
+/// Statistics change in training more than the rate of learning lets parameters change. In these units they are small
+/// beside the gradient, so that its norm, by which contributions are compared, is not theirs.
+pub(crate) const STATISTICS_UNIT: f32 = 1024.0;
+
 /// One tensor inside the flat vector.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParameterSegment {
@@ -60,9 +70,11 @@ impl ParameterSegment {
 }
 
 /// All tensors of a model in the order of the flat vector.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct ParameterLayout {
     pub(crate) segments: Vec<ParameterSegment>,
+    pub(crate) n_trained_segments: usize,
+    pub(crate) n_trained: usize,
     pub(crate) n_parameters: usize,
     /// Values that a forward pass keeps for each sample.
     pub(crate) n_activations: usize,
@@ -94,14 +106,24 @@ impl ParameterLayout {
         }
     }
 
-    /// The tensors, in order.
+    /// The tensors, in order: the trained ones, then running statistics.
     pub fn segments(&self) -> &[ParameterSegment] {
         &self.segments
+    }
+
+    /// The tensors that an optimizer trains, in order.
+    pub fn trained(&self) -> &[ParameterSegment] {
+        &self.segments[..self.n_trained_segments]
     }
 
     /// Length of the flat vector.
     pub fn n_parameters(&self) -> usize {
         self.n_parameters
+    }
+
+    /// Values that an optimizer trains, the first of the flat vector.
+    pub fn n_trained(&self) -> usize {
+        self.n_trained
     }
 
     /// Most samples that one forward pass agrees to take.

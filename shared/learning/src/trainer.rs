@@ -231,7 +231,7 @@ impl Trainer {
         self.device.check()?;
         self.layout().check_length(mean.len())?;
         // A value that is not finite is reported when the pseudo-gradient is taken.
-        mean.iter_mut().for_each(|value| *value /= n_samples as f32);
+        divide(&mut mean, self.layout().n_trained(), n_samples);
         if let Some(local) = &mut self.local {
             local.step(&mean, n_samples);
         }
@@ -269,7 +269,10 @@ impl Trainer {
         let settled = self.settle(0).await;
         let taken = match &mut self.local {
             Some(local) => Ok(local.take().map_err(|index| ModelError::NotFinite { index })),
-            None => self.engine.take().await.map(|sum| mean_values(sum, n_samples).map(Some)),
+            None => {
+                let n_trained = self.layout().n_trained();
+                self.engine.take().await.map(|sum| mean_values(sum, n_trained, n_samples).map(Some))
+            }
         };
         let finished = self.finished;
         self.reset();
@@ -377,8 +380,13 @@ impl Trainer {
     }
 }
 
-fn mean_values(mut sum: Vec<f32>, n_samples: u32) -> Result<Vec<f32>, ModelError> {
-    sum.iter_mut().for_each(|value| *value /= n_samples as f32);
+/// Divides the sum of a gradient by its samples. Statistics, which follow it, are a mean already.
+fn divide(sum: &mut [f32], n_trained: usize, n_samples: u32) {
+    sum.iter_mut().take(n_trained).for_each(|value| *value /= n_samples as f32);
+}
+
+fn mean_values(mut sum: Vec<f32>, n_trained: usize, n_samples: u32) -> Result<Vec<f32>, ModelError> {
+    divide(&mut sum, n_trained, n_samples);
     match sum.iter().position(|value| !value.is_finite()) {
         Some(index) => Err(ModelError::NotFinite { index }),
         None => Ok(sum),

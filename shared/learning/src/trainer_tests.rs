@@ -1,6 +1,8 @@
 //! The trainer on the CPU: it learns, and how samples are cut into micro-batches changes nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use barnraise_protocol::run::model::graph::Block;
+use barnraise_protocol::run::model::operation::{BatchNorm, Operation};
 use barnraise_protocol::run::{self, Preset};
 use futures::executor::block_on;
 
@@ -18,6 +20,22 @@ fn mlp() -> ModelSpec {
 
 fn lenet() -> ModelSpec {
     Preset::LeNet.model(5)
+}
+
+/// With running statistics of maps and of a vector.
+fn normalized() -> ModelSpec {
+    let norm = |name: &str| {
+        let options = BatchNorm { epsilon: 1e-5, momentum: 0.1, running: true };
+        Block::new(name, Operation::BatchNorm(options))
+    };
+    let mut spec = lenet();
+    let blocks = spec.graph.blocks.iter().flat_map(|block| match block.name.as_str() {
+        "conv1" => vec![block.clone(), norm("bn1")],
+        "fc1" => vec![block.clone(), norm("bn2")],
+        _ => vec![block.clone()],
+    });
+    spec.graph.blocks = blocks.collect();
+    spec
 }
 
 fn trainer(spec: &ModelSpec) -> Trainer {
@@ -147,6 +165,36 @@ fn lenet_learns() {
     assert!(unseen.accuracy > 0.9, "{unseen:?}");
 }
 
+/// Unseen samples come one by one and are judged by the running statistics; by those of the beginning they are guessed.
+#[test]
+fn a_network_with_batch_normalization_learns_and_its_statistics_too() {
+    let spec = normalized();
+    let (seen, unseen) = learn(&spec, OptimizerSpec::adam(), 0.005, 60);
+    assert!(seen.loss < 0.1 && seen.accuracy == 1.0, "{seen:?}");
+    assert!(unseen.accuracy > 0.9, "{unseen:?}");
+    // With the learning rate 0 the statistics alone move, to the moments of the samples.
+    let mut trainer = trainer(&spec);
+    let layout = trainer.layout().clone();
+    let first = layout.initial_parameters(spec.seed);
+    let (mut parameters, train) = (first.clone(), quadrants(64, 4));
+    let mut optimizer = Optimizer::new(OptimizerSpec::adam(), &layout).unwrap();
+    for _ in 0..100 {
+        let mean = gradient_of(&mut trainer, std::slice::from_ref(&train));
+        optimizer.step(&mut parameters, &mean.values, 0.0).unwrap();
+        trainer.load_parameters(&parameters).unwrap();
+    }
+    assert_eq!(parameters[..layout.n_trained()], first[..layout.n_trained()]);
+    let mean = gradient_of(&mut trainer, std::slice::from_ref(&train));
+    let largest = |values: &[f32]| values.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+    assert!(largest(&mean.values[layout.n_trained()..]) < 1e-7, "they have arrived");
+    let by_pass = mean.loss;
+    let by_running = block_on(trainer.evaluate(&train.images, &train.labels)).unwrap().loss;
+    assert!((by_pass - by_running).abs() < 1e-3, "{by_pass} and {by_running}");
+    trainer.load_parameters(&first).unwrap();
+    let before = block_on(trainer.evaluate(&train.images, &train.labels)).unwrap().loss;
+    assert!((by_pass - before).abs() > 0.01, "{by_pass} and {before}: or nothing was shown");
+}
+
 #[test]
 fn predictions_are_probabilities_and_agree_with_the_evaluation() {
     let trainer = trainer(&lenet());
@@ -232,7 +280,7 @@ fn step(parameters: &mut [f32], gradient: &[f32], spec: OptimizerSpec, rate: f32
 fn local_steps_of_one_are_plain_sgd_and_of_more_what_one_machine_does() {
     const RATE: f32 = 0.1;
     let (plain, one) = (OptimizerSpec::plain_sgd(), 1.0);
-    for spec in [mlp(), lenet()] {
+    for spec in [mlp(), lenet(), normalized()] {
         let batches = [quadrants(16, 1), quadrants(8, 2), quadrants(24, 3)];
         let mut alone = trainer(&spec);
         let layout = alone.layout().clone();

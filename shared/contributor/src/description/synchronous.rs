@@ -6,7 +6,8 @@ use barnraise_learning::{
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::run::model::Graph;
 use barnraise_protocol::run::{
-    GradientCodecError, LocalSteps, NotRecomputable, OptimizerDescription, SlowLinksError, Synchronous,
+    GradientCodec, GradientCodecError, LocalSteps, NotRecomputable, OptimizerDescription, SlowLinksError,
+    Synchronous,
 };
 
 /// Most samples of an optimizer step.
@@ -34,6 +35,15 @@ pub enum SynchronousError {
     /// Impossible momentum or clipping.
     #[error(transparent)]
     GradientCodec(#[from] GradientCodecError),
+    /// Running statistics in gradients of which only the largest values travel.
+    #[error(
+        "\"f16\", \"int8\" or another codec that sends all values, for a model whose batch normalizations keep running \
+        statistics; or a model that says `running = false` or normalizes by group"
+    )]
+    Statistics {
+        /// Whether it is that of slow links.
+        of_slow_links: bool,
+    },
     /// Invalid settings for slow links.
     #[error(transparent)]
     SlowLinks(#[from] SlowLinksError),
@@ -90,8 +100,10 @@ impl SynchronousError {
         match self {
             Self::MicroBatch { .. } => "scheme.synchronous.micro_batch_size",
             Self::TargetBatch { .. } => "scheme.synchronous.target_batch_size",
-            Self::GradientCodec(_) => "scheme.synchronous.gradient_codec",
-            Self::SlowLinks(_) => "scheme.synchronous.slow_links",
+            Self::GradientCodec(_) | Self::Statistics { of_slow_links: false } => {
+                "scheme.synchronous.gradient_codec"
+            }
+            Self::SlowLinks(_) | Self::Statistics { of_slow_links: true } => "scheme.synchronous.slow_links",
             Self::Optimizer(_) | Self::Momentum => "scheme.synchronous.optimizer",
             Self::Schedule(_) => "scheme.synchronous.schedule",
             Self::LocalSteps(_) | Self::Trajectory { .. } => "scheme.synchronous.local_steps",
@@ -124,6 +136,13 @@ pub(super) fn validate(
     }
     scheme.gradient_codec.validate()?;
     scheme.slow_links.map_or(Ok(()), |slow| slow.check(scheme.gradient_codec))?;
+    if model.keeps_statistics() {
+        let is_sparse = |codec| matches!(codec, GradientCodec::TopK(_));
+        let of_slow_links = scheme.slow_links.is_some_and(|slow| is_sparse(slow.codec));
+        if of_slow_links || is_sparse(scheme.gradient_codec) {
+            return Err(SynchronousError::Statistics { of_slow_links });
+        }
+    }
     if !scheme.state_codec.carries_state() {
         return Err(SynchronousError::StateCodec(scheme.state_codec));
     }

@@ -24,7 +24,7 @@ pub(crate) use self::batch::{GraphBatch, GraphTargets, InputValues};
 use self::crops::Heads;
 use self::interpreter::{GraphPass, Mode};
 use self::loss::{Judged, judge, predictions};
-use self::statistics::RunningStatistics;
+use self::statistics::DeviceStatistics;
 use self::value::{Value, WrongKind};
 use super::arithmetic::{Arithmetic, where_finite};
 use super::readback::read;
@@ -40,7 +40,7 @@ pub(crate) struct GraphEngine {
     last_uses: Vec<usize>,
     autodiff: Device,
     tensors: FlatTensors,
-    statistics: RunningStatistics,
+    statistics: DeviceStatistics,
     /// Of SwAV.
     queue: ProjectionQueue,
 }
@@ -48,7 +48,7 @@ pub(crate) struct GraphEngine {
 impl GraphEngine {
     pub(crate) fn new(graph: Arc<ResolvedGraph>, device: &Device, flat: &[f32]) -> Self {
         let tensors = FlatTensors::new(graph.layout(), device, flat);
-        let statistics = RunningStatistics::new(graph.statistics(), device);
+        let statistics = DeviceStatistics::new(graph.clone(), flat, device);
         let (last_uses, queue) = (last_uses(&graph), queue_of(graph.loss()));
         Self { graph, last_uses, autodiff: device.clone().autodiff(), tensors, statistics, queue }
     }
@@ -57,13 +57,7 @@ impl GraphEngine {
     /// of before, as the method has it.
     pub(crate) fn load(&mut self, flat: &[f32]) {
         self.tensors.load(flat);
-        self.statistics.reset();
-    }
-
-    /// Replaces the running statistics.
-    #[cfg_attr(not(test), allow(dead_code, reason = "no run averages statistics yet"))]
-    pub(crate) fn load_statistics(&mut self, flat: &[f32]) {
-        self.statistics.load(self.graph.statistics(), flat, self.tensors.device());
+        self.statistics.load(flat, self.tensors.device());
     }
 
     pub(crate) fn reset(&mut self) {
@@ -169,16 +163,14 @@ impl GraphEngine {
         outputs().unwrap_or_else(bug)
     }
 
-    /// Reads the gradient sum, `[n_parameters]`, and drops it; empty before the first step.
+    /// Reads the gradient sum and, after it, what running statistics move by in the mean: `[n_parameters]`. Drops both.
+    /// Empty before the first step.
     pub(crate) async fn take(&mut self) -> Result<Vec<f32>, DeviceError> {
-        self.tensors.take().await
-    }
-
-    /// Reads the mean moments that the passes observed, in the order of the statistics' layout, and drops them; empty
-    /// before the first step and of a graph that has none.
-    #[cfg_attr(not(test), allow(dead_code, reason = "no run averages statistics yet"))]
-    pub(crate) async fn take_statistics(&mut self) -> Result<Vec<f32>, DeviceError> {
-        self.statistics.take().await
+        let mut flat = self.tensors.take().await?;
+        if !flat.is_empty() {
+            flat.extend(self.statistics.take().await?);
+        }
+        Ok(flat)
     }
 
     fn evaluation(&self, batch: &GraphBatch) -> Result<(GraphPass<'_>, Vec<Value>), WrongKind> {
@@ -203,7 +195,7 @@ impl GraphEngine {
 
     /// `[prototypes, projection]`, without a gradient.
     fn prototypes(&self) -> Result<Tensor<2>, WrongKind> {
-        let segments = self.graph.layout().segments();
+        let segments = self.graph.layout().trained();
         let last = segments.len().checked_sub(PROTOTYPE_TENSORS).ok_or(WrongKind)?;
         let [rows, columns] =
             <[usize; 2]>::try_from(segments[last].shape.as_slice()).map_err(|_| WrongKind)?;

@@ -182,7 +182,8 @@ impl Engine {
         }
     }
 
-    /// Reads the gradient sum, `[n_parameters]`, and drops it; empty before the first step.
+    /// Reads the gradient sum, `[n_trained]`, and what running statistics move by in the mean after it, and drops them;
+    /// empty before the first step.
     pub(crate) async fn take(&mut self) -> Result<Vec<f32>, DeviceError> {
         match self {
             Self::Graph(engine) => engine.take().await,

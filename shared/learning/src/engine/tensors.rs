@@ -1,4 +1,4 @@
-//! A model as flat burn tensors, one for each segment of the layout: parameters, the same as leaves of a graph, and the
+//! A model as flat burn tensors, one for each trained segment of the layout: parameters, the same as leaves of a graph, and the
 //! gradient sum. Knows nothing of the model.
 
 use std::ops::Range;
@@ -34,7 +34,7 @@ impl FlatTensors {
             let data = TensorData::new(flat[range.clone()].to_vec(), [range.len()]);
             Tensor::from_data(data, &self.device)
         };
-        let segments = self.layout.segments().iter();
+        let segments = self.layout.trained().iter();
         self.parameters = segments.map(|segment| tensor(segment.range())).collect();
         self.leaves = self.parameters.iter().map(|one| one.clone().autodiff().require_grad()).collect();
         self.reset();
@@ -97,7 +97,7 @@ impl FlatTensors {
         is_finite
     }
 
-    /// Reads the gradient sum, `[n_parameters]`, and drops it; empty where there is none.
+    /// Reads the gradient sum, `[n_trained]`, and drops it; empty where there is none.
     pub(super) async fn take(&mut self) -> Result<Vec<f32>, DeviceError> {
         let Some(sum) = self.gradient_sum.take() else {
             return Ok(Vec::new());

@@ -26,7 +26,7 @@ impl ResolvedGraph {
         let expansion = expand(graph, &data)?;
         check_output(&graph.loss, &data, &expansion)?;
         let Expansion { inputs, steps, tensors } = expansion;
-        let (layout, statistics) = (tensors.layout, tensors.statistics);
+        let (layout, statistics) = tensors.finish()?;
         let mut resolved =
             Self { data, inputs, steps, layout, statistics, loss: graph.loss.clone(), features: None };
         if let Loss::Swav(loss) = &graph.loss {
@@ -62,7 +62,7 @@ impl ResolvedGraph {
         let want = "at most the picture's height and width";
         option((1..=side_max).contains(&loss.small_side), "small_side", loss.small_side, want)?;
         let is_prototypes = |step: &Step| match step.parameters.as_slice() {
-            &[weight] => weight + 1 == self.layout.segments.len(),
+            &[weight] => weight + 1 == self.layout.trained().len(),
             _ => false,
         };
         let has_prototypes =
@@ -86,7 +86,7 @@ impl ResolvedGraph {
         let problem = |problem| GraphError::Block { block: step.name.clone(), problem };
         let (large, small_shape) = (&step.shape, &small.steps[features].shape);
         let is_vector = large.dims().len() == 1;
-        if large != small_shape || !is_vector || self.layout.segments != small.tensors.layout.segments {
+        if large != small_shape || !is_vector || self.layout.trained() != small.tensors.layout.segments {
             let (large, small) = (large.clone(), small_shape.clone());
             return Err(problem(BlockProblem::CropShape { large, small }));
         }
@@ -105,7 +105,7 @@ impl ResolvedGraph {
     }
 
     fn check_queue(&self, loss: &SwavLoss) -> Result<(), GraphError> {
-        let Some(prototypes) = self.layout.segments.last() else { return Ok(()) };
+        let Some(prototypes) = self.layout.trained().last() else { return Ok(()) };
         // Of each sample its projections are kept, and each of them is compared with the prototypes.
         let widths = prototypes.shape.iter().map(|&size| LARGE_CROPS.saturating_mul(size));
         let of_sample = widths.max().unwrap_or(0);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::error::{BlockProblem, GraphError};
 use super::shape::count;
-use super::{PARAMETERS_MAX, StatisticsLayout};
+use super::{PARAMETERS_MAX, RunningStatistics};
 use crate::parameters::{Initialization, ParameterLayout, ParameterSegment};
 
 /// A tensor that an operation has.
@@ -34,7 +34,8 @@ impl TensorPlan {
 #[derive(Debug)]
 pub(super) struct Tensors {
     pub(super) layout: ParameterLayout,
-    pub(super) statistics: StatisticsLayout,
+    /// Of each normalization with running statistics: name, channels, momentum.
+    statistics: Vec<(String, usize, f32)>,
     /// Segments of each block by its name.
     blocks: HashMap<String, Vec<(&'static str, usize)>>,
     /// Statistics of each block by its name.
@@ -43,9 +44,12 @@ pub(super) struct Tensors {
 
 impl Tensors {
     pub(super) fn new() -> Self {
-        let layout = ParameterLayout { segments: Vec::new(), n_parameters: 0, n_activations: 0 };
-        let (blocks, running) = (HashMap::new(), HashMap::new());
-        Self { layout, statistics: StatisticsLayout::default(), blocks, running }
+        Self {
+            layout: ParameterLayout::default(),
+            statistics: Vec::new(),
+            blocks: HashMap::new(),
+            running: HashMap::new(),
+        }
     }
 
     /// Whether a block of this name has its tensors.
@@ -90,9 +94,25 @@ impl Tensors {
         if let Some(&index) = self.running.get(block) {
             return index;
         }
-        let index = self.statistics.push(block.to_owned(), channels, momentum);
+        let index = self.statistics.len();
+        self.statistics.push((block.to_owned(), channels, momentum));
         self.running.insert(block.to_owned(), index);
         index
+    }
+
+    /// The layout of all, running statistics last, and where those of each normalization are.
+    pub(super) fn finish(mut self) -> Result<(ParameterLayout, Vec<RunningStatistics>), GraphError> {
+        self.layout.n_trained_segments = self.layout.segments.len();
+        self.layout.n_trained = self.layout.n_parameters;
+        let mut all = Vec::with_capacity(self.statistics.len());
+        for (block, channels, momentum) in std::mem::take(&mut self.statistics) {
+            let mut push = |name: &str, initial| {
+                self.push(format!("{block}.{name}"), vec![channels], Initialization::Constant(initial))
+            };
+            let (mean, variance) = (push("running_mean", 0.0)?, push("running_var", 1.0)?);
+            all.push(RunningStatistics { mean, variance, momentum });
+        }
+        Ok((self.layout, all))
     }
 
     fn push(

@@ -7,7 +7,7 @@ use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::run::model::graph::{Block, Graph, Loss, Part};
 use barnraise_protocol::run::model::operation::{BatchNorm, Dense, Initial, Operation, PartCall, Repeat};
 
-use super::{GraphData, GraphError, ResolvedGraph, RowTarget, ValueShape};
+use super::{GraphData, GraphError, ResolvedGraph, RowTarget, RunningStatistics, ValueShape};
 
 const IMAGES: GraphData =
     GraphData::Images { shape: ImageShape { height: 28, width: 28, channels: 1 }, n_classes: 10 };
@@ -81,19 +81,29 @@ fn a_block_uses_the_weights_of_another() {
 }
 
 #[test]
-fn running_statistics_follow_the_moments_of_all_peers() {
-    let norm = BatchNorm { epsilon: 1e-5, momentum: 0.25, running: true };
-    let blocks = vec![Block::new("bn", Operation::BatchNorm(norm)), dense("fc", 4)];
-    let resolved = ResolvedGraph::of(&graph(Vec::new(), blocks), ROWS).unwrap();
-    let layout = resolved.statistics();
-    assert_eq!((layout.len(), layout.segments()[0].name.as_str()), (8, "bn"));
-    let mut running = layout.initial();
-    assert_eq!(running, [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]);
-    // Two peers with as many samples, one of which saw 1 and the other 3: the mean is 2, the variance 1.
-    let observed: Vec<f32> = [[1.0_f32, 1.0], [3.0, 9.0]].concat();
-    let mean = |at: usize| (observed[at] + observed[2 + at]) / 2.0;
-    layout.update(&mut running, &[mean(0), 0.0, 0.0, 0.0, mean(1), 0.0, 0.0, 0.0]);
-    assert_eq!(running, [0.5, 0.0, 0.0, 0.0, 1.0, 0.75, 0.75, 0.75]);
+fn running_statistics_are_the_last_values_of_the_vector() {
+    let norm = |running| Operation::BatchNorm(BatchNorm { epsilon: 1e-5, momentum: 0.25, running });
+    let blocks = |running| {
+        vec![
+            Block::new("bn", norm(running)),
+            dense("fc", 4),
+            Block::new("again", norm(running)).sharing("bn"),
+        ]
+    };
+    let with = ResolvedGraph::of(&graph(Vec::new(), blocks(true)), ROWS).unwrap();
+    let without = ResolvedGraph::of(&graph(Vec::new(), blocks(false)), ROWS).unwrap();
+    let layout = with.layout();
+    assert_eq!(layout.trained(), without.layout().segments());
+    assert_eq!(without.layout().n_parameters(), layout.n_trained());
+    let n_trained = names(&without).len();
+    let statistics = ["bn.running_mean", "bn.running_var", "again.running_mean", "again.running_var"];
+    assert_eq!(names(&with)[n_trained..], statistics);
+    let of = |mean| RunningStatistics { mean, variance: mean + 1, momentum: 0.25 };
+    assert_eq!(with.statistics(), [of(n_trained), of(n_trained + 2)]);
+    let flat = layout.initial_parameters(1);
+    let moments = [[0.0; 4], [1.0; 4]].concat();
+    assert_eq!(flat[layout.n_trained()..], moments.repeat(2));
+    assert_eq!(flat[..layout.n_trained()], without.layout().initial_parameters(1));
 }
 
 #[test]

@@ -21,7 +21,7 @@ mod tests;
 use barnraise_protocol::run;
 
 use crate::optimizer::{Optimizer, OptimizerError, OptimizerSpec};
-use crate::parameters::ParameterLayout;
+use crate::parameters::{ParameterLayout, STATISTICS_UNIT};
 use crate::schedule::{ScheduleError, ScheduleSpec};
 
 /// Most steps of a trajectory.
@@ -53,6 +53,7 @@ pub enum LocalStepsError {
 #[derive(Debug, Clone)]
 pub struct LocalSteps {
     steps: u32,
+    n_trained: usize,
     schedule: ScheduleSpec,
     optimizer: Optimizer,
     /// Whether the inner optimizer is reset after each contribution.
@@ -91,6 +92,7 @@ impl LocalSteps {
         let schedule = ScheduleSpec::from(described.schedule);
         let mut steps = Self {
             steps: described.steps,
+            n_trained: layout.n_trained(),
             schedule,
             optimizer: Optimizer::new(OptimizerSpec::from(described.optimizer), layout)?,
             is_stateless: false,
@@ -177,7 +179,8 @@ impl LocalSteps {
             return Err(index);
         }
         let n_samples = self.n_samples;
-        let mean = self.sum.iter().map(|sum| sum / n_samples as f32).collect();
+        let mut mean: Vec<f32> = self.sum.iter().map(|sum| sum / n_samples as f32).collect();
+        mean.iter_mut().skip(self.n_trained).for_each(|statistic| *statistic /= STATISTICS_UNIT);
         self.reset_if_stateless();
         self.clear();
         Ok((n_samples > 0).then_some(mean))

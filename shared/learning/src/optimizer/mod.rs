@@ -1,4 +1,5 @@
-//! Optimizers on flat vectors: one step per epoch, on the aggregator.
+//! Optimizers on flat vectors: one step per epoch, on the aggregator. Running statistics, the last values of a vector,
+//! move by what the mean gradient has for them, whatever the rule and the learning rate.
 //!
 //! Plain `f32` loops in a fixed order with `+ - * / sqrt` only (norms are summed in `f64`), so the
 //! same gradients give the same parameters bit for bit on every platform. Nothing here touches a
@@ -11,7 +12,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-use crate::parameters::ParameterLayout;
+use crate::parameters::{ParameterLayout, STATISTICS_UNIT};
 use rules::OptimizerStep;
 pub use spec::OptimizerSpec;
 
@@ -76,14 +77,14 @@ pub struct OptimizerState {
     pub n_steps: u64,
     /// `beta1^n_steps` and `beta2^n_steps`, kept as products so that no power function is needed.
     pub beta_products: [f64; 2],
-    /// `[n_moments][n_parameters]`: velocity, or first and second moment.
+    /// `[n_moments][n_trained]`: velocity, or first and second moment.
     pub moments: Vec<Vec<f32>>,
 }
 
 impl OptimizerState {
     /// Before the first step.
-    fn fresh(spec: &OptimizerSpec, n_parameters: usize) -> Self {
-        let moments = vec![vec![0.0; n_parameters]; spec.n_moments()];
+    fn fresh(spec: &OptimizerSpec, n_trained: usize) -> Self {
+        let moments = vec![vec![0.0; n_trained]; spec.n_moments()];
         Self { n_steps: 0, beta_products: [1.0, 1.0], moments }
     }
 }
@@ -94,6 +95,7 @@ pub struct Optimizer {
     spec: OptimizerSpec,
     /// Start and end of each layer's tensor, for the layer-wise rules.
     segments: Vec<std::ops::Range<usize>>,
+    n_trained: usize,
     n_parameters: usize,
     state: OptimizerState,
     /// Where a step's parameters are computed before they replace the old ones.
@@ -107,12 +109,13 @@ impl Optimizer {
     /// A hyperparameter out of its range.
     pub fn new(spec: OptimizerSpec, layout: &ParameterLayout) -> Result<Self, OptimizerError> {
         spec.validate()?;
-        let n_parameters = layout.n_parameters();
+        let (n_trained, n_parameters) = (layout.n_trained(), layout.n_parameters());
         Ok(Self {
             spec,
-            segments: layout.segments().iter().map(|segment| segment.range()).collect(),
+            segments: layout.trained().iter().map(|segment| segment.range()).collect(),
+            n_trained,
             n_parameters,
-            state: OptimizerState::fresh(&spec, n_parameters),
+            state: OptimizerState::fresh(&spec, n_trained),
             next: vec![0.0; n_parameters],
         })
     }
@@ -130,8 +133,8 @@ impl Optimizer {
         mean_gradient: &[f32],
         learning_rate: f32,
     ) -> Result<(), OptimizerError> {
-        self.check_length("the parameter vector", parameters.len())?;
-        self.check_length("the mean gradient", mean_gradient.len())?;
+        check_length("the parameter vector", self.n_parameters, parameters.len())?;
+        check_length("the mean gradient", self.n_parameters, mean_gradient.len())?;
         if !(learning_rate.is_finite() && learning_rate >= 0.0) {
             return Err(OptimizerError::LearningRate(learning_rate));
         }
@@ -141,6 +144,10 @@ impl Optimizer {
         let vectors = (&*parameters, mean_gradient);
         let step = OptimizerStep::new(self.spec, vectors, learning_rate, &self.segments, &self.state);
         step.parameters_after(&self.state, &mut self.next);
+        let (statistics, moves) = (&parameters[self.n_trained..], &mean_gradient[self.n_trained..]);
+        for ((next, value), by) in self.next[self.n_trained..].iter_mut().zip(statistics).zip(moves) {
+            *next = value - STATISTICS_UNIT * by;
+        }
         if let Some(index) = self.next.iter().position(|value| !value.is_finite()) {
             return Err(OptimizerError::Diverged { index });
         }
@@ -161,7 +168,7 @@ impl Optimizer {
 
     /// Forgets all steps.
     pub fn reset(&mut self) {
-        self.state = OptimizerState::fresh(&self.spec, self.n_parameters);
+        self.state = OptimizerState::fresh(&self.spec, self.n_trained);
     }
 
     /// Goes on from the state of a checkpoint.
@@ -174,7 +181,7 @@ impl Optimizer {
             return Err(OptimizerError::Moments { want, got: state.moments.len() });
         }
         for moment in &state.moments {
-            self.check_length("a moment of the state", moment.len())?;
+            check_length("a moment of the state", self.n_trained, moment.len())?;
             if let Some(index) = moment.iter().position(|value| !value.is_finite()) {
                 return Err(OptimizerError::State { index });
             }
@@ -182,11 +189,11 @@ impl Optimizer {
         self.state = state;
         Ok(())
     }
+}
 
-    fn check_length(&self, what: &'static str, got: usize) -> Result<(), OptimizerError> {
-        match got == self.n_parameters {
-            true => Ok(()),
-            false => Err(OptimizerError::Length { what, want: self.n_parameters, got }),
-        }
+fn check_length(what: &'static str, want: usize, got: usize) -> Result<(), OptimizerError> {
+    match got == want {
+        true => Ok(()),
+        false => Err(OptimizerError::Length { what, want, got }),
     }
 }

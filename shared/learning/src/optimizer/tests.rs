@@ -202,3 +202,29 @@ fn golden_bits_of_each_rule() {
     ];
     assert_eq!(bits, golden);
 }
+
+/// Whatever the rule, and without a moment.
+#[test]
+fn running_statistics_move_by_what_the_gradient_says() {
+    use barnraise_protocol::run::model::graph::Block;
+    use barnraise_protocol::run::model::operation::{BatchNorm, Operation};
+
+    let mut model = Preset::Mlp { hidden: Vec::new() }.model(0);
+    let norm = BatchNorm { epsilon: 1e-5, momentum: 0.1, running: true };
+    model.graph.blocks.push(Block::new("bn", Operation::BatchNorm(norm)));
+    let shape = ImageShape { height: 1, width: 3, channels: 1 };
+    let layout = ParameterLayout::of(&model, DataShape::Images { shape, n_classes: 1 }).unwrap();
+    assert_eq!((layout.n_trained(), layout.n_parameters()), (6, 8));
+    for spec in [OptimizerSpec::sgd_momentum(), OptimizerSpec::adam(), OptimizerSpec::lamb()] {
+        let mut optimizer = Optimizer::new(spec, &layout).unwrap();
+        let mut parameters = [0.5, -1.0, 2.0, 0.25, 1.0, 0.1, 3.0, 1.0];
+        for _ in 0..2 {
+            let gradient = [0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 1.0 / 1024.0, -0.5 / 1024.0];
+            optimizer.step(&mut parameters, &gradient, 0.01).unwrap();
+        }
+        assert_eq!(parameters[6..], [1.0, 2.0], "{spec:?}");
+        assert!(optimizer.state().moments.iter().all(|moment| moment.len() == 6));
+        let saved = optimizer.state().clone();
+        optimizer.restore(saved).unwrap();
+    }
+}

@@ -39,7 +39,7 @@ pub(super) enum Mode<'a> {
     },
     /// Batch normalization by running statistics `[channels]`: means and variances of each one.
     Evaluation {
-        /// In the order of the statistics' layout.
+        /// In the order of [`ResolvedGraph::statistics`].
         running: &'a [[Tensor<1>; 2]],
     },
 }
@@ -47,9 +47,9 @@ pub(super) enum Mode<'a> {
 /// Moments that a batch normalization saw.
 #[derive(Debug, Clone)]
 pub(super) struct Observed {
-    /// Of the statistics' layout.
-    pub(super) segment: usize,
-    /// `[2 * channels]`: means, then mean squares.
+    /// Which, of [`ResolvedGraph::statistics`].
+    pub(super) index: usize,
+    /// `[2 * channels]`: means, then variances.
     pub(super) moments: Tensor<1>,
     /// Samples, or crops, that it saw.
     pub(super) n_samples: usize,
@@ -251,7 +251,7 @@ impl GraphPass<'_> {
     fn batch_norm(&mut self, step: &Step, options: &BatchNorm, input: Value) -> Result<Value, WrongKind> {
         let (weight, bias) = (self.vector(step, 0), self.vector(step, 1));
         let running = match (&self.mode, step.statistics) {
-            (Mode::Evaluation { running }, Some(segment)) => running.get(segment),
+            (Mode::Evaluation { running }, Some(index)) => running.get(index),
             _ => None,
         };
         if let Some([mean, variance]) = running {
@@ -269,8 +269,8 @@ impl GraphPass<'_> {
             }
             _ => return Err(WrongKind),
         };
-        if let (Mode::Training { observed, .. }, Some(segment)) = (&mut self.mode, step.statistics) {
-            observed.push(Observed { segment, moments, n_samples });
+        if let (Mode::Training { observed, .. }, Some(index)) = (&mut self.mode, step.statistics) {
+            observed.push(Observed { index, moments, n_samples });
         }
         Ok(value)
     }

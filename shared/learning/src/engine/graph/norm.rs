@@ -44,7 +44,7 @@ pub(super) fn group(maps: Tensor<4>, weight: Tensor<1>, bias: Tensor<1>, options
     normed * weight.reshape([1, channels, 1, 1]) + bias.reshape([1, channels, 1, 1])
 }
 
-/// By the statistics of the pass, over all but the second dimension. Returns besides the means and mean squares,
+/// By the statistics of the pass, over all but the second dimension. Returns besides the means and variances,
 /// `[2 * channels]`, and the samples.
 pub(super) fn by_batch<const D: usize>(
     tensor: Tensor<D>,
@@ -55,8 +55,7 @@ pub(super) fn by_batch<const D: usize>(
     let n_samples = tensor.dims()[0];
     let normed = batch_norm_train(tensor, weight, bias, f64::from(epsilon));
     let (mean, variance) = (normed.mean.without_autodiff(), normed.variance.without_autodiff());
-    let squares = variance + mean.clone() * mean.clone();
-    (normed.output, Tensor::cat(vec![mean, squares], 0), n_samples)
+    (normed.output, Tensor::cat(vec![mean, variance], 0), n_samples)
 }
 
 /// By statistics of before: means and variances `[channels]`.

@@ -21,9 +21,14 @@ fn engine(graph: &Graph, data: GraphData, seed: u64) -> GraphEngine {
     GraphEngine::new(Arc::new(resolved), ComputeDevice::cpu().burn(), &flat)
 }
 
+/// Losses of a pass, whose gradient is summed.
+fn pass_only(engine: &mut GraphEngine, batch: &GraphBatch) -> Vec<f32> {
+    block_on(engine.step(batch, Arithmetic::Single)).unwrap()
+}
+
 /// Losses and gradient of a pass.
 fn pass(engine: &mut GraphEngine, batch: &GraphBatch) -> (Vec<f32>, Vec<f32>) {
-    let values = block_on(engine.step(batch, Arithmetic::Single)).unwrap();
+    let values = pass_only(engine, batch);
     (values, block_on(engine.take()).unwrap())
 }
 

@@ -62,8 +62,8 @@ pub(super) fn class_token(options: &ClassToken, context: &Context<'_>) -> Result
 }
 
 pub(super) fn attention(options: &Attention, context: &Context<'_>) -> Result<Outcome, BlockProblem> {
-    let sizes = AttentionSizes::of(options, context.inputs)?;
     check::dropped("dropout", options.dropout)?;
+    let sizes = AttentionSizes::of(options, context.inputs)?;
     if let Some(Rotary { theta }) = options.rotary {
         check::number("theta", theta, 1.0..=1e9, "1 to 1,000,000,000")?;
         let is_even = sizes.head_width.is_multiple_of(2);

@@ -33,13 +33,13 @@ fn le_net_has_the_sizes_of_the_paper() {
 fn residual_networks_have_the_sizes_of_torchvision() {
     let options = ResNet::default();
     let small = resolved(&Preset::ResNet18(options), PHOTOS);
-    assert_eq!(small.layout().n_parameters(), 11_689_512);
-    assert_eq!(resolved(&Preset::ResNet50(options), PHOTOS).layout().n_parameters(), 25_557_032);
+    assert_eq!(small.layout().n_trained(), 11_689_512);
+    assert_eq!(resolved(&Preset::ResNet50(options), PHOTOS).layout().n_trained(), 25_557_032);
     // Means and variances of the twenty normalizations, as in torchvision's buffers.
-    assert_eq!(small.statistics().len(), 9_600);
+    assert_eq!(small.layout().n_parameters() - small.layout().n_trained(), 9_600);
     let group = ResNet { norm: Norm::Group(32), ..options };
     let group = resolved(&Preset::ResNet18(group), PHOTOS);
-    assert_eq!(group.layout().segments(), small.layout().segments());
+    assert_eq!(group.layout().segments(), small.layout().trained());
     assert!(group.statistics().is_empty());
     let names = names(&small);
     for name in ["conv1.weight", "layer1.1.bn2.bias", "layer2.0.downsample.0.weight", "layer4.1.conv2.weight"]
@@ -101,7 +101,8 @@ fn swav_and_ratings_resolve() {
         frozen_epochs: 1,
     };
     let swav = resolved(&Preset::Swav(swav), IMAGES);
-    assert_eq!(names(&swav).last(), Some(&"prototypes.weight"));
+    let last = swav.layout().trained().last().unwrap();
+    assert_eq!(last.name, "prototypes.weight");
     let ratings = GraphData::Ratings { n_users: 943, n_items: 1682 };
     let factors = resolved(&Preset::MatrixFactorization { factors: 16 }, ratings);
     assert_eq!(factors.layout().n_parameters(), (943 + 1682) * 17 + 1);

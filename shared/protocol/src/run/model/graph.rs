@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::operation::Operation;
+use super::operation::{BatchNorm, Operation};
 
 /// Name of the data in a graph, and in a part of what the part is called on.
 pub const INPUT: &str = "input";
@@ -101,9 +101,17 @@ impl Graph {
     /// Whether a pass gives the sum of what its samples give by themselves. Batch normalization and SwAV look at all
     /// samples of a pass.
     pub fn is_of_samples(&self) -> bool {
+        !self.has(|op| matches!(op, Operation::BatchNorm(_))) && !matches!(self.loss, Loss::Swav(_))
+    }
+
+    /// Whether batch normalizations keep running statistics, which contributors average.
+    pub fn keeps_statistics(&self) -> bool {
+        self.has(|op| matches!(op, Operation::BatchNorm(BatchNorm { running: true, .. })))
+    }
+
+    fn has(&self, is_wanted: impl Fn(&Operation) -> bool) -> bool {
         let mut blocks = self.parts.iter().flat_map(|part| &part.blocks).chain(&self.blocks);
-        let is_batch_norm = |block: &Block| matches!(block.op, Operation::BatchNorm(_));
-        !blocks.any(is_batch_norm) && !matches!(self.loss, Loss::Swav(_))
+        blocks.any(|block| is_wanted(&block.op))
     }
 }
 

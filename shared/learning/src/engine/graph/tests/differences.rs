@@ -53,7 +53,7 @@ fn check_on(name: &str, blocks: Vec<Block>, loss: Loss, data: GraphData, batch: 
     let parameters = layout.initial_parameters(11);
     let (_, gradient) = pass(&mut engine, batch);
     let (mut got, mut want) = (Vec::new(), Vec::new());
-    for segment in layout.segments() {
+    for segment in layout.trained() {
         let range = segment.range();
         let norm = gradient[range.clone()].iter().map(|value| value * value).sum::<f32>().sqrt();
         let losses = [STEP, -STEP].map(|step| {

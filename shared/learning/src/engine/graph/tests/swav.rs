@@ -70,7 +70,7 @@ fn the_gradient_is_that_of_the_loss_with_assignments_held() {
     let flat = layout.initial_parameters(2);
     let (_, held) = loss(&engine, &batch, None);
     let gradient = gradient(&mut engine, &batch);
-    for segment in layout.segments() {
+    for segment in layout.trained() {
         let range = segment.range();
         let norm = gradient[range.clone()].iter().map(|value| value * value).sum::<f32>().sqrt();
         // What goes before a batch normalization is the same for all and has no gradient.

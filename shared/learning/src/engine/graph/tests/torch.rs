@@ -8,6 +8,7 @@ use serde::Deserialize;
 use super::*;
 use crate::engine::graph::{GraphTargets, InputValues};
 use crate::graph::{RowTarget, ValueShape};
+use crate::parameters::STATISTICS_UNIT;
 use crate::random::SplitMix64;
 use barnraise_protocol::run::Preset;
 
@@ -112,8 +113,11 @@ impl Golden<'_> {
         };
         let resolved = ResolvedGraph::of(&graph, case.data.graph_data())
             .unwrap_or_else(|error| panic!("{}: {error}", self.case));
-        let segments = resolved.layout().segments().to_vec();
-        let flat: Vec<f32> = segments.iter().flat_map(|segment| drawn(&segment.name, segment.len)).collect();
+        let layout = resolved.layout().clone();
+        let segments = layout.trained();
+        let mut flat: Vec<f32> =
+            segments.iter().flat_map(|segment| drawn(&segment.name, segment.len)).collect();
+        flat.extend_from_slice(&layout.initial_parameters(0)[layout.n_trained()..]);
         let batch = self.batch(&resolved);
         let mut engine = GraphEngine::new(Arc::new(resolved), ComputeDevice::cpu().burn(), &flat);
         self.check_output(&mut engine, &batch);
@@ -124,7 +128,7 @@ impl Golden<'_> {
             losses.chunks(of_sample).map(|one| one.iter().sum::<f32>() / of_sample as f32).collect();
         let scale = gradient.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
         let mut worst = 0.0_f32;
-        for segment in &segments {
+        for segment in segments {
             let want = self.floats(&format!("gradient {}", segment.name));
             let got = &gradient[segment.range()];
             assert_eq!(want.len(), got.len().min(GRADIENT_VALUES), "{}: {}", self.case, segment.name);
@@ -180,16 +184,21 @@ fn evaluation_uses_running_statistics_and_a_pass_observes_its_own() {
         masked: Vec::new(),
         seeds: Vec::new(),
     };
-    engine.load_statistics(&[1.0, 2.0, 4.0, 9.0]);
+    let statistics = |flat: [f32; 4]| [&[1.0, 1.0, 0.0, 0.0][..], &flat].concat();
+    engine.load(&statistics([1.0, 2.0, 4.0, 9.0]));
     let output = block_on(engine.outputs(&batch(&[3.0, 5.0]))).unwrap();
     assert_near("evaluation", &output, &[1.0, 1.0], 1e-5);
-    // Passes of two and of one sample: the moments are those of the three together.
-    pass(&mut engine, &batch(&[1.0, 0.0, 3.0, 2.0]));
-    pass(&mut engine, &batch(&[5.0, 4.0]));
-    let observed = block_on(engine.take_statistics()).unwrap();
-    assert_near("moments", &observed, &[3.0, 2.0, 35.0 / 3.0, 20.0 / 3.0], 1e-5);
-    assert!(block_on(engine.take_statistics()).unwrap().is_empty());
-    pass(&mut engine, &batch(&[5.0, 4.0]));
+    // Passes of two samples, with means of 2 and 1 and variances of 1, and of one, with means of 5 and 4: by a tenth to
+    // the mean over samples, (2 * 2 + 5) / 3 and so on.
+    pass_only(&mut engine, &batch(&[1.0, 0.0, 3.0, 2.0]));
+    pass_only(&mut engine, &batch(&[5.0, 4.0]));
+    let moves: Vec<f32> =
+        block_on(engine.take()).unwrap()[4..].iter().map(|by| -10.0 * STATISTICS_UNIT * by).collect();
+    assert_near("moves", &moves, &[3.0 - 1.0, 0.0, 2.0 / 3.0 - 4.0, 2.0 / 3.0 - 9.0], 1e-5);
+    assert!(block_on(engine.take()).unwrap().is_empty());
+    pass_only(&mut engine, &batch(&[5.0, 4.0]));
     engine.reset();
-    assert!(block_on(engine.take_statistics()).unwrap().is_empty());
+    let (_, gradient) = pass(&mut engine, &batch(&[1.0, 2.0, 1.0, 2.0]));
+    assert_near("moves to", &gradient[4..6], &[0.0, 0.0], 1e-9);
+    assert!(gradient[6] > 0.0, "what was observed before a reset is dropped");
 }
