@@ -1,15 +1,22 @@
-//! Fuzz targets: any bytes as a safetensors file; any vocabulary and text.
+//! Fuzz targets: any bytes as a safetensors file; any graph, resolved and computed; any vocabulary and text.
 
 use std::sync::OnceLock;
 
 use barnraise_fuzz::arbitrary::{self, Arbitrary};
 use barnraise_fuzz::{fuzz, value};
-use barnraise_protocol::dataset::{ImageShape, SPECIAL_TOKENS};
-use barnraise_protocol::run::Preset;
+use barnraise_protocol::dataset::{ImageShape, SPECIAL_TOKENS, TokenShape};
+use barnraise_protocol::framing;
+use barnraise_protocol::run::model::Graph;
+use barnraise_protocol::run::{ModelSpec, Preset};
+use futures::executor::block_on;
 
 use crate::data_shape::DataShape;
+use crate::device::ComputeDevice;
+use crate::error::ModelError;
+use crate::graph::BLOCKS_MAX;
 use crate::parameters::ParameterLayout;
 use crate::tensor_file;
+use crate::trainer::Trainer;
 use crate::unigram::{BLANKS_MAX, Unigram, Vocabulary};
 
 #[test]
@@ -28,6 +35,49 @@ fn tensor_file() {
         let again = [header, tensor_file::value_bytes(&file.parameters)].concat();
         let again = tensor_file::read(&again, layout).unwrap();
         assert_eq!((again.parameters, again.notes), (file.parameters, file.notes));
+    });
+}
+
+/// Largest graph that is computed, so that a pass takes no time.
+const COMPUTED_PARAMETERS_MAX: usize = 1 << 12;
+/// Most activations of a sample of it.
+const COMPUTED_ACTIVATIONS_MAX: usize = 1 << 14;
+
+/// What is resolved can be computed, on a graph of a hostile peer too.
+#[test]
+fn graph() {
+    fuzz!("graph", |bytes| {
+        let Some((kind, bytes)) = bytes.split_first() else { return };
+        let Ok(graph) = framing::decode_payload::<Graph>(bytes) else { return };
+        let data = match kind % 2 {
+            0 => {
+                let shape = ImageShape { height: 4, width: 4, channels: 1 };
+                DataShape::Images { shape, n_classes: 2 }
+            }
+            _ => DataShape::Tokens(TokenShape { length: 6, vocabulary: 12 }),
+        };
+        let spec = ModelSpec { graph, seed: 1 };
+        let Ok(layout) = ParameterLayout::of(&spec, data) else { return };
+        assert!(layout.segments().len() <= 4 * BLOCKS_MAX);
+        let mut end = 0;
+        for segment in layout.segments() {
+            assert_eq!((segment.offset, segment.len), (end, segment.shape.iter().product()));
+            end += segment.len;
+        }
+        assert_eq!(end, layout.n_parameters());
+        if end > COMPUTED_PARAMETERS_MAX || layout.n_activations() > COMPUTED_ACTIVATIONS_MAX {
+            return;
+        }
+        let mut trainer = Trainer::new(&spec, data, ComputeDevice::cpu()).unwrap();
+        let samples = data.blank_samples(2);
+        block_on(async {
+            trainer.accumulate_samples(&samples, 0).await.unwrap();
+            match trainer.take_mean_gradient().await {
+                Ok(mean) => assert_eq!(mean.unwrap().values.len(), end),
+                Err(error) => assert!(matches!(error, ModelError::NotFinite { .. }), "{error}"),
+            }
+            trainer.evaluate_samples(&samples).await.unwrap();
+        });
     });
 }
 

@@ -126,6 +126,12 @@ impl ParameterLayout {
         self.n_trained
     }
 
+    /// Values that a forward pass keeps for each sample.
+    #[cfg(test)]
+    pub(crate) fn n_activations(&self) -> usize {
+        self.n_activations
+    }
+
     /// Most samples that one forward pass agrees to take.
     pub fn batch_samples_max(&self) -> usize {
         (BATCH_ACTIVATIONS_MAX / self.n_activations).clamp(1, BATCH_SAMPLES_MAX)
