@@ -127,7 +127,7 @@ mod tests {
         let with = |running, of_all, of_slow_links| {
             let mut run = run();
             let norm = BatchNorm { epsilon: 1e-5, momentum: 0.1, running };
-            run.model.graph.blocks.insert(1, Block::new("bn", Operation::BatchNorm(norm)));
+            run.model.graph.blocks.insert(2, Block::new("bn", Operation::BatchNorm(norm)));
             let scheme = run.synchronous_mut().unwrap();
             scheme.gradient_codec = of_all;
             let slow = SlowLinks { below_bytes_per_second: 1, codec: of_slow_links };
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(key(with(true, sparse, sparser)), "scheme.synchronous.slow_links");
         let mut run = run();
         let norm = BatchNorm { epsilon: 1e-5, momentum: 0.1, running: true };
-        run.model.graph.blocks.insert(1, Block::new("bn", Operation::BatchNorm(norm)));
+        run.model.graph.blocks.insert(2, Block::new("bn", Operation::BatchNorm(norm)));
         run.synchronous_mut().unwrap().gradient_codec = sparse;
         let refused = validate(&run).unwrap_err();
         assert_eq!(refused.key(), "scheme.synchronous.gradient_codec");

@@ -6,12 +6,11 @@
 //! an epoch sees the same crops. Pure host code.
 
 use barnraise_protocol::dataset::ImageShape;
+use barnraise_protocol::run::model::graph::LARGE_CROPS;
 
 use crate::batch::{PIXEL_MEAN, PIXEL_STD};
 use crate::random::{SplitMix64, state_of};
 
-/// Large crops of a picture: those whose assignments are predicted.
-pub(crate) const LARGE_CROPS: usize = 2;
 /// Share of the picture that a large crop shows.
 const LARGE_SHARE: [f32; 2] = [0.4, 1.0];
 /// Share of the picture that a small crop shows.

@@ -15,9 +15,9 @@ use super::aggregators::wait_for_log;
 use super::groups::{FourAggregators, catches_up, leave_after_three_stops};
 
 /// By which a build begins that raised what backbones say to each other.
-const NEXT_MATCHMAKING: &str = "/barnraise/matchmaking/6";
+const NEXT_MATCHMAKING: &str = "/barnraise/matchmaking/7";
 /// By which it averages with its like; the same bytes would mean something else.
-const NEXT_AVERAGE: &str = "/barnraise/average/4";
+const NEXT_AVERAGE: &str = "/barnraise/average/5";
 
 /// A backbone of the build after this one.
 struct NextBuild {

@@ -12,10 +12,9 @@ mod tests;
 
 use std::collections::VecDeque;
 
+use barnraise_protocol::run::model::graph::LARGE_CROPS;
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Tensor, TensorData};
-
-use crate::crops::LARGE_CROPS;
 
 /// What scores are divided by before they are probabilities (the τ of eq. 2).
 const TEMPERATURE: f32 = 0.1;

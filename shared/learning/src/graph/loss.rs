@@ -2,7 +2,7 @@
 
 use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::run::model::Size;
-use barnraise_protocol::run::model::graph::{Graph, Loss, SwavLoss};
+use barnraise_protocol::run::model::graph::{Graph, LARGE_CROPS, Loss, SwavLoss};
 use barnraise_protocol::run::model::operation::Operation;
 
 use super::data::GraphData;
@@ -10,7 +10,6 @@ use super::error::{BlockProblem, GraphError};
 use super::expand::{Expansion, expand};
 use super::shape::ValueShape;
 use super::{ACTIVATIONS_MAX, ResolvedGraph, Step, check};
-use crate::crops::LARGE_CROPS;
 
 /// Most small crops of a picture.
 const SMALL_CROPS_MAX: u32 = 16;

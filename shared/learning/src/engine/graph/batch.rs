@@ -1,9 +1,10 @@
 //! Samples as a graph takes them.
 
 use barnraise_protocol::dataset::ImageShape;
+use barnraise_protocol::run::model::graph::LARGE_CROPS;
 
 use crate::batch;
-use crate::crops::{Crops, LARGE_CROPS};
+use crate::crops::Crops;
 use crate::masking::MaskedTokens;
 
 /// Samples of a pass, checked by the trainer.

@@ -1,13 +1,12 @@
 //! SwAV on a graph: crops of two sizes up to the features, then all together (Caron et al. 2020).
 
-use barnraise_protocol::run::model::graph::SwavLoss;
+use barnraise_protocol::run::model::graph::{LARGE_CROPS, SwavLoss};
 use burn::tensor::Tensor;
 
 use super::batch::{GraphBatch, GraphTargets};
 use super::interpreter::{GraphPass, unit_length};
 use super::loss::Judged;
 use super::value::{Value, WrongKind};
-use crate::crops::LARGE_CROPS;
 use crate::engine::arithmetic::wide;
 use crate::engine::swav::{ProjectionQueue, SwappedPrediction, of_each_large, sinkhorn};
 use crate::graph::ResolvedGraph;

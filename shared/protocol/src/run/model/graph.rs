@@ -74,6 +74,9 @@ pub enum Loss {
     Swav(SwavLoss),
 }
 
+/// Large crops of a picture, in SwAV: those whose assignments are predicted.
+pub const LARGE_CROPS: usize = 2;
+
 /// How SwAV crops pictures and balances prototypes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
