@@ -311,7 +311,7 @@ impl InMemoryBackbone {
         // A contributor may hang up at any time.
         let _ = match protocol {
             // The answer of a backbone of a newer version.
-            run::PROTOCOL if self.speaks.get() > run::PROTOCOL => {
+            run::PROTOCOL if version(self.speaks.get()) > version(run::PROTOCOL) => {
                 let newer = run::BackboneToContributor::Newer { speaks: self.speaks.get().into() };
                 let asked: Result<run::ContributorToBackbone, _> =
                     framing::read(&mut stream, run::REQUEST_BYTES_MAX).await;
@@ -562,7 +562,7 @@ impl Platform for TestPlatform {
             return Err(PlatformError::NotConnected);
         }
         let speaks = self.backbone.speaks.get();
-        if protocol.starts_with("/barnraise/run/") && protocol > speaks {
+        if protocol.starts_with("/barnraise/run/") && version(protocol) > version(speaks) {
             return Err(PlatformError::Network("the other side does not speak it".into()));
         }
         let (ours, theirs) = tokio::io::duplex(DUPLEX_BYTES);
@@ -638,4 +638,9 @@ impl AsyncWrite for CutStream {
     fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner).poll_close(context)
     }
+}
+
+/// The number at the end of a protocol's name.
+fn version(protocol: &str) -> Option<u32> {
+    protocol.rsplit('/').next()?.parse().ok()
 }
