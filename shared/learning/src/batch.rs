@@ -48,10 +48,16 @@ pub(crate) fn check_tokens(ids: &[u16], shape: TokenShape, max: usize) -> Result
     if n_samples == 0 || n_samples > max {
         return Err(ModelError::BatchSize { max, got: n_samples });
     }
+    check_ids(ids, shape)?;
+    Ok(n_samples)
+}
+
+/// Checks that every token is of the vocabulary.
+pub(crate) fn check_ids(ids: &[u16], shape: TokenShape) -> Result<(), ModelError> {
     let vocabulary = shape.vocabulary;
     match ids.iter().position(|&id| id >= vocabulary) {
         Some(index) => Err(ModelError::Token { index, token: ids[index], vocabulary }),
-        None => Ok(n_samples),
+        None => Ok(()),
     }
 }
 

@@ -18,6 +18,7 @@ pub mod unigram;
 pub mod words;
 
 mod batch;
+mod continuation;
 mod crops;
 mod data_shape;
 mod engine;
@@ -30,6 +31,7 @@ mod scaling;
 mod statistics;
 
 pub use batch::{Batch, PIXEL_MEAN, PIXEL_STD};
+pub use continuation::Continuation;
 pub use data_shape::DataShape;
 pub use device::{ComputeDevice, DeviceChoice, DeviceError, Precision, open_device};
 pub use error::ModelError;

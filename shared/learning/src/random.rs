@@ -1,6 +1,7 @@
 //! Numbers that follow from a seed, the same on every platform.
 
 /// SplitMix64 (Steele, Lea, Flood 2014): integers only, the whole state is the seed.
+#[derive(Debug, Clone)]
 pub(crate) struct SplitMix64 {
     pub(crate) state: u64,
 }

@@ -120,6 +120,11 @@ impl Unigram {
         self.pieces.get(index).map(String::as_str)
     }
 
+    /// The text of an id as it stands in a text: a space before it where it begins a word. Special tokens have none.
+    pub fn text(&self, id: u16) -> String {
+        self.piece(id).unwrap_or_default().replace(words::SPACE, " ")
+    }
+
     /// The likeliest tokens of a text.
     pub fn encode(&self, text: &str) -> Vec<u16> {
         let mut ids = Vec::new();

@@ -71,6 +71,16 @@ pub enum PageToPeer {
         /// With blanks; never leaves this machine.
         text: String,
     },
+    /// Go on with a text by a model of the web server, until another text is to be gone on with; answered by
+    /// [`PeerToPage::Continued`] for each token, or by [`PeerToPage::NotFilled`].
+    Continue {
+        /// Echoed.
+        request: u32,
+        /// Of a model that `GET /api/models` lists; `None` for the newest.
+        epoch: Option<u64>,
+        /// The beginning; never leaves this machine.
+        text: String,
+    },
     /// The visitor's name on the leaderboard; `None` stays anonymous.
     Name {
         /// One that can be shown.
@@ -186,7 +196,22 @@ pub enum PeerToPage {
         /// For each blank the likeliest pieces and their probabilities, the likeliest first.
         blanks: Vec<Vec<(String, f32)>>,
     },
-    /// The blanks could not be filled.
+    /// Answer to `Continue`: a token, or the end of the text.
+    Continued {
+        /// Echo.
+        request: u32,
+        /// Epoch of the model.
+        epoch: u64,
+        /// What follows what was said so far; empty at the end.
+        text: String,
+        /// Tokens of this answer so far.
+        n_tokens: u32,
+        /// Seconds that they took.
+        seconds: f64,
+        /// Whether nothing follows.
+        is_end: bool,
+    },
+    /// The blanks could not be filled, or the text not be gone on with.
     NotFilled {
         /// Echo.
         request: u32,

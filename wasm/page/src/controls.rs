@@ -2,10 +2,11 @@
 
 mod limits;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use barnraise_messages::DisplayName;
+use gloo::timers::callback::Timeout;
 use wasm_bindgen::closure::Closure;
 use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
@@ -23,6 +24,9 @@ use crate::sensors::Sensors;
 use crate::sketch::Sketch;
 use crate::state::{PageEvent, PageState};
 use crate::view::PageView;
+
+/// Pause in typing after which a text is gone on with.
+const TYPING_PAUSE_MS: u32 = 700;
 
 // Declared here because web-sys features are shared by the whole build, burn included.
 #[wasm_bindgen]
@@ -99,17 +103,34 @@ fn listen_to_giving(app: &Rc<App>) -> Result<(), DomError> {
     on(&by_id::<EventTarget>("compare")?, "click", app, |app, _| app.dispatch(PageEvent::ToggleComparison));
     on(&by_id::<EventTarget>("receipts")?, "click", app, |app, _| app.dispatch(PageEvent::ReceiptsWanted));
     on(&by_id::<EventTarget>("share")?, "click", app, |app, _| app.dispatch(PageEvent::CardWanted));
-    let text: HtmlInputElement = by_id("fill-text")?;
-    on(&by_id::<EventTarget>("fill-form")?, "submit", app, move |app, event| {
-        event.prevent_default();
-        app.dispatch(PageEvent::TextAsked(text.value()));
-    });
+    listen_to_text(app)?;
     let name: HtmlInputElement = by_id("name")?;
     let kept = app.with_page(|page| page.giving.name.clone());
     name.set_value(kept.as_ref().map(DisplayName::as_str).unwrap_or_default());
     on(&by_id::<EventTarget>("name-form")?, "submit", app, move |app, event| {
         event.prevent_default();
         app.dispatch(PageEvent::NameTyped(name.value()));
+    });
+    Ok(())
+}
+
+/// Listens to the text that the model is asked about, and to pauses in typing it.
+fn listen_to_text(app: &Rc<App>) -> Result<(), DomError> {
+    let text: HtmlInputElement = by_id("fill-text")?;
+    let (asked, typed) = (text.clone(), text.clone());
+    on(&by_id::<EventTarget>("fill-form")?, "submit", app, move |app, event| {
+        event.prevent_default();
+        app.dispatch(PageEvent::TextAsked(asked.value()));
+    });
+    let pause = RefCell::new(None);
+    on(&text, "input", app, move |app, _| {
+        let (app, typed) = (Rc::clone(app), typed.clone());
+        // A timer before it is cancelled.
+        let timer = Timeout::new(TYPING_PAUSE_MS, move || app.dispatch(PageEvent::TextTyped(typed.value())));
+        pause.replace(Some(timer));
+    });
+    on(&by_id::<EventTarget>("fill-earlier")?, "click", app, |app, _| {
+        app.dispatch(PageEvent::ToggleEarlierText);
     });
     Ok(())
 }

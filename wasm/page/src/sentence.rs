@@ -410,6 +410,14 @@ pub(crate) fn which_model(page: &PageState, epoch: u64) -> String {
     }
 }
 
+/// `an hour ago`; no model that is compared with is of just now.
+pub(crate) fn before(age_seconds: u64) -> String {
+    match format::ago(age_seconds) {
+        now if now == "just now" => "a moment ago".into(),
+        ago => ago,
+    }
+}
+
 /// The model's answer, and whether it is right where the label is known.
 pub(crate) fn verdict(page: &PageState) -> String {
     if let Some((top, probability)) = page.prediction.as_ref().and_then(|found| found.ranking.first()) {

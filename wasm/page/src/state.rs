@@ -46,7 +46,7 @@ pub(crate) use parts::{
 };
 pub(crate) use tab_messages::{LoadEvent, LockHolder, TabEvent, TabMessage, TabRole};
 pub(crate) use tabs::Tabs;
-pub(crate) use text::{Filling, FillingAnswer};
+pub(crate) use text::{Filling, FillingAnswer, Spoken};
 
 /// Notice for the visitor; the driver's message is on the console.
 const GRAPHICS_LOST: &str = "The graphics processor stopped answering. The processor goes on.";
@@ -251,6 +251,8 @@ impl PageState {
             }
             PageEvent::ToggleComparison => self.toggle_comparison(),
             PageEvent::TextAsked(text) => self.ask_of_text(text),
+            PageEvent::TextTyped(text) => self.on_text_typed(text),
+            PageEvent::ToggleEarlierText => self.toggle_earlier_text(),
             PageEvent::NameTyped(_)
             | PageEvent::ReceiptsCounted(_)
             | PageEvent::ReceiptsWanted
@@ -407,6 +409,9 @@ impl PageState {
             PeerToPage::NoEarlier { request, reason } => self.on_no_earlier(request, reason),
             PeerToPage::Filled { request, epoch, blanks } => {
                 self.on_filled(request, FillingAnswer::Filled { epoch, blanks });
+            }
+            PeerToPage::Continued { request, epoch, text, n_tokens, seconds, is_end } => {
+                self.on_continued(request, (epoch, &text), Spoken { n_tokens, seconds, is_end });
             }
             PeerToPage::NotFilled { request, reason } => {
                 self.on_filled(request, FillingAnswer::Failed { reason });

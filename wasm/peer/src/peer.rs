@@ -17,7 +17,7 @@ use wasm_bindgen_futures::spawn_local;
 use crate::earlier::EarlierModel;
 use crate::page::{self, EventSender};
 use crate::platform::{BrowserPlatform, NetworkError};
-use crate::text::Filler;
+use crate::text::{ContinuedToken, TextModels};
 
 /// Serves the page until its messages end, which they do with the worker.
 pub(crate) async fn run(mut messages: mpsc::Receiver<PageToPeer>) {
@@ -52,7 +52,9 @@ struct RunningPeer {
     device: ComputeDevice,
     commands: mpsc::Sender<ContributorCommand>,
     earlier: EarlierModel,
-    filler: Filler,
+    texts: TextModels,
+    /// Request of the newest text that is to be gone on with.
+    newest_text: Rc<Cell<u32>>,
     is_checking: Rc<Cell<bool>>,
     event_sender: EventSender,
 }
@@ -69,7 +71,7 @@ async fn start_peer(
     let (keypair, seed) = identify(identity)?;
     let credentials = credentials(&seed, invitation);
     let peer_id = keypair.public().to_peer_id().to_string();
-    let (earlier, filler) = (EarlierModel::new(origin.clone()), Filler::new(origin.clone()));
+    let (earlier, texts) = (EarlierModel::new(origin.clone()), TextModels::new(origin.clone()));
     let event_sender = EventSender::default();
     let platform = BrowserPlatform::new(origin, keypair, transport, event_sender.clone())?;
     page::post(&PeerToPage::Ready {
@@ -92,7 +94,15 @@ async fn start_peer(
         let contribute = barnraise_contributor::contribute(&platform, config, commands, on_event);
         Box::pin(contribute).await;
     });
-    Ok(RunningPeer { device, commands: sender, earlier, filler, is_checking: Rc::default(), event_sender })
+    Ok(RunningPeer {
+        device,
+        commands: sender,
+        earlier,
+        texts,
+        newest_text: Rc::default(),
+        is_checking: Rc::default(),
+        event_sender,
+    })
 }
 
 async fn open(choice: DeviceChoice) -> Result<ComputeDevice, DeviceError> {
@@ -150,6 +160,7 @@ impl RunningPeer {
                     self.predict_earlier(request, epoch, pixels);
                 }
                 PageToPeer::Fill { request, text } => self.fill(request, text),
+                PageToPeer::Continue { request, epoch, text } => self.go_on(request, epoch, text),
                 PageToPeer::Name { name } => self.command(ContributorCommand::Name(name)),
                 PageToPeer::LoadGallery => self.command(ContributorCommand::LoadGallery),
                 PageToPeer::SelfCheck => self.check(),
@@ -178,12 +189,28 @@ impl RunningPeer {
 
     /// Runs beside the contributor, with a model of its own.
     fn fill(&self, request: u32, text: String) {
-        let filler = self.filler.clone();
+        let texts = self.texts.clone();
         spawn_local(async move {
-            page::post(&match filler.fill(&text).await {
+            page::post(&match texts.fill(&text).await {
                 Ok((epoch, blanks)) => PeerToPage::Filled { request, epoch, blanks },
                 Err(error) => PeerToPage::NotFilled { request, reason: error.to_string() },
             });
+        });
+    }
+
+    /// Runs beside the contributor, with a model of its own, until another text is asked for.
+    fn go_on(&self, request: u32, epoch: Option<u64>, text: String) {
+        let (texts, newest) = (self.texts.clone(), Rc::clone(&self.newest_text));
+        newest.set(request);
+        spawn_local(async move {
+            let wanted = || newest.get() == request;
+            let post = |token: ContinuedToken| {
+                let ContinuedToken { epoch, text, n_tokens, seconds, is_end } = token;
+                page::post(&PeerToPage::Continued { request, epoch, text, n_tokens, seconds, is_end });
+            };
+            if let Err(error) = texts.go_on(epoch, &text, wanted, post).await {
+                page::post(&PeerToPage::NotFilled { request, reason: error.to_string() });
+            }
         });
     }
 

@@ -1,18 +1,22 @@
-//! Fills the blanks of a text with the newest model of the web server, or with the one that this browser cached.
+//! Fills the blanks of a text, or goes on with it, by a model of the web server or by the one that this browser cached.
 //! The text never leaves the tab: the vocabulary is downloaded instead.
 
 use std::rc::Rc;
 
 use barnraise_contributor::decode_cached_model;
 use barnraise_learning::unigram::{BlankError, Unigram, Vocabulary, VocabularyError};
-use barnraise_learning::{ComputeDevice, DataShape, Trainer};
+use barnraise_learning::{ComputeDevice, Continuation, DataShape, Trainer};
 use barnraise_protocol::api::Models;
 use barnraise_protocol::dataset::{SampleKind, TokenShape};
 use futures::lock::Mutex;
+use gloo::timers::future::TimeoutFuture;
+use web_time::Instant;
 
 use crate::earlier::{LoadError, download, load};
 use crate::platform::{ShardCache, fetch_status};
 
+/// Most tokens that follow a text.
+const TOKENS_MAX: u32 = 120;
 /// Guesses per blank.
 const GUESSES: usize = 3;
 /// Longest vocabulary, in bytes: as many pieces as there are ids.
@@ -20,7 +24,7 @@ const VOCABULARY_BYTES_MAX: u32 = 16 * 1024 * 1024;
 /// Longest list of models.
 const MODELS_BYTES_MAX: usize = 64 * 1024;
 
-/// Why the blanks of a text are not filled. For people, without a full stop.
+/// Why nothing is said of a text. For people, without a full stop.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FillError {
     /// The model cannot be had.
@@ -54,7 +58,7 @@ pub(crate) enum FillError {
 
 /// A model of text with its vocabulary. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Filler {
+pub(crate) struct TextModels {
     origin: String,
     cache: Rc<ShardCache>,
     loaded: Rc<Mutex<LoadedTextModel>>,
@@ -64,6 +68,22 @@ pub(crate) struct Filler {
 struct LoadedTextModel {
     vocabulary: Option<Unigram>,
     model: Option<TextModel>,
+    /// One from before, which was asked for last.
+    earlier: Option<TextModel>,
+}
+
+/// A token that follows a text.
+pub(crate) struct ContinuedToken {
+    /// Of the model.
+    pub(crate) epoch: u64,
+    /// Empty at the end.
+    pub(crate) text: String,
+    /// So far.
+    pub(crate) n_tokens: u32,
+    /// That they took.
+    pub(crate) seconds: f64,
+    /// Whether none follows.
+    pub(crate) is_end: bool,
 }
 
 struct TextModel {
@@ -76,7 +96,7 @@ struct TextModel {
 /// The epoch of the model, and for each blank the pieces with their probabilities.
 type FilledBlanks = (u64, Vec<Vec<(String, f32)>>);
 
-impl Filler {
+impl TextModels {
     /// `origin` is where the page came from: `https://host:port`.
     pub(crate) fn new(origin: String) -> Self {
         Self { cache: Rc::new(ShardCache::new(&origin)), origin, loaded: Rc::default() }
@@ -85,18 +105,7 @@ impl Filler {
     /// Fills the blanks of a text.
     pub(crate) async fn fill(&self, text: &str) -> Result<FilledBlanks, FillError> {
         let mut loaded = self.loaded.lock().await;
-        let renewed = self.renew(&mut loaded).await;
-        if let Err(error) = renewed
-            && !self.restore(&mut loaded).await
-        {
-            return Err(error);
-        }
-        let LoadedTextModel { vocabulary: Some(unigram), model: Some(model) } = &*loaded else {
-            return Err(FillError::NoModel);
-        };
-        if unigram.size() != model.shape.vocabulary {
-            return Err(FillError::OtherVocabulary);
-        }
+        let (unigram, model) = self.load(&mut loaded, None).await?;
         let length = usize::from(model.shape.length);
         let blanked = unigram.encode_with_blanks(text, length)?;
         let guesses = model.trainer.fill(&blanked.ids, &blanked.blanks).await.map_err(LoadError::from)?;
@@ -104,17 +113,89 @@ impl Filler {
         Ok((model.epoch, rows.map(|row| unigram.likeliest(row, GUESSES)).collect()))
     }
 
-    /// Loads the newest model of the web server, unless it is loaded.
-    async fn renew(&self, loaded: &mut LoadedTextModel) -> Result<(), FillError> {
+    /// Goes on with a text as long as it is `wanted`, by the newest model or that of an earlier epoch.
+    pub(crate) async fn go_on(
+        &self,
+        epoch: Option<u64>,
+        text: &str,
+        wanted: impl Fn() -> bool,
+        on_token: impl Fn(ContinuedToken),
+    ) -> Result<(), FillError> {
+        let mut loaded = self.loaded.lock().await;
+        let (unigram, model) = self.load(&mut loaded, epoch).await?;
+        let epoch = model.epoch;
+        // Another continuation each time that somebody asks.
+        let seed = js_sys::Date::now().to_bits();
+        let mut continuation = Continuation::of(&unigram.encode(text), seed);
+        let began = Instant::now();
+        let mut n_tokens = 0;
+        while wanted() {
+            let id = match n_tokens < TOKENS_MAX {
+                true => continuation.next(&model.trainer).await.map_err(LoadError::from)?,
+                false => None,
+            };
+            let (is_end, text) = (id.is_none(), id.map(|id| unigram.text(id)).unwrap_or_default());
+            n_tokens += u32::from(!is_end);
+            let seconds = began.elapsed().as_secs_f64();
+            on_token(ContinuedToken { epoch, text, n_tokens, seconds, is_end });
+            if is_end {
+                break;
+            }
+            // Messages of the page, and the contributor, get their turn.
+            TimeoutFuture::new(0).await;
+        }
+        Ok(())
+    }
+
+    /// Loads vocabulary and model.
+    async fn load<'a>(
+        &self,
+        loaded: &'a mut LoadedTextModel,
+        epoch: Option<u64>,
+    ) -> Result<(&'a Unigram, &'a TextModel), FillError> {
+        match epoch {
+            Some(epoch) => self.load_earlier(loaded, epoch).await?,
+            None => {
+                if let Err(error) = self.renew(loaded).await
+                    && !self.restore(loaded).await
+                {
+                    return Err(error);
+                }
+            }
+        }
+        let LoadedTextModel { vocabulary, model, earlier } = loaded;
+        let model = if epoch.is_some() { earlier } else { model };
+        let (Some(unigram), Some(model)) = (vocabulary, model) else { return Err(FillError::NoModel) };
+        match unigram.size() == model.shape.vocabulary {
+            true => Ok((unigram, model)),
+            false => Err(FillError::OtherVocabulary),
+        }
+    }
+
+    async fn load_earlier(&self, loaded: &mut LoadedTextModel, epoch: u64) -> Result<(), FillError> {
+        self.load_vocabulary(loaded).await?;
+        if loaded.earlier.as_ref().is_none_or(|model| model.epoch != epoch) {
+            loaded.earlier = Some(self.fetch_model(Some(epoch)).await?);
+        }
+        Ok(())
+    }
+
+    async fn load_vocabulary(&self, loaded: &mut LoadedTextModel) -> Result<(), FillError> {
         if loaded.vocabulary.is_none() {
             let url = format!("{}/api/tokenizer.json", self.origin);
             let bytes = download(&url, VOCABULARY_BYTES_MAX as usize).await.map_err(LoadError::from)?;
             loaded.vocabulary = Some(read_vocabulary(&bytes)?);
             self.cache.put_vocabulary(&bytes).await;
         }
+        Ok(())
+    }
+
+    /// Loads the newest model of the web server, unless it is loaded.
+    async fn renew(&self, loaded: &mut LoadedTextModel) -> Result<(), FillError> {
+        self.load_vocabulary(loaded).await?;
         let newest = self.newest().await?;
         if loaded.model.as_ref().is_none_or(|model| model.epoch != newest) {
-            loaded.model = Some(self.fetch_model().await?);
+            loaded.model = Some(self.fetch_model(None).await?);
         }
         Ok(())
     }
@@ -149,12 +230,13 @@ impl Filler {
         models.latest.map(|model| model.epoch).ok_or(FillError::NoneEvaluated)
     }
 
-    async fn fetch_model(&self) -> Result<TextModel, FillError> {
+    async fn fetch_model(&self, epoch: Option<u64>) -> Result<TextModel, FillError> {
         let run = fetch_status(&self.origin).await.map_err(LoadError::from)?.run;
         let SampleKind::Tokens(shape) = &run.data.manifest.samples else {
             return Err(FillError::NotText);
         };
-        let (epoch, trainer) = load(&run, &format!("{}/api/model.safetensors", self.origin)).await?;
+        let which = epoch.map(|epoch| format!("?epoch={epoch}")).unwrap_or_default();
+        let (epoch, trainer) = load(&run, &format!("{}/api/model.safetensors{which}", self.origin)).await?;
         Ok(TextModel { epoch, shape: *shape, trainer })
     }
 }

@@ -22,6 +22,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 
 pub(crate) use self::batch::{GraphBatch, GraphTargets, InputValues};
 use self::crops::Heads;
+pub(crate) use self::interpreter::TokenCache;
 use self::interpreter::{GraphPass, Mode};
 use self::loss::{Judged, judge, predictions};
 use self::statistics::DeviceStatistics;
@@ -161,6 +162,28 @@ impl GraphEngine {
             Ok(read(value.wide()?.rows()?, None))
         };
         outputs().unwrap_or_else(bug)
+    }
+
+    /// Goes on with one text: the logits `[vocabulary]` of the token after `ids`, which follow those in the cache.
+    pub(crate) fn next(&self, ids: &[u16], cache: &mut TokenCache) -> PassRead {
+        let mut logits = || {
+            let device = self.tensors.device();
+            let n_tokens = ids.len();
+            let values = ids.iter().map(|&id| id.into()).collect();
+            let input = Value::Ids { ids: self::ids(values, device), length: Some(n_tokens) };
+            let mut pass = GraphPass {
+                graph: &self.graph,
+                parameters: self.tensors.parameters(),
+                device,
+                mode: Mode::Continuation(&mut *cache),
+                masked: None,
+                last_uses: &self.last_uses,
+            };
+            let rows = output(&mut pass, vec![input])?.wide()?.rows()?;
+            cache.advance(n_tokens);
+            Ok(read(rows.narrow(0, n_tokens.saturating_sub(1), 1), None))
+        };
+        logits().unwrap_or_else(bug)
     }
 
     /// Reads the gradient sum and, after it, what running statistics move by in the mean: `[n_parameters]`. Drops both.

@@ -16,6 +16,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use self::graph::GraphEngine;
+pub(crate) use self::graph::TokenCache;
 use crate::crops::Crops;
 #[cfg(feature = "wgpu")]
 use crate::device::Precision;
@@ -179,6 +180,15 @@ impl Engine {
                 Input::Images { images, .. } => engine.logits(images, n_samples),
                 _ => unsuited(),
             },
+        }
+    }
+
+    /// Goes on with one text: the logits `[vocabulary]` of the token after `ids`, which follow those in the cache.
+    pub(crate) fn next(&self, ids: &[u16], cache: &mut TokenCache) -> PassRead {
+        match self {
+            Self::Graph(engine) => engine.next(ids, cache),
+            #[cfg(feature = "wgpu")]
+            Self::Fused(_) => unsuited(),
         }
     }
 

@@ -123,6 +123,9 @@ pub enum BlockProblem {
         /// Of the block that it shares with.
         got: Vec<usize>,
     },
+    /// A block of a causal language model that looks ahead.
+    #[error("it lets a token see those after it, which are to be predicted; attention is to have `causal = true`")]
+    LooksAhead,
     /// A block that has no weights of its own.
     #[error("it needs an embedding in `shares`")]
     NothingShared,

@@ -24,6 +24,9 @@ impl ResolvedGraph {
     pub fn of(graph: &Graph, data: GraphData) -> Result<Self, GraphError> {
         let expansion = expand(graph, &data)?;
         check_output(&graph.loss, &data, &expansion)?;
+        if graph.loss == Loss::CausalLanguageModel {
+            check_causal(&expansion.steps)?;
+        }
         let Expansion { inputs, steps, tensors } = expansion;
         let (layout, statistics) = tensors.finish()?;
         let mut resolved =
@@ -113,6 +116,40 @@ impl ResolvedGraph {
         let block = self.steps.last().map(|step| step.name.clone()).unwrap_or_default();
         check::that(fits, "queue_samples", loss.queue_samples, want)
             .map_err(|problem| GraphError::Block { block, problem })
+    }
+}
+
+/// Checks that what is told of a token follows from it and those before it. So a text can be gone on with token by token,
+/// and no model predicts what it was shown.
+fn check_causal(steps: &[Step]) -> Result<(), GraphError> {
+    let looks_ahead = |step: &&Step| match &step.op {
+        Operation::Attention(options) => !options.causal,
+        Operation::Dense(_)
+        | Operation::LayerNorm(_)
+        | Operation::RmsNorm(_)
+        | Operation::Relu
+        | Operation::Gelu
+        | Operation::GeluTanh
+        | Operation::Silu
+        | Operation::Tanh
+        | Operation::Sigmoid
+        | Operation::Softmax
+        | Operation::Dropout(_)
+        | Operation::Embedding(_)
+        | Operation::Unembedding(_)
+        | Operation::Positions(_)
+        | Operation::Add
+        | Operation::Multiply
+        | Operation::Concat
+        | Operation::DotProduct
+        | Operation::Bias
+        | Operation::UnitLength
+        | Operation::Cosine(_) => false,
+        _ => true,
+    };
+    match steps.iter().find(looks_ahead) {
+        Some(step) => Err(GraphError::Block { block: step.name.clone(), problem: BlockProblem::LooksAhead }),
+        None => Ok(()),
     }
 }
 

@@ -6,7 +6,7 @@ use barnraise_protocol::run::model::graph::Loss;
 use super::{Evaluation, Trainer};
 use crate::batch;
 use crate::data_shape::DataShape;
-use crate::engine::Input;
+use crate::engine::{Input, TokenCache};
 use crate::error::ModelError;
 use crate::masking::{EVALUATION_DRAW, MaskedTokens};
 use crate::statistics::{self, Statistics};
@@ -80,6 +80,33 @@ impl Trainer {
         let mut probabilities = self.outputs(Input::Masked(&masked), 1).await?;
         statistics::softmax_rows(&mut probabilities, shape.vocabulary.into());
         Ok(probabilities)
+    }
+
+    /// Logits of the token after `ids`, which follow those in the cache.
+    ///
+    /// # Shapes
+    /// - `ids`: at least one, each below the size of the vocabulary; with those in the cache at most a sequence
+    /// - returns `[vocabulary]`
+    pub(crate) async fn next_logits(
+        &self,
+        ids: &[u16],
+        cache: &mut TokenCache,
+    ) -> Result<Vec<f32>, ModelError> {
+        let shape = self.causal_tokens()?;
+        let (length, got) = (usize::from(shape.length), cache.n_tokens() + ids.len());
+        if ids.is_empty() || got > length {
+            return Err(ModelError::TokenCount { length, got });
+        }
+        batch::check_ids(ids, shape)?;
+        self.computed(self.engine.next(ids, cache)).await
+    }
+
+    /// The data of a model that predicts each token from those before it.
+    pub(crate) fn causal_tokens(&self) -> Result<TokenShape, ModelError> {
+        match self.graph.loss() {
+            Loss::CausalLanguageModel => self.tokens(),
+            _ => Err(ModelError::WrongData { got: "a text to go on with" }),
+        }
     }
 
     fn tokens(&self) -> Result<TokenShape, ModelError> {

@@ -30,8 +30,12 @@ pub(crate) enum PageEvent {
     CodesKnown(bool),
     /// The visitor toggled the comparison with an earlier model.
     ToggleComparison,
-    /// The visitor wants the blanks of a text filled in.
+    /// The visitor wants the blanks of a text filled in, or the text gone on with.
     TextAsked(String),
+    /// The visitor paused in typing the text.
+    TextTyped(String),
+    /// The visitor wants the text gone on with by the newest model, or by an earlier one.
+    ToggleEarlierText,
     /// The visitor typed a name, or an empty one.
     NameTyped(String),
     /// Number of receipts stored in this browser.

@@ -32,6 +32,11 @@ impl PageState {
         self.run.as_ref().is_some_and(|run| run.model.graph.loss == Loss::MaskedLanguageModel)
     }
 
+    /// Whether the model goes on with a text.
+    pub(crate) fn goes_on_with_text(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.model.graph.loss == Loss::CausalLanguageModel)
+    }
+
     /// Kind of the run's samples, for texts.
     pub(crate) fn samples_in_words(&self) -> &'static str {
         if self.is_of_text() { "text" } else { "pictures" }

@@ -5,7 +5,7 @@ use web_sys::{Element, HtmlCanvasElement, HtmlElement};
 use crate::dom::{DomError, Field, by_id, create, set_attribute};
 use crate::format;
 use crate::picture;
-use crate::sentence::{ask_first, verdict, which_model};
+use crate::sentence::{ask_first, before, verdict, which_model};
 use crate::state::{Comparison, PageState, Prediction, Question};
 
 /// Classes that are shown.
@@ -139,14 +139,6 @@ fn show_bars(bars: &[Bar], page: &PageState, prediction: Option<&Prediction>) {
             Some(&(class, probability)) => bar.show(&page.class_name(class), class, probability),
             None => bar.item.set_hidden(true),
         }
-    }
-}
-
-/// `an hour ago`; no model that is compared with is of just now.
-fn before(age_seconds: u64) -> String {
-    match format::ago(age_seconds) {
-        now if now == "just now" => "a moment ago".into(),
-        ago => ago,
     }
 }
 

@@ -1,6 +1,8 @@
 //! Attention (Vaswani et al. 2017), with fewer heads of keys and values than of queries (Ainslie et al. 2023), and with
 //! rotary embedding (Su et al. 2021).
 
+use std::ops::Range;
+
 use barnraise_protocol::run::model::operation::Attention;
 use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, Device, Tensor, TensorData};
@@ -10,27 +12,31 @@ use crate::engine::arithmetic::wide;
 /// In place of a score that a token must not see: its exponential is zero.
 const HIDDEN_SCORE: f32 = -1e30;
 
-/// Of one sequence that has queries, keys and values side by side in the last dimension.
-pub(super) fn of_packed(
-    states: Tensor<3>,
-    options: &Attention,
-    drop: impl FnOnce(Tensor<4>) -> Tensor<4>,
-) -> Tensor<3> {
+/// Keys, which are rotated, and values of the tokens so far, `[n_samples, key-value heads, tokens, head width]`.
+#[derive(Debug, Clone)]
+pub(super) struct KeptKeys {
+    key: Tensor<4>,
+    value: Tensor<4>,
+}
+
+/// Queries, keys and values that one sequence has side by side in the last dimension.
+pub(super) fn unpacked(states: Tensor<3>, options: &Attention) -> [Tensor<3>; 3] {
     let [heads, key_value_heads] = heads(options);
     let head_width = states.dims()[2] / (heads + 2 * key_value_heads);
     let (wide, narrow) = (heads * head_width, key_value_heads * head_width);
     let query = states.clone().narrow(2, 0, wide);
     let key = states.clone().narrow(2, wide, narrow);
     let value = states.narrow(2, wide + narrow, narrow);
-    of_three([query, key, value], options, drop)
+    [query, key, value]
 }
 
 /// Of queries `[n_samples, length, heads * head width]`, keys and values
 /// `[n_samples, length, key-value heads * head width]`; as the queries. `drop` is the dropout of the weights
-/// `[n_samples, heads, length, length]`.
-pub(super) fn of_three(
+/// `[n_samples, heads, length, tokens]`. The tokens go on from those that are kept, and are kept themselves.
+pub(super) fn attend(
     [query, key, value]: [Tensor<3>; 3],
     options: &Attention,
+    kept: Option<&mut Option<KeptKeys>>,
     drop: impl FnOnce(Tensor<4>) -> Tensor<4>,
 ) -> Tensor<3> {
     let [n, length, width] = query.dims();
@@ -39,23 +45,33 @@ pub(super) fn of_three(
     let split =
         |tensor: Tensor<3>, heads: usize| tensor.reshape([n, length, heads, head_width]).swap_dims(1, 2);
     let (mut query, mut key) = (split(query, heads), split(key, key_value_heads));
-    let value = split(value, key_value_heads);
+    let mut value = split(value, key_value_heads);
+    let before = kept.as_ref().and_then(|kept| kept.as_ref());
+    let n_before = before.map_or(0, |kept| kept.key.dims()[2]);
     if let Some(rotary) = options.rotary {
-        let waves = Waves::of(length, head_width, rotary.theta, &query.device());
+        let waves = Waves::of(n_before..n_before + length, head_width, rotary.theta, &query.device());
         (query, key) = (waves.rotate(query), waves.rotate(key));
     }
+    if let Some(kept) = kept {
+        if let Some(before) = kept.take() {
+            (key, value) =
+                (Tensor::cat(vec![before.key, key], 2), Tensor::cat(vec![before.value, value], 2));
+        }
+        *kept = Some(KeptKeys { key: key.clone(), value: value.clone() });
+    }
+    let n_tokens = n_before + length;
     // The queries of the heads that share a key are rows of one product.
     let rows = heads / key_value_heads * length;
     let query = query.reshape([n, key_value_heads, rows, head_width]);
     let scores = query.matmul(key.swap_dims(2, 3));
-    let mut scores = wide(scores).reshape([n, heads, length, length]) / (head_width as f32).sqrt();
+    let mut scores = wide(scores).reshape([n, heads, length, n_tokens]) / (head_width as f32).sqrt();
     if options.causal {
         // True above the diagonal.
-        let later = Tensor::<2, Bool>::tril_mask([length, length], 0, &scores.device());
-        let later = later.reshape([1, 1, length, length]);
-        scores = scores.mask_fill(later.expand([n, heads, length, length]), HIDDEN_SCORE);
+        let later = Tensor::<2, Bool>::tril_mask([length, n_tokens], n_before as i64, &scores.device());
+        let later = later.reshape([1, 1, length, n_tokens]);
+        scores = scores.mask_fill(later.expand([n, heads, length, n_tokens]), HIDDEN_SCORE);
     }
-    let weights = drop(softmax(scores, 3)).cast(dtype).reshape([n, key_value_heads, rows, length]);
+    let weights = drop(softmax(scores, 3)).cast(dtype).reshape([n, key_value_heads, rows, n_tokens]);
     let mixed = weights.matmul(value).reshape([n, heads, length, head_width]);
     mixed.swap_dims(1, 2).reshape([n, length, width])
 }
@@ -74,14 +90,15 @@ struct Waves {
 }
 
 impl Waves {
-    fn of(length: usize, head_width: usize, theta: f32, device: &Device) -> Self {
+    fn of(positions: Range<usize>, head_width: usize, theta: f32, device: &Device) -> Self {
         let half = head_width / 2;
         let angle = |at: usize| {
-            let (position, pair) = (at / head_width, at % head_width % half.max(1));
+            let (position, pair) = (positions.start + at / head_width, at % head_width % half.max(1));
             let frequency = f64::from(theta).powf(-2.0 * pair as f64 / head_width as f64);
             position as f64 * frequency
         };
         let tensor = |of: fn(f64) -> f64| {
+            let length = positions.len();
             let values: Vec<f32> = (0..length * head_width).map(|at| of(angle(at)) as f32).collect();
             Tensor::from_data(TensorData::new(values, [1, 1, length, head_width]), device)
         };

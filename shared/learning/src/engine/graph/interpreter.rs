@@ -1,12 +1,16 @@
 //! Computes the steps of a resolved graph one after another. Knows no loss, and counts no samples.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
-use barnraise_protocol::run::model::operation::{BatchNorm, Cosine, Dropout, GlobalPool, Operation};
+use barnraise_protocol::run::model::operation::{
+    Attention, BatchNorm, Cosine, Dropout, GlobalPool, Operation,
+};
 use burn::tensor::activation::{gelu, relu, sigmoid, silu, softmax};
 use burn::tensor::{Device, Int, Tensor};
 
 use super::value::{Value, WrongKind, on_each_rank, on_equal_ranks};
+use super::attention::KeptKeys;
 use super::{attention, dropout, maps, norm};
 use crate::engine::arithmetic::wide;
 use crate::engine::tensors::Cursor;
@@ -42,6 +46,27 @@ pub(super) enum Mode<'a> {
         /// In the order of [`ResolvedGraph::statistics`].
         running: &'a [[Tensor<1>; 2]],
     },
+    /// Evaluation of tokens that go on from those before.
+    Continuation(&'a mut TokenCache),
+}
+
+/// What a pass over a beginning leaves for the tokens after it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TokenCache {
+    n_tokens: usize,
+    /// Of each step that is an attention.
+    kept: HashMap<usize, Option<KeptKeys>>,
+}
+
+impl TokenCache {
+    /// Tokens so far.
+    pub(crate) fn n_tokens(&self) -> usize {
+        self.n_tokens
+    }
+
+    pub(super) fn advance(&mut self, n_tokens: usize) {
+        self.n_tokens += n_tokens;
+    }
 }
 
 /// Moments that a batch normalization saw.
@@ -136,8 +161,12 @@ impl GraphPass<'_> {
             Operation::Positions(_) => {
                 let states = wide(input.sequences()?);
                 let [_, length, width] = states.dims();
+                let from = match &self.mode {
+                    Mode::Continuation(cache) => cache.n_tokens,
+                    Mode::Training { .. } | Mode::Evaluation { .. } => 0,
+                };
                 let table = self.matrix(step, 0, self.vector(step, 0))?;
-                Ok(Value::Sequences(states + table.narrow(0, 0, length).reshape([1, length, width])))
+                Ok(Value::Sequences(states + table.narrow(0, from, length).reshape([1, length, width])))
             }
             Operation::ClassToken(_) => {
                 let states = wide(input.sequences()?);
@@ -147,9 +176,7 @@ impl GraphPass<'_> {
             }
             Operation::Attention(options) => {
                 let states = input.sequences()?.cast(self.parameters.dtype());
-                Ok(Value::Sequences(attention::of_packed(states, options, |weights| {
-                    self.dropped(index, options.dropout, weights)
-                })))
+                Ok(self.attention(index, options, attention::unpacked(states, options)))
             }
             Operation::Bias => {
                 let bias = self.vector(step, 0);
@@ -189,14 +216,13 @@ impl GraphPass<'_> {
         }
     }
 
-    fn on_several(&self, index: usize, step: &Step, inputs: Vec<Value>) -> Result<Value, WrongKind> {
+    fn on_several(&mut self, index: usize, step: &Step, inputs: Vec<Value>) -> Result<Value, WrongKind> {
         if let Operation::Attention(options) = &step.op {
             let dtype = self.parameters.dtype();
             let inputs: Result<Vec<_>, _> = inputs.into_iter().map(Value::sequences).collect();
             let inputs: Vec<_> = inputs?.into_iter().map(|input| input.cast(dtype)).collect();
             let inputs = <[Tensor<3>; 3]>::try_from(inputs).map_err(|_| WrongKind)?;
-            let drop = |weights| self.dropped(index, options.dropout, weights);
-            return Ok(Value::Sequences(attention::of_three(inputs, options, drop)));
+            return Ok(self.attention(index, options, inputs));
         }
         let mut inputs = inputs.into_iter();
         let mut result = inputs.next().ok_or(WrongKind)?.wide()?;
@@ -211,6 +237,15 @@ impl GraphPass<'_> {
             };
         }
         Ok(result)
+    }
+
+    fn attention(&mut self, index: usize, options: &Attention, inputs: [Tensor<3>; 3]) -> Value {
+        if let Mode::Continuation(cache) = &mut self.mode {
+            let kept = cache.kept.entry(index).or_default();
+            return Value::Sequences(attention::attend(inputs, options, Some(kept), |weights| weights));
+        }
+        let drop = |weights| self.dropped(index, options.dropout, weights);
+        Value::Sequences(attention::attend(inputs, options, None, drop))
     }
 
     fn dense(&self, step: &Step, input: Value) -> Result<Value, WrongKind> {
@@ -280,7 +315,7 @@ impl GraphPass<'_> {
             Mode::Training { seeds, .. } if rate > 0.0 => {
                 dropout::drop(tensor, rate, seeds, index, self.device)
             }
-            Mode::Training { .. } | Mode::Evaluation { .. } => tensor,
+            _ => tensor,
         }
     }
 
