@@ -124,7 +124,9 @@ pub enum BlockProblem {
         got: Vec<usize>,
     },
     /// A block of a causal language model that looks ahead.
-    #[error("it lets a token see those after it, which are to be predicted; attention is to have `causal = true`")]
+    #[error(
+        "it lets a token see those after it, which are to be predicted; attention is to have `causal = true`"
+    )]
     LooksAhead,
     /// A block that has no weights of its own.
     #[error("it needs an embedding in `shares`")]

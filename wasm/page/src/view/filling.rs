@@ -52,7 +52,9 @@ impl FillingView {
         self.section.set_hidden(!may_ask || !may_answer(page) || !page.is_supported());
         let (label, button, begun, other) = match goes_on {
             true => ("A text to go on with.", "Go on", BEGUN, BLANKED),
-            false => ("A text with blanks, such as: The cat sat on the ___.", "Fill in the blanks", BLANKED, BEGUN),
+            false => {
+                ("A text with blanks, such as: The cat sat on the ___.", "Fill in the blanks", BLANKED, BEGUN)
+            }
         };
         if !self.label.shows(label) && self.input.value() == other {
             self.input.set_value(begun);
@@ -62,7 +64,9 @@ impl FillingView {
         self.said.set_text(&said(page));
         self.draw_continuation(page);
         let lines: Vec<String> = match &page.filling.answer {
-            Some(FillingAnswer::Filled { blanks, .. }) => blanks.iter().map(|guesses| line(guesses)).collect(),
+            Some(FillingAnswer::Filled { blanks, .. }) => {
+                blanks.iter().map(|guesses| line(guesses)).collect()
+            }
             _ => Vec::new(),
         };
         let (epoch, text) = source(page).unzip();

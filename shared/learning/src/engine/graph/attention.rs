@@ -54,8 +54,7 @@ pub(super) fn attend(
     }
     if let Some(kept) = kept {
         if let Some(before) = kept.take() {
-            (key, value) =
-                (Tensor::cat(vec![before.key, key], 2), Tensor::cat(vec![before.value, value], 2));
+            (key, value) = (Tensor::cat(vec![before.key, key], 2), Tensor::cat(vec![before.value, value], 2));
         }
         *kept = Some(KeptKeys { key: key.clone(), value: value.clone() });
     }

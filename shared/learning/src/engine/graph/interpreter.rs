@@ -9,8 +9,8 @@ use barnraise_protocol::run::model::operation::{
 use burn::tensor::activation::{gelu, relu, sigmoid, silu, softmax};
 use burn::tensor::{Device, Int, Tensor};
 
-use super::value::{Value, WrongKind, on_each_rank, on_equal_ranks};
 use super::attention::KeptKeys;
+use super::value::{Value, WrongKind, on_each_rank, on_equal_ranks};
 use super::{attention, dropout, maps, norm};
 use crate::engine::arithmetic::wide;
 use crate::engine::tensors::Cursor;
