@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::command::ConfigArgs;
 use crate::config::init::InitArgs;
+use crate::exported::{ExportArgs, GenerateArgs};
 use crate::host::access::command::{AllowArgs, InviteArgs, RevokeArgs};
 use crate::host::admin::command::{OperateArgs, PeersArgs};
 use crate::peer::args::{EvidenceArgs, JoinArgs, ProgressArgs, ReceiptsArgs};
@@ -57,6 +58,10 @@ pub enum CliCommand {
     Receipts(ReceiptsArgs),
     /// Recompute the evidence of a run against the peers that it convicted
     Evidence(EvidenceArgs),
+    /// Write the newest model of a run into a folder that other programs load
+    Export(ExportArgs),
+    /// Go on with a text by an exported model
+    Generate(GenerateArgs),
     /// Run a relay, through which peers find and reach each other
     Relay(RelayArgs),
     /// Watch a run in the terminal

@@ -9,6 +9,7 @@ pub mod cli;
 pub mod computing;
 pub mod config;
 pub mod data;
+pub mod exported;
 pub mod host;
 pub mod logging;
 pub mod net;

@@ -13,7 +13,7 @@ use barnraise_native::host::run::BackboneAddresses;
 use barnraise_native::peer::args::JoinArgs;
 use barnraise_native::peer::{self, display};
 use barnraise_native::serve::{self, RunSource, ServeArgs, ServingAddresses};
-use barnraise_native::{logging, top};
+use barnraise_native::{exported, logging, top};
 use barnraise_relay::server::{operator_page, page_address, run_file};
 use barnraise_relay::signals;
 use clap::Parser;
@@ -42,6 +42,10 @@ fn main() -> anyhow::Result<()> {
         CliCommand::Invite(args) => runtime.block_on(command::invite(args)).map(|text| say(&text)),
         CliCommand::Revoke(args) => runtime.block_on(command::revoke(args)).map(|text| say(&text)),
         CliCommand::Receipts(args) => peer::receipts::verify(&args.file).map(|text| say(&text)),
+        CliCommand::Export(args) => exported::export(&args).map(|text| say(&text)).map_err(Into::into),
+        CliCommand::Generate(args) => {
+            exported::generate(&args, &mut std::io::stdout().lock()).map_err(Into::into)
+        }
         CliCommand::Top(args) => top::run(&args).map(|text| say(&text)),
         CliCommand::Relay(args) => runtime.block_on(run_file(&args.config)).map_err(anyhow::Error::from),
     };

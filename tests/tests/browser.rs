@@ -44,6 +44,8 @@ mod stalled;
 mod states;
 #[path = "browser/tabs.rs"]
 mod tabs;
+#[path = "browser/texts.rs"]
+mod texts;
 #[path = "browser/transports.rs"]
 mod transports;
 #[path = "browser/trouble.rs"]

@@ -16,6 +16,7 @@ use barnraise_protocol::dataset::{SampleKind, Samples, TokenSequences, TokenShap
 
 use super::TrainingData;
 pub use source::SourceError;
+pub(crate) use tokenizer::SPECIAL_NAMES;
 pub use tokenizer::{Tokenizer, TokenizerError};
 
 /// Most held-out sequences.

@@ -3,7 +3,7 @@
 /// Prefix of a word that follows white space, as in SentencePiece.
 pub const SPACE: char = '\u{2581}';
 /// Longest word, in characters: a longer run is cut.
-const WORD_CHARS_MAX: usize = 48;
+pub const WORD_CHARS_MAX: usize = 48;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {

@@ -82,6 +82,21 @@ impl Trainer {
         Ok(probabilities)
     }
 
+    /// Predictions of the token after a text.
+    ///
+    /// # Shapes
+    /// - `ids`: at least one and at most a sequence, each below the size of the vocabulary
+    /// - returns `[vocabulary]`, which sum to 1
+    ///
+    /// # Errors
+    /// A model that does not predict each token from those before it; another length, a token out of range, a lost device.
+    pub async fn predict_next(&self, ids: &[u16]) -> Result<Vec<f32>, ModelError> {
+        let mut probabilities = self.next_logits(ids, &mut TokenCache::default()).await?;
+        let n_ids = probabilities.len();
+        statistics::softmax_rows(&mut probabilities, n_ids);
+        Ok(probabilities)
+    }
+
     /// Logits of the token after `ids`, which follow those in the cache.
     ///
     /// # Shapes

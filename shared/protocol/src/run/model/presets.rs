@@ -121,7 +121,7 @@ pub struct Gpt {
     /// Units of the feed-forward part; 0 for four times the width.
     #[serde(default)]
     pub inner: u32,
-    /// Of embeddings and residuals, in GPT-2.
+    /// Of the weights of attention, and in GPT-2 of embeddings and residuals, too.
     #[serde(default)]
     pub dropout: f32,
 }

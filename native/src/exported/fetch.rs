@@ -1,0 +1,104 @@
+//! The newest model of a run, from the server of its page.
+
+use std::time::Duration;
+
+use barnraise_learning::tensor_file::{self, TensorFileError};
+use barnraise_learning::unigram::Vocabulary;
+use barnraise_learning::{ModelError, ParameterLayout};
+use barnraise_protocol::api::RunStatus;
+use barnraise_protocol::dataset::SampleKind;
+
+use super::ExportedModel;
+
+/// Largest answer but the model.
+const ANSWER_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// Without a byte for so long the server is given up.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why the model of a run cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    /// No address of a page.
+    #[error("`{0}` is no address of a page: such as https://barn.example/run/garments")]
+    Address(String),
+    /// No answer.
+    #[error("cannot reach {url}: {reason}")]
+    Unreachable {
+        /// What was asked for.
+        url: String,
+        /// Why not.
+        reason: String,
+    },
+    /// The answer is an error.
+    #[error("{url} answered {status}: {said}")]
+    Refused {
+        /// What was asked for.
+        url: String,
+        /// Of HTTP.
+        status: u16,
+        /// The first line of the answer.
+        said: String,
+    },
+    /// An answer of another version.
+    #[error("{url} is of another version of Barnraise: {reason}")]
+    NotUnderstood {
+        /// What was asked for.
+        url: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A model that this version cannot compute.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+}
+
+/// The newest model of the run at `page`, and its card.
+pub(super) fn newest(page: &str) -> Result<(ExportedModel, String), FetchError> {
+    let page = page.trim_end_matches('/');
+    if !page.starts_with("http://") && !page.starts_with("https://") {
+        return Err(FetchError::Address(page.to_owned()));
+    }
+    let url = |path: &str| format!("{page}/api/{path}");
+    let not_understood = |path: &str, reason: String| FetchError::NotUnderstood { url: url(path), reason };
+    let status = fetch(&url("run"), ANSWER_BYTES_MAX)?;
+    let RunStatus { run, .. } =
+        serde_json::from_slice(&status).map_err(|error| not_understood("run", error.to_string()))?;
+    let layout = ParameterLayout::of_run(&run)?;
+    let tensors = fetch(&url("model.safetensors"), tensor_file::file_bytes_max(&layout) as u64)?;
+    let broken = |error: &dyn std::fmt::Display| not_understood("model.safetensors", error.to_string());
+    let file = tensor_file::read(&tensors, &layout).map_err(|error: TensorFileError| broken(&error))?;
+    let epoch = file.notes.get("epoch").and_then(|epoch| epoch.parse().ok());
+    let epoch = epoch.ok_or_else(|| broken(&"it does not say of which step it is"))?;
+    let card = fetch(&url("model-card.md"), ANSWER_BYTES_MAX)?;
+    let vocabulary: Option<Vocabulary> = match run.data.manifest.samples {
+        SampleKind::Tokens(_) => {
+            let bytes = fetch(&url("tokenizer.json"), ANSWER_BYTES_MAX)?;
+            let read = serde_json::from_slice(&bytes);
+            Some(read.map_err(|error| not_understood("tokenizer.json", error.to_string()))?)
+        }
+        SampleKind::Images { .. } => None,
+    };
+    let card = String::from_utf8_lossy(&card).into_owned();
+    Ok((ExportedModel { run, epoch, parameters: file.parameters, vocabulary }, card))
+}
+
+fn fetch(url: &str, bytes_max: u64) -> Result<Vec<u8>, FetchError> {
+    let agent: ureq::Agent = ureq::Agent::config_builder()
+        .timeout_connect(Some(READ_TIMEOUT))
+        .timeout_per_read(Some(READ_TIMEOUT))
+        .http_status_as_error(false)
+        .user_agent(concat!("barnraise/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .into();
+    let unreachable = |reason: String| FetchError::Unreachable { url: url.to_owned(), reason };
+    let response = agent.get(url).call().map_err(|error| unreachable(error.to_string()))?;
+    let status = response.status().as_u16();
+    let body = response.into_body().into_with_config().limit(bytes_max).read_to_vec();
+    let body = body.map_err(|error| unreachable(error.to_string()))?;
+    if status != 200 {
+        let said = String::from_utf8_lossy(&body);
+        let said = said.lines().next().unwrap_or_default().chars().take(200).collect();
+        return Err(FetchError::Refused { url: url.to_owned(), status, said });
+    }
+    Ok(body)
+}

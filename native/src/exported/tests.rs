@@ -1,0 +1,152 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use barnraise_protocol::dataset::{SampleKind, TokenShape};
+use barnraise_protocol::run::Preset;
+use barnraise_protocol::run::model::presets::{Gpt, GptFamily};
+use futures::executor::block_on;
+
+use super::*;
+use crate::data::text::Tokenizer;
+use crate::fixture;
+
+const VOCABULARY: u16 = 40;
+/// A text in the scripts of many people, with what a tokenizer may stumble over.
+const TEXTS: [&str; 8] = [
+    "It's 1913, and  they -- well...\tsaid: \"No!?\"\n\n",
+    "Ein größerer Fluß; l'été à Noël, año 2024 — naïve café",
+    "Всё счастливые семьи похожи друг на друга",
+    "吾輩は猫である。名前はまだ無い。 三四郎",
+    "كل عام وأنتم بخير ١٢٣",
+    "सभी मनुष्यों को गौरव और अधिकार",
+    "ἐν ἀρχῇ ἦν ὁ λόγος, שלום עולם",
+    "👩‍👩‍👧 emoji ___ <masked> \u{0}a\u{0}\u{200b}b 𝔘𝔫𝔦 e\u{301}",
+];
+
+fn tokenizer() -> Tokenizer {
+    let text = TEXTS.join(" ").repeat(3);
+    Tokenizer::train([text.as_str()].into_iter(), 400).unwrap()
+}
+
+fn gpt(family: GptFamily) -> Preset {
+    Preset::Gpt(Gpt { family, width: 16, layers: 2, heads: 4, key_value_heads: 2, inner: 24, dropout: 0.1 })
+}
+
+fn exported(preset: &Preset, vocabulary: Option<Vocabulary>) -> ExportedModel {
+    let mut run = fixture::run();
+    run.model = preset.model(7);
+    if matches!(preset, Preset::Gpt(_)) {
+        let size = vocabulary.as_ref().map_or(VOCABULARY, |vocabulary| vocabulary.pieces.len() as u16 + 3);
+        run.data.manifest.samples = SampleKind::Tokens(TokenShape { length: 12, vocabulary: size });
+    }
+    let parameters = ParameterLayout::of_run(&run).unwrap().initial_parameters(7);
+    ExportedModel { run, epoch: 300, parameters, vocabulary }
+}
+
+fn write(model: &ExportedModel, folder: &Path) {
+    write_folder(folder, &model.files("# A card\n").unwrap()).unwrap();
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let vocabulary = Some(tokenizer().export());
+    for (name, preset, vocabulary) in [
+        ("gpt2", gpt(GptFamily::Gpt2), vocabulary.clone()),
+        ("llama", gpt(GptFamily::Llama), vocabulary),
+        ("mlp", Preset::Mlp { hidden: vec![3] }, None),
+    ] {
+        let (model, folder) = (exported(&preset, vocabulary), folder.path().join(name));
+        write(&model, &folder);
+        assert_eq!(ExportedModel::read(&folder).unwrap(), model, "{name}");
+        assert_eq!(folder.join(CONFIG_FILE).exists(), name != "mlp");
+        assert_eq!(fs::read_to_string(folder.join(CARD_FILE)).unwrap(), "# A card\n");
+    }
+}
+
+/// As `tests/torch/exported.py` says that `transformers` predicts the token after these, of the folders that this test
+/// writes: natural logarithms of probabilities, to 1e-4.
+#[test]
+fn transformers_predicts_the_same() {
+    let kept = std::env::var_os("BARNRAISE_EXPORTED").map(PathBuf::from);
+    let folder = tempfile::tempdir().unwrap();
+    let folder = kept.as_deref().unwrap_or(folder.path());
+    for (family, want) in [(GptFamily::Gpt2, &OF_GPT2), (GptFamily::Llama, &OF_LLAMA)] {
+        let folder = folder.join(format!("{family:?}").to_lowercase());
+        let _ = fs::remove_dir_all(&folder);
+        write(&exported(&gpt(family), None), &folder);
+        let trainer = ExportedModel::read(&folder).unwrap().trainer().unwrap();
+        let predicted = block_on(trainer.predict_next(&[2, 17, 5, 39, 11, 8])).unwrap();
+        for (id, (got, want)) in predicted.iter().map(|value| value.ln()).zip(want).enumerate() {
+            assert!((got - want).abs() < 1e-4, "{family:?}, id {id}: {got} and {want}");
+        }
+    }
+}
+
+const OF_GPT2: [f32; VOCABULARY as usize] = [0.0; VOCABULARY as usize];
+const OF_LLAMA: [f32; VOCABULARY as usize] = [0.0; VOCABULARY as usize];
+
+/// The library reads the file, and cuts every script as we do.
+#[test]
+fn the_tokenizers_library_gives_the_same_tokens() {
+    let vocabulary = tokenizer().export();
+    let file = vocabulary::file(&vocabulary).to_string();
+    let theirs = tokenizers::Tokenizer::from_bytes(file.as_bytes()).unwrap();
+    let ours = Unigram::new(vocabulary).unwrap();
+    let long = ["a".repeat(100), "9".repeat(49), "=".repeat(97)].join(" ");
+    let texts = TEXTS.iter().copied().chain([long.as_str(), "", " ", "unseen: Ω ß ☃☃☃ ☃"]);
+    for text in texts {
+        let want: Vec<u32> = ours.encode(text).into_iter().map(u32::from).collect();
+        assert_eq!(theirs.encode(text, false).unwrap().get_ids(), want, "{text:?}");
+    }
+    let ids: Vec<u32> = ours.encode("It's 1913, and").into_iter().map(u32::from).collect();
+    assert_eq!(theirs.decode(ids, true).unwrap(), "It's 1913, and");
+}
+
+#[test]
+fn a_text_is_written_as_it_comes_and_the_seed_decides() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("model");
+    write(&exported(&gpt(GptFamily::Llama), Some(tokenizer().export())), &folder);
+    let said = |seed| {
+        let args = GenerateArgs { folder: folder.clone(), text: "It's ".into(), tokens: 9, seed };
+        let mut output = Vec::new();
+        generate(&args, &mut output).unwrap();
+        String::from_utf8(output).unwrap()
+    };
+    assert!(said(1).starts_with("It's") && said(1).ends_with('\n') && said(1).len() > 10, "{}", said(1));
+    assert_eq!(said(1), said(1));
+    assert_ne!(said(1), said(2));
+}
+
+#[test]
+fn other_folders_are_refused_by_the_name_of_the_file() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("model");
+    let error = ExportedModel::read(&folder).unwrap_err().to_string();
+    assert!(error.contains("barnraise.json"), "{error}");
+    write(&exported(&gpt(GptFamily::Llama), Some(tokenizer().export())), &folder);
+    let refused = |name: &str, content: &[u8]| {
+        let path = folder.join(name);
+        let kept = fs::read(&path).unwrap();
+        fs::write(&path, content).unwrap();
+        let error = ExportedModel::read(&folder).unwrap_err().to_string();
+        fs::write(&path, kept).unwrap();
+        assert!(error.contains(name), "{error}");
+        error
+    };
+    refused(RUN_FILE, b"{}");
+    refused(TENSORS_FILE, b"{}");
+    refused(TOKENIZER_FILE, br#"{"model": {"vocab": [["a", 0.0]]}}"#);
+    // Tensors of another model.
+    let other = exported(&gpt(GptFamily::Gpt2), None).files("").unwrap();
+    let error = refused(TENSORS_FILE, &other[1].1);
+    assert!(error.contains("model.embed_tokens.weight"), "{error}");
+    let args = ExportArgs { from: "https://barn.example".into(), folder };
+    assert!(matches!(export(&args), Err(ExportedError::Exists(_))));
+    let args = ExportArgs { from: "barn.example".into(), folder: root.path().join("new") };
+    assert!(matches!(export(&args), Err(ExportedError::Fetch(FetchError::Address(_)))));
+    let pictures = root.path().join("pictures");
+    write(&exported(&Preset::Mlp { hidden: Vec::new() }, None), &pictures);
+    let args = GenerateArgs { folder: pictures, text: String::new(), tokens: 1, seed: 0 };
+    assert!(matches!(generate(&args, &mut Vec::new()), Err(ExportedError::NoText(_))));
+}

@@ -1,0 +1,84 @@
+//! A run that learns to go on with a text: a tab trains it, and goes on with what its visitor begins.
+
+use anyhow::{Result, ensure};
+use barnraise_tests::browser::{Graphics, Tab};
+use serde_json::json;
+
+use super::looks::Looks;
+use super::support::{LONG, SOON, contributor, stop, test_run, turn};
+
+const HOUSE: &str = "This is the cat that killed the rat that ate the malt that lay in the house. ";
+const RUN: &str = r#"
+    [run]
+    id = "rhymes"
+    title = "Going on with an old rhyme"
+    purpose = "A small network reads an old rhyme, and learns how it goes on."
+    [model]
+    kind = { gpt = { family = "llama", width = 32, layers = 2, heads = 4, key_value_heads = 2 } }
+    [data]
+    shard_samples = 100
+    [data.text]
+    name = "Rhymes"
+    vocabulary = 100
+    sequence_tokens = 32
+    sources = [{ path = "house.txt" }]
+    [scheme.synchronous]
+    target_batch_size = 64
+    micro_batch_size = 16
+    optimizer = { kind = "adam" }
+    schedule = { peak = 0.01, warmup_steps = 5, decay = { kind = "constant" } }
+    [storage]
+    keep_models = ["3s"]
+    [evaluation]
+    every_epochs = 1
+"#;
+
+async fn typed(tab: &Tab, text: &str) -> Result<()> {
+    let text = json!(text);
+    let typing = format!(
+        "void (element('fill-text').value = {text}, \
+         element('fill-text').dispatchEvent(new Event('input', {{ bubbles: true }})))"
+    );
+    tab.read(&typing).await.map(|_| ())
+}
+
+#[tokio::test]
+async fn a_tab_goes_on_with_a_text_as_it_is_typed() -> Result<()> {
+    let _turn = turn().await;
+    let mut test_run = test_run(RUN)?;
+    test_run.write("house.txt", &HOUSE.repeat(800))?;
+    let backbone = test_run.backbone().await?;
+    let tab = contributor(&backbone, "going-on", Graphics::NoAdapter, "device=cpu").await?;
+    tab.until("value('accuracy') >= 0.9", LONG).await?;
+    stop(&tab).await?;
+    tab.until("!element('fill').hidden && text('fill-button') === 'Go on'", SOON).await?;
+    ensure!(tab.read("element('try').hidden").await? == true, "there is nothing to draw");
+    let asked = tab.read("element('fill-text').value").await?;
+    ensure!(asked == "Once upon a time", "{asked}");
+
+    // Nothing happens before the visitor asks.
+    typed(&tab, "This is").await?;
+    tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
+    ensure!(tab.read("element('continued').hidden").await? == true, "nobody asked");
+    tab.click("#fill-button").await?;
+    let goes_on = "the cat that killed the rat that ate the malt that lay in the house";
+    let says = |text: &str| format!("text('continued-text').includes({})", json!(text));
+    tab.until(&says(goes_on), SOON).await?;
+    tab.until("text('fill-epoch').includes(' a second.') && value('fill-epoch') > 0", SOON).await?;
+    tab.until("text('fill-said') === 'It went on:'", SOON).await?;
+    for (viewport, wider) in tab.pictures("gone-on").await? {
+        ensure!(wider == 0, "the page is {wider} pixels wider than the {} window", viewport.name);
+    }
+
+    // Typing on is enough now. What it said before is gone.
+    typed(&tab, "that ate the").await?;
+    tab.until("text('continued-begin') === 'that ate the'", SOON).await?;
+    tab.until(&says(" malt that lay in the house"), SOON).await?;
+
+    let newest = tab.number("fill-epoch").await?;
+    tab.until("!element('fill-earlier').hidden", SOON).await?;
+    tab.click("#fill-earlier").await?;
+    tab.until(&format!("value('fill-epoch') < {newest} && text('fill-said') === 'It went on:'"), SOON).await?;
+    ensure!(tab.read("element('fill-earlier').getAttribute('aria-pressed')").await? == "true");
+    Ok(())
+}
