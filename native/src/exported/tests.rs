@@ -63,7 +63,7 @@ fn what_is_written_is_read_back() {
     }
 }
 
-/// As `tests/torch/exported.py` says that `transformers` predicts the token after these, of the folders that this test
+/// As `native/tests/torch/exported.py` says that `transformers` predicts the token after these, of the folders that this test
 /// writes: natural logarithms of probabilities, to 1e-4.
 #[test]
 fn transformers_predicts_the_same() {
