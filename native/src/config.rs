@@ -23,6 +23,7 @@ mod link_speed;
 mod pictures;
 mod run_texts;
 mod scheme;
+mod table;
 mod telemetry;
 mod text;
 mod warnings;
@@ -52,6 +53,7 @@ pub use self::conversations::ConversationsSection;
 pub use self::limits::LimitsSection;
 pub use self::link_speed::{LinkSpeed, LinkSpeedError};
 pub use self::pictures::PicturesSection;
+pub use self::table::{RatingsSection, TableSection};
 pub use self::scheme::{
     AggregationKind, LocalStepsSection, RecomputationSection, SchemeSection, SynchronousSection,
 };
@@ -145,6 +147,10 @@ pub struct DataSection {
     pub shuffle_buffer_samples: u32,
     /// Pictures of the operator's own, in place of Fashion-MNIST.
     pub pictures: Option<PicturesSection>,
+    /// Rows of a table to train on, in place of pictures.
+    pub table: Option<TableSection>,
+    /// Ratings to train on, in place of pictures.
+    pub ratings: Option<RatingsSection>,
     /// Text to train on, in place of pictures.
     pub text: Option<TextSection>,
 }
@@ -449,7 +455,9 @@ impl RunConfig {
         let sources = sources.map(|source| &mut source.path);
         let pictures = self.data.pictures.iter_mut().map(|pictures| &mut pictures.folder);
         let folders = [&mut self.data.folder, &mut self.data.cache].into_iter().flatten();
-        let folders = folders.chain(pictures).chain(sources);
+        let tables = self.data.table.iter_mut().map(|table| &mut table.file);
+        let ratings = self.data.ratings.iter_mut().map(|ratings| &mut ratings.file);
+        let folders = folders.chain(pictures).chain(tables).chain(ratings).chain(sources);
         let secret = self.access.oidc.as_mut().and_then(|oidc| oidc.client_secret_file.as_mut());
         folders
             .chain([&mut self.storage.folder])
@@ -515,11 +523,25 @@ impl RunConfig {
 
     /// Source of the training data.
     pub fn data_source(&self) -> DataSource {
-        match (&self.data.text, &self.data.pictures) {
-            (Some(text), _) => DataSource::Text(text.settings(self.model.seed)),
-            (None, Some(pictures)) => DataSource::Pictures(pictures.settings(self.model.seed)),
-            (None, None) => DataSource::FashionMnist(self.data_sources()),
+        let (data, seed) = (&self.data, self.model.seed);
+        if let Some(text) = &data.text {
+            return DataSource::Text(text.settings(seed));
         }
+        if let Some(table) = &data.table {
+            return DataSource::Table(table.settings(seed, self.tells_classes()));
+        }
+        if let Some(ratings) = &data.ratings {
+            return DataSource::Ratings(ratings.settings(seed));
+        }
+        match &data.pictures {
+            Some(pictures) => DataSource::Pictures(pictures.settings(seed)),
+            None => DataSource::FashionMnist(self.data_sources()),
+        }
+    }
+
+    /// Whether the model says which class something is of.
+    fn tells_classes(&self) -> bool {
+        self.model.kind.graph().loss == Loss::Classification
     }
 
     /// Sources of Fashion-MNIST.

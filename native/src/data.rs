@@ -1,7 +1,7 @@
 //! The training data: its sources, and how it is cut into shards.
 //!
 //! It never trusts a file: those of Fashion-MNIST are compared with their known length and SHA-256 before use, an
-//! operator's own pictures and text are bounded and checked while they are read.
+//! operator's own files are bounded and checked while they are read.
 
 pub mod download;
 pub mod fashion_mnist;
@@ -10,6 +10,7 @@ mod fuzz;
 pub mod idx;
 pub mod pictures;
 pub mod shards;
+pub mod table;
 pub mod text;
 
 use std::path::Path;
@@ -41,6 +42,9 @@ pub enum LoadError {
     /// The operator's pictures.
     #[error(transparent)]
     Pictures(#[from] pictures::PicturesError),
+    /// The operator's table or ratings.
+    #[error(transparent)]
+    Table(#[from] table::TableError),
     /// The operator's text.
     #[error(transparent)]
     Text(#[from] text::TextError),
@@ -53,6 +57,10 @@ pub enum DataSource {
     FashionMnist(fashion_mnist::Sources),
     /// The operator's own pictures.
     Pictures(pictures::PictureSettings),
+    /// The operator's own table.
+    Table(table::TableSettings),
+    /// The operator's own ratings.
+    Ratings(table::RatingSettings),
     /// The operator's own text.
     Text(text::TextSettings),
 }
@@ -66,6 +74,8 @@ impl DataSource {
                 Ok(fashion_mnist::Dataset::load(sources, &specs)?.into())
             }
             Self::Pictures(settings) => Ok(settings.load(cache)?),
+            Self::Table(settings) => Ok(settings.load()?),
+            Self::Ratings(settings) => Ok(settings.load()?),
             Self::Text(settings) => Ok(settings.load(cache)?),
         }
     }

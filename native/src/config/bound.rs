@@ -8,6 +8,7 @@ use barnraise_protocol::Sha256Hash;
 use serde::Serialize;
 
 use super::{Invalid, NONE, RunConfig, as_written};
+use crate::data::LoadError;
 use crate::data::pictures::PicturesError;
 use crate::storage::bound::{self, BoundError, BoundValues};
 use crate::storage::{Storage, StorageError};
@@ -35,6 +36,9 @@ pub enum BindError {
     /// The pictures cannot be read.
     #[error(transparent)]
     Pictures(#[from] PicturesError),
+    /// The table or the ratings cannot be read.
+    #[error(transparent)]
+    Data(#[from] LoadError),
     /// The run began with other values.
     #[error("{}", mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Differs {
@@ -76,6 +80,7 @@ impl RunConfig {
         ];
         values.extend(self.scheme.bound_values());
         values.push(("data.pictures", self.bound_pictures()?));
+        values.push(("data.table", self.bound_rows()?));
         values.push(("data.text", self.bound_text()?));
         Ok(values)
     }
@@ -86,6 +91,19 @@ impl RunConfig {
         let (height, width, held_out) = (pictures.height, pictures.width, pictures.held_out);
         let hash = pictures.settings(self.model.seed).content_hash(&self.data_cache())?;
         Ok(as_written(&BoundPictures { height, width, held_out, sha256: hash.to_string() }))
+    }
+
+    /// The fixed value of a table or of ratings: the hash of all samples, and of what their columns are.
+    fn bound_rows(&self) -> Result<String, BindError> {
+        if self.data.table.is_none() && self.data.ratings.is_none() {
+            return Ok(NONE.to_owned());
+        }
+        let data = self.data_source().load(&self.data_cache())?;
+        let mut bytes = as_written(&data.kind).into_bytes();
+        for part in [&data.train, &data.test] {
+            bytes.extend_from_slice(&Sha256Hash::of(&part.to_bytes()).0);
+        }
+        Ok(as_written(&Sha256Hash::of(&bytes).to_string()))
     }
 
     /// The fixed values of a text: the hashes of the files, without any paths.

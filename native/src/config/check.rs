@@ -102,14 +102,26 @@ fn data(config: &RunConfig) -> Result<(), Invalid> {
     if let Some(pictures) = &config.data.pictures {
         pictures.validate()?;
     }
-    if let (Some(_), Some(pictures)) = (&config.data.text, &config.data.pictures) {
-        let want = "nothing beside [data.text]: a run learns from pictures or from text";
-        return Err(Invalid::new("data.pictures", want, as_written(pictures)));
+    if let Some(table) = &config.data.table {
+        table.validate()?;
     }
-    let has_own = config.data.text.is_some() || config.data.pictures.is_some();
-    if let (true, Some(folder)) = (has_own, &config.data.folder) {
-        let want =
-            "nothing beside [data.pictures] or [data.text], which say themselves where their files are";
+    if let Some(ratings) = &config.data.ratings {
+        ratings.validate()?;
+    }
+    let own = [
+        config.data.text.as_ref().map(|text| ("data.text", as_written(text))),
+        config.data.pictures.as_ref().map(|pictures| ("data.pictures", as_written(pictures))),
+        config.data.table.as_ref().map(|table| ("data.table", as_written(table))),
+        config.data.ratings.as_ref().map(|ratings| ("data.ratings", as_written(ratings))),
+    ];
+    let mut own = own.into_iter().flatten();
+    let first = own.next();
+    if let (Some((first, _)), Some((key, written))) = (&first, own.next()) {
+        let want = format!("nothing beside [{first}]: a run learns from one of them");
+        return Err(Invalid::new(key, want, written));
+    }
+    if let (Some((own, _)), Some(folder)) = (first, &config.data.folder) {
+        let want = format!("nothing beside [{own}], which says itself where its files are");
         return Err(Invalid::new("data.folder", want, format!("{:?}", folder.display().to_string())));
     }
     let loss = config.model.kind.graph().loss;

@@ -216,6 +216,13 @@ fn outside(config: &RunConfig) -> Vec<Invalid> {
         let folder = format!("{:?}", pictures.folder.display().to_string());
         mistakes.push(Invalid::new("data.pictures.folder", error, folder));
     }
+    let rows = config.data.table.as_ref().map(|table| ("data.table.file", &table.file));
+    let rows = rows.or_else(|| config.data.ratings.as_ref().map(|of| ("data.ratings.file", &of.file)));
+    if let Some((key, file)) = rows
+        && let Err(error) = config.data_source().load(&config.data_cache())
+    {
+        mistakes.push(Invalid::new(key, error, format!("{:?}", file.display().to_string())));
+    }
     if let Some(folder) = &config.data.folder
         && let Err(error) = Dataset::load(&config.data_sources(), &FileSpecs::fashion_mnist())
     {

@@ -3,7 +3,9 @@
 use barnraise_contributor::description;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{AccessDescription, PublicKey};
-use barnraise_protocol::dataset::{Manifest, SampleKind, ShardEntry, TokenShape};
+use barnraise_protocol::dataset::{
+    Manifest, RatingShape, SampleKind, ShardEntry, TableShape, TableTarget, TokenShape,
+};
 use barnraise_protocol::run::{DataSpec, RunDescription, RunIdentity};
 
 use super::{Invalid, RunConfig, as_written};
@@ -43,11 +45,22 @@ fn manifest(config: &RunConfig) -> Manifest {
     Manifest { name: String::new(), samples, shards: Vec::new(), gallery }
 }
 
-/// The samples that the configuration leads to. How many tokens a text gives, and which classes a folder has, is known once
-/// they are read.
+/// The samples that the configuration leads to. How many tokens a text gives, which classes a folder has, and what a
+/// table, is known once they are read.
 pub(super) fn samples(config: &RunConfig) -> SampleKind {
     if let Some(text) = &config.data.text {
         return SampleKind::Tokens(TokenShape { length: text.sequence_tokens, vocabulary: text.vocabulary });
+    }
+    if config.data.table.is_some() {
+        let names = |names: [&str; 2]| names.map(str::to_owned).into();
+        let target = match config.tells_classes() {
+            true => TableTarget::Class(names(["one class", "another class"])),
+            false => TableTarget::Values(vec!["a number".to_owned()]),
+        };
+        return SampleKind::Rows(TableShape { columns: names(["one column", "another column"]), target });
+    }
+    if config.data.ratings.is_some() {
+        return SampleKind::Ratings(RatingShape { n_users: 2, n_items: 2 });
     }
     match &config.data.pictures {
         Some(pictures) => {

@@ -39,10 +39,30 @@ pub(super) const TEXT: RunTexts = RunTexts {
               Volunteers train it together.",
 };
 
+const TABLE: RunTexts = RunTexts {
+    title: "Learning from a table",
+    purpose: "A small network learns what one column of a table says from the other columns. \
+              Volunteers train it together.",
+};
+const RATINGS: RunTexts = RunTexts {
+    title: "Learning what people like",
+    purpose: "A small model learns from ratings who may like what. Volunteers train it together.",
+};
+/// For text that is gone on with.
+const CONTINUED: RunTexts = RunTexts {
+    title: "Going on with a text",
+    purpose: "A small network reads text and learns how it goes on. \
+              Volunteers train it together, and it writes in the tab that helped.",
+};
+
 /// Replaces the default texts of [`PICTURES`] by those that suit the run's data and model.
 pub(super) fn suit(config: &mut RunConfig) {
     let loss = config.model.kind.graph().loss;
+    let is_of_rows = (config.data.table.is_some(), config.data.ratings.is_some());
     let words = match (&config.data.text, &config.data.pictures, &loss) {
+        _ if is_of_rows.0 => &TABLE,
+        _ if is_of_rows.1 => &RATINGS,
+        (Some(_), _, Loss::CausalLanguageModel) => &CONTINUED,
         (Some(_), ..) => &TEXT,
         (None, None, Loss::Swav(_)) => &ALIKE,
         (None, Some(_), Loss::Swav(_)) => &OWN_ALIKE,

@@ -8,7 +8,9 @@ use std::borrow::Cow;
 use std::num::NonZeroUsize;
 
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::dataset::{DatasetError, Manifest, SHARDS_MAX, Samples, ShardEntry};
+use barnraise_protocol::dataset::{
+    DatasetError, Manifest, RowTargets, SHARDS_MAX, Samples, ShardEntry, TableRows,
+};
 use barnraise_protocol::shard::ShardId;
 use bytes::Bytes;
 use object_store::path::Path as ObjectPath;
@@ -185,10 +187,7 @@ fn manifest_path(dataset: &TrainingData, sharding: Sharding) -> Result<ObjectPat
                 key.extend_from_slice(&Sha256Hash::of(&samples.images).0);
                 key.extend_from_slice(&Sha256Hash::of(&samples.labels).0);
             }
-            Samples::Tokens(tokens) => {
-                let bytes: Vec<u8> = tokens.ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-                key.extend_from_slice(&Sha256Hash::of(&bytes).0);
-            }
+            other => key.extend_from_slice(&Sha256Hash::of(&other.to_bytes()).0),
         }
     }
     key.extend_from_slice(&serde_json::to_vec(&(&dataset.name, &dataset.kind))?);
@@ -259,11 +258,12 @@ fn cut(dataset: &TrainingData, sharding: Sharding) -> Result<Vec<Samples>, Shard
     Ok(parts)
 }
 
-/// Label of each sample; text is all of one class.
+/// Label of each sample; what has none is all of one class.
 fn labels(samples: &Samples) -> Cow<'_, [u8]> {
     match samples {
         Samples::Images(images) => Cow::Borrowed(&images.labels),
-        Samples::Tokens(_) => Cow::Owned(vec![0; samples.n_samples()]),
+        Samples::Rows(TableRows { targets: RowTargets::Classes(labels), .. }) => Cow::Borrowed(labels),
+        _ => Cow::Owned(vec![0; samples.n_samples()]),
     }
 }
 

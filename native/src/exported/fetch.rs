@@ -76,7 +76,7 @@ pub(super) fn newest(page: &str) -> Result<(ExportedModel, String), FetchError> 
             let read = serde_json::from_slice(&bytes);
             Some(read.map_err(|error| not_understood("tokenizer.json", error.to_string()))?)
         }
-        SampleKind::Images { .. } => None,
+        SampleKind::Images { .. } | SampleKind::Rows(_) | SampleKind::Ratings(_) => None,
     };
     let card = String::from_utf8_lossy(&card).into_owned();
     Ok((ExportedModel { run, epoch, parameters: file.parameters, vocabulary }, card))

@@ -81,7 +81,7 @@ pub(super) fn config(run: &RunDescription) -> Value {
     debug_assert_eq!(SPECIAL_NAMES[usize::from(SEPARATOR_TOKEN)], end);
     let length = match &run.data.manifest.samples {
         SampleKind::Tokens(tokens) => tokens.length,
-        SampleKind::Images { .. } => 0,
+        _ => 0,
     };
     json!({
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use barnraise_learning::{ComputeDevice, DataShape, Evaluation, ModelError, Trainer};
-use barnraise_protocol::dataset::Samples;
+use barnraise_protocol::dataset::{RowTargets, Samples, TableRows};
 use barnraise_protocol::run::ModelSpec;
 use barnraise_protocol::run::model::graph::Loss;
 use futures::executor::block_on;
@@ -105,11 +105,16 @@ pub(crate) fn evaluated_on(loss: &Loss, data: TrainingData) -> (Samples, Option<
     }
 }
 
-/// Accuracy of a model that always gives the commonest label, or the commonest token; `None` without samples.
+/// Accuracy of a model that always gives the commonest label, the commonest token, or the mean; `None` without samples.
 pub(crate) fn majority_accuracy(test: &Samples) -> Option<f32> {
     let answers: Vec<u16> = match test {
         Samples::Images(images) => images.labels.iter().copied().map(u16::from).collect(),
         Samples::Tokens(sequences) => sequences.ids.clone(),
+        Samples::Rows(TableRows { targets: RowTargets::Classes(labels), .. }) => {
+            labels.iter().copied().map(u16::from).collect()
+        }
+        // The mean explains nothing.
+        Samples::Rows(_) | Samples::Ratings(_) => return (test.n_samples() > 0).then_some(0.0),
     };
     let mut counts: HashMap<u16, u64> = HashMap::new();
     answers.iter().for_each(|answer| *counts.entry(*answer).or_default() += 1);

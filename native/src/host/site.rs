@@ -19,7 +19,6 @@ use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use barnraise_protocol::api::{DataKind, RunStatus, RunSummary, Runs};
-use barnraise_protocol::dataset::SampleKind;
 use tower::ServiceExt as _;
 
 use crate::host::access::login;
@@ -200,10 +199,7 @@ fn summary(status: &RunStatus) -> RunSummary {
         title: run.identity.title.clone(),
         purpose: run.identity.purpose.clone(),
         access: run.access.mode,
-        data: match run.data.manifest.samples {
-            SampleKind::Images { .. } => DataKind::Images,
-            SampleKind::Tokens(_) => DataKind::Text,
-        },
+        data: DataKind::of(&run.data.manifest.samples),
         epoch: progress.epoch,
         n_contributors: progress.n_contributors,
         test_accuracy: progress.test_accuracy,

@@ -218,6 +218,7 @@ fn synthetic_samples(data: DataShape) -> Samples {
     match data {
         DataShape::Images { .. } => Samples::Images(blobs()),
         DataShape::Tokens(shape) => Samples::Tokens(progressions(shape)),
+        other => other.blank_samples(N_SAMPLES),
     }
 }
 

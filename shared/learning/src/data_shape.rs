@@ -1,7 +1,8 @@
 //! Sizes of the samples that a model is built for. Holds no sample.
 
 use barnraise_protocol::dataset::{
-    ImageShape, LabelledImages, SEPARATOR_TOKEN, SampleKind, Samples, TokenSequences, TokenShape,
+    ImageShape, LabelledImages, RatingShape, Ratings, RowTargets, SEPARATOR_TOKEN, SampleKind, Samples, TableRows,
+    TableShape, TableTarget, TokenSequences, TokenShape,
 };
 
 /// The sizes that a model's layers depend on.
@@ -16,6 +17,24 @@ pub enum DataShape {
     },
     /// Sequences of tokens.
     Tokens(TokenShape),
+    /// Rows of a table.
+    Rows {
+        /// Numbers of each row.
+        n_columns: usize,
+        /// What is to be told of it.
+        target: RowTarget,
+    },
+    /// Ratings of items by users.
+    Ratings(RatingShape),
+}
+
+/// What is to be told of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowTarget {
+    /// One of so many classes.
+    Class(usize),
+    /// So many values.
+    Values(usize),
 }
 
 impl DataShape {
@@ -26,6 +45,14 @@ impl DataShape {
                 Self::Images { shape: *shape, n_classes: class_names.len() }
             }
             SampleKind::Tokens(tokens) => Self::Tokens(*tokens),
+            SampleKind::Rows(TableShape { columns, target }) => Self::Rows {
+                n_columns: columns.len(),
+                target: match target {
+                    TableTarget::Class(names) => RowTarget::Class(names.len()),
+                    TableTarget::Values(names) => RowTarget::Values(names.len()),
+                },
+            },
+            SampleKind::Ratings(shape) => Self::Ratings(*shape),
         }
     }
 
@@ -40,6 +67,21 @@ impl DataShape {
                 let ids = vec![SEPARATOR_TOKEN; n_samples.saturating_mul(length.into())];
                 Samples::Tokens(TokenSequences { length, ids })
             }
+            Self::Rows { n_columns, target } => {
+                let targets = match target {
+                    RowTarget::Class(_) => RowTargets::Classes(vec![0; n_samples]),
+                    RowTarget::Values(n_values) => {
+                        RowTargets::Values { n_values, values: vec![0.0; n_samples.saturating_mul(n_values)] }
+                    }
+                };
+                let values = vec![0.0; n_samples.saturating_mul(n_columns)];
+                Samples::Rows(TableRows { n_columns, values, targets })
+            }
+            Self::Ratings(_) => Samples::Ratings(Ratings {
+                users: vec![0; n_samples],
+                items: vec![0; n_samples],
+                ratings: vec![0.0; n_samples],
+            }),
         }
     }
 }

@@ -21,10 +21,10 @@ pub use barnraise_protocol::run::model::Graph;
 use barnraise_protocol::run::model::graph::Loss;
 use barnraise_protocol::run::model::operation::Operation;
 
-pub use self::data::{GraphData, GraphInput, RowTarget};
+pub use self::data::{GraphData, GraphInput};
 pub use self::error::{BlockProblem, GraphError, WantedShape};
 pub use self::shape::ValueShape;
-use crate::data_shape::DataShape;
+use crate::data_shape::{DataShape, RowTarget};
 use crate::error::ModelError;
 use crate::parameters::{BATCH_ACTIVATIONS_MAX, ParameterLayout};
 
@@ -102,7 +102,8 @@ impl ResolvedGraph {
     /// # Errors
     /// A graph that cannot be computed on them, or is too large for a run; classes that have no label.
     pub fn of_model(spec: &ModelSpec, data: DataShape) -> Result<Self, ModelError> {
-        if let DataShape::Images { n_classes, .. } = data
+        if let DataShape::Images { n_classes, .. } | DataShape::Rows { target: RowTarget::Class(n_classes), .. } =
+            data
             && !(1..=CLASSES_MAX).contains(&n_classes)
         {
             return Err(ModelError::Classes { max: CLASSES_MAX, got: n_classes });

@@ -32,7 +32,7 @@ mod statistics;
 
 pub use batch::{Batch, PIXEL_MEAN, PIXEL_STD};
 pub use continuation::Continuation;
-pub use data_shape::DataShape;
+pub use data_shape::{DataShape, RowTarget};
 pub use device::{ComputeDevice, DeviceChoice, DeviceError, Precision, open_device};
 pub use error::ModelError;
 pub use local::{LocalSteps, LocalStepsError};

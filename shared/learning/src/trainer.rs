@@ -13,6 +13,7 @@
 
 mod crops;
 mod flight;
+mod rows;
 mod text;
 
 use std::collections::VecDeque;
@@ -181,6 +182,8 @@ impl Trainer {
             }
             Samples::Images(images) => self.accumulate_images(&images.images, &images.labels, draw).await,
             Samples::Tokens(tokens) => self.accumulate_tokens(&tokens.ids, draw).await,
+            Samples::Rows(rows) => self.accumulate_rows(rows, draw).await,
+            Samples::Ratings(ratings) => self.accumulate_ratings(ratings, draw).await,
         }
     }
 
@@ -318,6 +321,8 @@ impl Trainer {
             Samples::Images(images) if self.is_of_crops() => self.evaluate_crops(&images.images).await,
             Samples::Images(images) => self.evaluate(&images.images, &images.labels).await,
             Samples::Tokens(tokens) => self.evaluate_tokens(&tokens.ids).await,
+            Samples::Rows(rows) => self.evaluate_rows(rows).await,
+            Samples::Ratings(ratings) => self.evaluate_ratings(ratings).await,
         }
     }
 
@@ -343,7 +348,7 @@ impl Trainer {
         match self.data {
             DataShape::Images { .. } if self.is_of_crops() => Err(ModelError::WrongData { got: "labels" }),
             DataShape::Images { shape, n_classes } => Ok((shape, n_classes)),
-            DataShape::Tokens(_) => Err(ModelError::WrongData { got: "pictures" }),
+            _ => Err(ModelError::WrongData { got: "pictures" }),
         }
     }
 

@@ -269,6 +269,22 @@ pub enum DataKind {
     Images,
     /// Text.
     Text,
+    /// Rows of a table.
+    Table,
+    /// Ratings.
+    Ratings,
+}
+
+impl DataKind {
+    /// Of a data set.
+    pub fn of(samples: &SampleKind) -> Self {
+        match samples {
+            SampleKind::Images { .. } => Self::Images,
+            SampleKind::Tokens(_) => Self::Text,
+            SampleKind::Rows(_) => Self::Table,
+            SampleKind::Ratings(_) => Self::Ratings,
+        }
+    }
 }
 
 /// Answer of `GET /api/invitations/<SHA-256 of a code>`: the run that an invitation code is for.

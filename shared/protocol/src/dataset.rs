@@ -1,8 +1,10 @@
 //! Wire format of a data set: a manifest of shards, each identified by the hash of its bytes
 //! (DeDLOC §3.3).
 //!
-//! A shard is zlib-compressed. Of images: `n_samples` times `height * width * channels` bytes, then `n_samples`
-//! labels of one byte. Of text: `n_samples` times `length` ids of tokens, each two bytes, little-endian.
+//! A shard is zlib-compressed, its numbers are little-endian. Of images: `n_samples` times `height * width * channels`
+//! bytes, then `n_samples` labels of one byte. Of text: `n_samples` times `length` ids of tokens of two bytes. Of a table:
+//! `n_samples` times `columns` f32, then `n_samples` labels of one byte or `n_samples` times `values` f32. Of ratings:
+//! `n_samples` users and `n_samples` items of four bytes, then `n_samples` f32.
 
 use std::io::Read;
 
@@ -12,12 +14,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::hash::Sha256Hash;
 
+/// Bytes of an f32, or of an id of a user or item.
+const VALUE_BYTES: usize = 4;
 /// Most bytes of one compressed shard.
 pub const SHARD_BYTES_MAX: u32 = 16 * 1024 * 1024;
 /// Most bytes of one shard after decompression.
 pub const SHARD_RAW_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Most shards of a manifest.
 pub const SHARDS_MAX: usize = 10_000;
+/// Most columns of a table.
+pub const COLUMNS_MAX: usize = 4096;
+/// Most values that are to be told of a row.
+pub const TARGETS_MAX: usize = 64;
+/// Most users, and most items, that ratings are of.
+pub const RATED_MAX: u32 = 1 << 24;
+/// Longest name of a column or class, in bytes.
+pub const LABEL_BYTES_MAX: usize = 256;
 /// Fewest and most tokens of a sequence.
 pub const SEQUENCE_TOKENS: std::ops::RangeInclusive<u16> = 4..=1024;
 /// Id of unknown tokens.
@@ -54,6 +66,37 @@ pub enum SampleKind {
     },
     /// A piece of text.
     Tokens(TokenShape),
+    /// A row of a table.
+    Rows(TableShape),
+    /// What somebody gave something.
+    Ratings(RatingShape),
+}
+
+/// A row of a table: numbers, and what is to be told of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableShape {
+    /// Name of each column of numbers.
+    pub columns: Vec<String>,
+    /// What is to be told of a row.
+    pub target: TableTarget,
+}
+
+/// What is to be told of a row.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TableTarget {
+    /// One of these classes.
+    Class(Vec<String>),
+    /// A value by each of these names.
+    Values(Vec<String>),
+}
+
+/// Ratings of items by users.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RatingShape {
+    /// Users; each is below it.
+    pub n_users: u32,
+    /// Items; each is below it.
+    pub n_items: u32,
 }
 
 /// A sequence of tokens.
@@ -95,12 +138,52 @@ pub struct ShardEntry {
 }
 
 /// Decoded samples, such as those of a shard.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Samples {
     /// Pictures and their labels.
     Images(LabelledImages),
     /// Pieces of text.
     Tokens(TokenSequences),
+    /// Rows of a table.
+    Rows(TableRows),
+    /// Ratings.
+    Ratings(Ratings),
+}
+
+/// Rows of a table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TableRows {
+    /// Columns of numbers.
+    pub n_columns: usize,
+    /// `[n_samples, n_columns]`, finite.
+    pub values: Vec<f32>,
+    /// What is to be told of each.
+    pub targets: RowTargets,
+}
+
+/// What is to be told of rows.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RowTargets {
+    /// `[n_samples]`, each below the number of classes.
+    Classes(Vec<u8>),
+    /// Values of each row.
+    Values {
+        /// How many a row has.
+        n_values: usize,
+        /// `[n_samples, n_values]`, finite.
+        values: Vec<f32>,
+    },
+}
+
+/// Ratings of items by users.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Ratings {
+    /// `[n_samples]`
+    pub users: Vec<u32>,
+    /// `[n_samples]`
+    pub items: Vec<u32>,
+    /// `[n_samples]`, finite.
+    pub ratings: Vec<f32>,
 }
 
 /// Pictures and their labels.
@@ -159,6 +242,19 @@ pub enum DatasetError {
         /// From the manifest.
         vocabulary: u16,
     },
+    /// A user or an item that the data set does not have.
+    #[error("shard has {what} {got}, the data set has {n}")]
+    Id {
+        /// `user` or `item`.
+        what: &'static str,
+        /// What came.
+        got: u32,
+        /// From the manifest.
+        n: u32,
+    },
+    /// A NaN or an infinity.
+    #[error("shard has a number that is not finite")]
+    NotFinite,
     /// The manifest itself is out of its bounds.
     #[error("manifest is not usable: {0}")]
     Manifest(&'static str),
@@ -188,6 +284,12 @@ impl Manifest {
                     return fail("a vocabulary must have more than its three special tokens");
                 }
             }
+            SampleKind::Rows(table) => table.validate()?,
+            SampleKind::Ratings(RatingShape { n_users, n_items }) => {
+                if ![n_users, n_items].iter().all(|n| (1..=RATED_MAX).contains(*n)) {
+                    return fail("ratings must be of 1 to 16,777,216 users and items");
+                }
+            }
         }
         if self.shards.is_empty() || self.shards.len() > SHARDS_MAX {
             return fail("it must list 1 to 10,000 shards");
@@ -213,6 +315,14 @@ impl Manifest {
         match &self.samples {
             SampleKind::Images { shape, .. } => shape.n_values() + 1,
             SampleKind::Tokens(tokens) => 2 * usize::from(tokens.length),
+            SampleKind::Rows(TableShape { columns, target }) => {
+                let n_target_bytes = match target {
+                    TableTarget::Class(_) => 1,
+                    TableTarget::Values(names) => VALUE_BYTES * names.len(),
+                };
+                VALUE_BYTES * columns.len() + n_target_bytes
+            }
+            SampleKind::Ratings(_) => 3 * VALUE_BYTES,
         }
     }
 
@@ -220,7 +330,7 @@ impl Manifest {
     pub fn image_shape(&self) -> Option<ImageShape> {
         match self.samples {
             SampleKind::Images { shape, .. } => Some(shape),
-            SampleKind::Tokens(_) => None,
+            SampleKind::Tokens(_) | SampleKind::Rows(_) | SampleKind::Ratings(_) => None,
         }
     }
 
@@ -228,13 +338,75 @@ impl Manifest {
     pub fn class_names(&self) -> &[String] {
         match &self.samples {
             SampleKind::Images { class_names, .. } => class_names,
-            SampleKind::Tokens(_) => &[],
+            SampleKind::Rows(TableShape { target: TableTarget::Class(names), .. }) => names,
+            SampleKind::Tokens(_) | SampleKind::Rows(_) | SampleKind::Ratings(_) => &[],
         }
     }
 
     /// Bytes of a shard's samples, decoded.
     pub fn raw_bytes(&self, entry: &ShardEntry) -> usize {
         self.sample_bytes().saturating_mul(entry.n_samples as usize)
+    }
+}
+
+impl TableShape {
+    fn validate(&self) -> Result<(), DatasetError> {
+        let (names, max, wrong) = match &self.target {
+            TableTarget::Class(names) => (names, 256, "it must name 1 to 256 classes"),
+            TableTarget::Values(names) => (names, TARGETS_MAX, "1 to 64 values must be told of a row"),
+        };
+        if self.columns.is_empty() || self.columns.len() > COLUMNS_MAX {
+            return Err(DatasetError::Manifest("a table must have 1 to 4096 columns"));
+        }
+        if names.is_empty() || names.len() > max {
+            return Err(DatasetError::Manifest(wrong));
+        }
+        match self.columns.iter().chain(names).any(|name| name.len() > LABEL_BYTES_MAX) {
+            true => Err(DatasetError::Manifest("a name of a column is longer than 256 bytes")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl TableRows {
+    /// Number of rows.
+    pub fn n_samples(&self) -> usize {
+        self.values.len() / self.n_columns.max(1)
+    }
+
+    fn push(&mut self, from: &Self, index: usize) {
+        let n_columns = from.n_columns;
+        let Some(row) = from.values.get(index * n_columns..(index + 1) * n_columns) else { return };
+        match (&mut self.targets, &from.targets) {
+            (RowTargets::Classes(here), RowTargets::Classes(from)) => {
+                let Some(&class) = from.get(index) else { return };
+                here.push(class);
+            }
+            (RowTargets::Values { n_values: wanted, values: here }, RowTargets::Values { n_values, values })
+                if wanted == n_values =>
+            {
+                let Some(values) = values.get(index * *n_values..(index + 1) * *n_values) else { return };
+                here.extend_from_slice(values);
+            }
+            _ => return,
+        }
+        self.values.extend_from_slice(row);
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = float_bytes(&self.values);
+        match &self.targets {
+            RowTargets::Classes(labels) => bytes.extend_from_slice(labels),
+            RowTargets::Values { values, .. } => bytes.extend(float_bytes(values)),
+        }
+        bytes
+    }
+}
+
+impl Ratings {
+    fn to_bytes(&self) -> Vec<u8> {
+        let ids = self.users.iter().chain(&self.items).flat_map(|id| id.to_le_bytes());
+        ids.chain(float_bytes(&self.ratings)).collect()
     }
 }
 
@@ -263,6 +435,8 @@ impl Samples {
         match self {
             Self::Images(images) => images.n_samples(),
             Self::Tokens(tokens) => tokens.ids.len() / usize::from(tokens.length).max(1),
+            Self::Rows(rows) => rows.n_samples(),
+            Self::Ratings(ratings) => ratings.ratings.len(),
         }
     }
 
@@ -271,6 +445,14 @@ impl Samples {
         match self {
             Self::Images(_) => Self::Images(LabelledImages::default()),
             Self::Tokens(tokens) => Self::Tokens(TokenSequences { length: tokens.length, ids: Vec::new() }),
+            Self::Rows(rows) => {
+                let targets = match rows.targets {
+                    RowTargets::Classes(_) => RowTargets::Classes(Vec::new()),
+                    RowTargets::Values { n_values, .. } => RowTargets::Values { n_values, values: Vec::new() },
+                };
+                Self::Rows(TableRows { n_columns: rows.n_columns, values: Vec::new(), targets })
+            }
+            Self::Ratings(_) => Self::Ratings(Ratings::default()),
         }
     }
 
@@ -291,15 +473,26 @@ impl Samples {
                     here.ids.extend_from_slice(ids);
                 }
             }
+            (Self::Rows(here), Self::Rows(from)) if here.n_columns == from.n_columns => here.push(from, index),
+            (Self::Ratings(here), Self::Ratings(from)) => {
+                let of = (from.users.get(index), from.items.get(index), from.ratings.get(index));
+                if let (Some(&user), Some(&item), Some(&rating)) = of {
+                    here.users.push(user);
+                    here.items.push(item);
+                    here.ratings.push(rating);
+                }
+            }
             _ => {}
         }
     }
 
-    /// Encodes the samples, without compression.
-    fn to_bytes(&self) -> Vec<u8> {
+    /// The samples without compression, as a shard has them.
+    pub fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Images(samples) => [samples.images.as_slice(), samples.labels.as_slice()].concat(),
             Self::Tokens(tokens) => tokens.ids.iter().flat_map(|id| id.to_le_bytes()).collect(),
+            Self::Rows(rows) => rows.to_bytes(),
+            Self::Ratings(ratings) => ratings.to_bytes(),
         }
     }
 
@@ -320,7 +513,7 @@ impl Samples {
     }
 
     /// Checks the hash of a shard, decompresses at most the bytes that the manifest announces, and checks every
-    /// label and token.
+    /// label, token, id and number.
     pub fn decode(bytes: &[u8], entry: &ShardEntry, manifest: &Manifest) -> Result<Self, DatasetError> {
         let got = Sha256Hash::of(bytes);
         if got != entry.sha256 {
@@ -341,6 +534,8 @@ impl Samples {
         match &manifest.samples {
             SampleKind::Images { class_names, .. } => images(raw, entry, class_names.len()).map(Self::Images),
             SampleKind::Tokens(shape) => tokens(&raw, *shape).map(Self::Tokens),
+            SampleKind::Rows(shape) => rows(&raw, entry.n_samples as usize, shape).map(Self::Rows),
+            SampleKind::Ratings(shape) => ratings(&raw, entry.n_samples as usize, *shape).map(Self::Ratings),
         }
     }
 }
@@ -359,5 +554,46 @@ fn tokens(raw: &[u8], shape: TokenShape) -> Result<TokenSequences, DatasetError>
     match ids.iter().find(|&&id| id >= shape.vocabulary || id == MASK_TOKEN) {
         Some(&token) => Err(DatasetError::Token { token, vocabulary: shape.vocabulary }),
         None => Ok(TokenSequences { length: shape.length, ids }),
+    }
+}
+
+fn rows(raw: &[u8], n_samples: usize, shape: &TableShape) -> Result<TableRows, DatasetError> {
+    let n_columns = shape.columns.len();
+    let (values, targets) = raw.split_at((VALUE_BYTES * n_columns * n_samples).min(raw.len()));
+    let targets = match &shape.target {
+        TableTarget::Class(names) => match targets.iter().find(|&&label| usize::from(label) >= names.len()) {
+            Some(&label) => return Err(DatasetError::Label { label, n_classes: names.len() }),
+            None => RowTargets::Classes(targets.to_vec()),
+        },
+        TableTarget::Values(names) => RowTargets::Values { n_values: names.len(), values: floats(targets)? },
+    };
+    Ok(TableRows { n_columns, values: floats(values)?, targets })
+}
+
+fn ratings(raw: &[u8], n_samples: usize, shape: RatingShape) -> Result<Ratings, DatasetError> {
+    let (words, _) = raw.as_chunks::<VALUE_BYTES>();
+    let ids = |from: usize, what, n| {
+        let ids = words.iter().skip(from).take(n_samples).map(|bytes| u32::from_le_bytes(*bytes));
+        let ids: Vec<u32> = ids.collect();
+        match ids.iter().find(|&&id| id >= n) {
+            Some(&got) => Err(DatasetError::Id { what, got, n }),
+            None => Ok(ids),
+        }
+    };
+    let (users, items) = (ids(0, "user", shape.n_users)?, ids(n_samples, "item", shape.n_items)?);
+    let ratings = floats(raw.get(2 * VALUE_BYTES * n_samples..).unwrap_or_default())?;
+    Ok(Ratings { users, items, ratings })
+}
+
+fn float_bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+fn floats(bytes: &[u8]) -> Result<Vec<f32>, DatasetError> {
+    let (words, _) = bytes.as_chunks::<VALUE_BYTES>();
+    let values: Vec<f32> = words.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    match values.iter().all(|value| value.is_finite()) {
+        true => Ok(values),
+        false => Err(DatasetError::NotFinite),
     }
 }

@@ -18,7 +18,10 @@ use crate::access::AccessToken;
 use crate::average::{CHUNK_VALUES, MemberSet};
 use crate::codec::{Density, Sparsity, WARMUP_DENSITY};
 use crate::commitment::{Commitment, SampleId, encode_samples};
-use crate::dataset::{ImageShape, Manifest, SampleKind, Samples, ShardEntry, TokenShape};
+use crate::dataset::{
+    ImageShape, Manifest, RatingShape, RowTargets, SampleKind, Samples, ShardEntry, TableShape, TableTarget,
+    TokenShape,
+};
 use crate::dht::backbone::{BACKBONE_ADDRESSES_MAX, BackboneAnnouncement};
 use crate::dht::progress::BackboneProgress;
 use crate::dht::shards::{HOLDER_ADDRESSES_MAX, Holder};
@@ -408,20 +411,25 @@ struct Shard<'i> {
     n_samples: u16,
     side: u8,
     vocabulary: u16,
-    is_text: bool,
+    kind: u8,
     bytes: &'i [u8],
 }
 
 #[test]
 fn shard_bytes() {
     fuzz!("shard_bytes", |input| {
-        let Some(Shard { n_samples, side, vocabulary, is_text, bytes }) = value(input) else { return };
+        let Some(Shard { n_samples, side, vocabulary, kind, bytes }) = value(input) else { return };
         let n_bytes = bytes.len() as u32;
         let entry = ShardEntry { n_samples: n_samples.into(), n_bytes, sha256: Sha256Hash::of(bytes) };
         let shape = ImageShape { height: side.into(), width: side.into(), channels: 1 };
-        let samples = match is_text {
-            true => SampleKind::Tokens(TokenShape { length: side.into(), vocabulary }),
-            false => SampleKind::Images { shape, class_names: vec![String::new(); 10] },
+        let names = |n: usize| vec![String::new(); n];
+        let table = |target| SampleKind::Rows(TableShape { columns: names(side.into()), target });
+        let samples = match kind % 5 {
+            0 => SampleKind::Tokens(TokenShape { length: side.into(), vocabulary }),
+            1 => SampleKind::Images { shape, class_names: names(10) },
+            2 => table(TableTarget::Class(names(10))),
+            3 => table(TableTarget::Values(names(2))),
+            _ => SampleKind::Ratings(RatingShape { n_users: side.into(), n_items: vocabulary.into() }),
         };
         let manifest = Manifest { name: String::new(), samples, shards: vec![entry], gallery: entry };
         match Samples::decode(bytes, &entry, &manifest) {
@@ -433,6 +441,20 @@ fn shard_bytes() {
             Ok(Samples::Tokens(tokens)) => {
                 assert_eq!(tokens.ids.len(), usize::from(n_samples) * usize::from(side));
                 assert!(tokens.ids.iter().all(|&id| id < vocabulary));
+            }
+            Ok(Samples::Rows(rows)) => {
+                assert_eq!(rows.values.len(), usize::from(n_samples) * usize::from(side));
+                assert!(rows.values.iter().all(|value| value.is_finite()));
+                match rows.targets {
+                    RowTargets::Classes(labels) => assert_eq!(labels.len(), usize::from(n_samples)),
+                    RowTargets::Values { values, .. } => assert_eq!(values.len(), 2 * usize::from(n_samples)),
+                }
+            }
+            Ok(Samples::Ratings(ratings)) => {
+                assert_eq!(ratings.users.len(), usize::from(n_samples));
+                assert_eq!((ratings.items.len(), ratings.ratings.len()), (ratings.users.len(), ratings.users.len()));
+                assert!(ratings.users.iter().all(|&user| user < side.into()));
+                assert!(ratings.items.iter().all(|&item| item < vocabulary.into()));
             }
             Err(_) => {}
         }

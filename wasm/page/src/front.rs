@@ -6,7 +6,6 @@ use std::rc::Rc;
 
 use barnraise_protocol::access::AccessMode;
 use barnraise_protocol::api::{DataKind, InvitationTarget, Room, RunSummary, Runs};
-use barnraise_protocol::dataset::SampleKind;
 use barnraise_protocol::hash::Sha256Hash;
 use gloo::timers::callback::Timeout;
 use wasm_bindgen::JsValue;
@@ -232,10 +231,7 @@ impl Front {
 /// Summary of a stored run, without the numbers of its progress.
 fn summary((id, kept): (String, KeptRun)) -> RunSummary {
     let run = kept.run;
-    let data = match run.data.manifest.samples {
-        SampleKind::Images { .. } => DataKind::Images,
-        SampleKind::Tokens(_) => DataKind::Text,
-    };
+    let data = DataKind::of(&run.data.manifest.samples);
     RunSummary {
         id,
         title: run.identity.title,
@@ -268,6 +264,8 @@ fn facts(run: &RunSummary) -> String {
     let data = match run.data {
         DataKind::Images => "learns from pictures",
         DataKind::Text => "learns from text",
+        DataKind::Table => "learns from a table",
+        DataKind::Ratings => "learns from ratings",
     };
     let halted = "This run is paused: new contributors wait until it goes on";
     let mut facts: Vec<String> = run.is_paused.then(|| halted.to_owned()).into_iter().collect();

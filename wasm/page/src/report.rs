@@ -330,7 +330,12 @@ pub(crate) fn data(page: &PageState) -> Vec<ReportLine> {
             format!("{program}, {model} for the model and {gallery} for pictures to look at, to begin with.")
         }
     };
-    let samples = if page.is_of_text() { "Text" } else { "Pictures" };
+    let samples = match page.samples_in_words() {
+        "text" => "Text",
+        "rows" => "Rows",
+        "ratings" => "Ratings",
+        _ => "Pictures",
+    };
     let parts = format!(
         "{samples} to learn from come in {} of about {}, {} in all, and are kept for the next time.",
         format::counted(cost.n_shards, "part", "parts"),

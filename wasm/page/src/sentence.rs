@@ -269,8 +269,12 @@ fn joining(page: &PageState, sentence: Sentence) -> Sentence {
     }
     let spoken = match sentence.doing {
         "fetching-model" => "Fetching the newest model.",
-        "fetching-data" if page.is_of_text() => "Fetching text to learn from.",
-        "fetching-data" => "Fetching pictures to learn from.",
+        "fetching-data" => match page.samples_in_words() {
+            "text" => "Fetching text to learn from.",
+            "rows" => "Fetching rows to learn from.",
+            "ratings" => "Fetching ratings to learn from.",
+            _ => "Fetching pictures to learn from.",
+        },
         _ => "Warming up.",
     };
     sentence.spoken_as(spoken)

@@ -49,6 +49,11 @@ fn task(run: &RunDescription) -> HubTask {
             does: "goes on with a text, token by token",
             metric: "share of tokens of held-out text that it foresees",
         },
+        (Loss::Classification, SampleKind::Rows(_)) => HubTask {
+            slug: "tabular-classification",
+            does: "says of which class a row of a table is",
+            metric: "share of held-out rows whose class it says",
+        },
         (Loss::Classification, _) => HubTask {
             slug: "text-classification",
             does: "tells texts apart",
@@ -57,7 +62,7 @@ fn task(run: &RunDescription) -> HubTask {
         (Loss::Regression, _) => HubTask {
             slug: "tabular-regression",
             does: "foretells a number",
-            metric: "share of numbers that it foretells exactly",
+            metric: "share of the variance of held-out numbers that it explains (R²)",
         },
         (Loss::Swav(_), _) => HubTask {
             slug: "image-feature-extraction",
@@ -125,6 +130,15 @@ fn training(
             run.data.manifest.n_samples(),
             tokens.length,
             tokens.vocabulary
+        ),
+        SampleKind::Rows(table) => {
+            format!("{} rows of {} numbers each", run.data.manifest.n_samples(), table.columns.len())
+        }
+        SampleKind::Ratings(of) => format!(
+            "{} ratings of {} items by {} users",
+            run.data.manifest.n_samples(),
+            of.n_items,
+            of.n_users
         ),
     };
     let made_of = status.history.iter().rfind(|point: &&HistoryPoint| point.epoch <= snapshot.epoch);

@@ -96,7 +96,7 @@ impl<P: Platform> Kit<'_, P> {
                 Samples::Images(LabelledImages { images, labels }) => {
                     self.tell(ContributorEvent::Gallery { images, labels });
                 }
-                Samples::Tokens(_) => self.deny_gallery(&"this run has no pictures to look at"),
+                _ => self.deny_gallery(&"this run has no pictures to look at"),
             }
         }
     }

@@ -79,6 +79,8 @@ impl GraphEngine {
             }
             (Input::Tokens(ids), GraphData::Tokens { length, .. }) => GraphBatch::text(ids, length),
             (Input::Masked(masked), GraphData::Tokens { length, .. }) => GraphBatch::masked(masked, length),
+            (Input::Rows(rows), GraphData::Rows { .. }) => GraphBatch::rows(rows),
+            (Input::Ratings(ratings), GraphData::Ratings { .. }) => GraphBatch::ratings(ratings),
             (Input::Crops { crops, is_frozen }, GraphData::Images { .. }) => {
                 GraphBatch::crops(crops, is_frozen)
             }

@@ -15,6 +15,8 @@ mod tensors;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use barnraise_protocol::dataset::{Ratings, TableRows};
+
 use self::graph::GraphEngine;
 pub(crate) use self::graph::TokenCache;
 use crate::crops::Crops;
@@ -40,6 +42,10 @@ pub(crate) enum Input<'a> {
     Tokens(&'a [u16]),
     /// Text with masked tokens.
     Masked(&'a MaskedTokens),
+    /// Rows of a table.
+    Rows(&'a TableRows),
+    /// Ratings.
+    Ratings(&'a Ratings),
     /// Crops of pictures, for SwAV.
     Crops {
         crops: &'a Crops,
@@ -54,6 +60,8 @@ pub(crate) enum OwnedInput {
     Images { images: Vec<u8>, labels: Vec<u8> },
     Tokens(Vec<u16>),
     Masked(MaskedTokens),
+    Rows(TableRows),
+    Ratings(Ratings),
     Crops { crops: Crops, is_frozen: bool },
 }
 
@@ -65,6 +73,8 @@ impl OwnedInput {
             }
             Input::Tokens(ids) => Self::Tokens(ids.to_vec()),
             Input::Masked(masked) => Self::Masked(masked.clone()),
+            Input::Rows(rows) => Self::Rows(rows.clone()),
+            Input::Ratings(ratings) => Self::Ratings(ratings.clone()),
             Input::Crops { crops, is_frozen } => Self::Crops { crops: crops.clone(), is_frozen },
         }
     }
@@ -74,6 +84,8 @@ impl OwnedInput {
             Self::Images { images, labels } => Input::Images { images, labels },
             Self::Tokens(ids) => Input::Tokens(ids),
             Self::Masked(masked) => Input::Masked(masked),
+            Self::Rows(rows) => Input::Rows(rows),
+            Self::Ratings(ratings) => Input::Ratings(ratings),
             Self::Crops { crops, is_frozen } => Input::Crops { crops, is_frozen: *is_frozen },
         }
     }

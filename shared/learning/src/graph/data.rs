@@ -1,12 +1,12 @@
 //! The data that a graph is computed on: its inputs, and the sizes that follow from it.
 
-use barnraise_protocol::dataset::{ImageShape, TokenShape};
+use barnraise_protocol::dataset::{ImageShape, RatingShape, TokenShape};
 use barnraise_protocol::run::model::Size;
 use barnraise_protocol::run::model::graph::{INPUT, ITEM, USER};
 
 use super::error::GraphError;
 use super::shape::ValueShape;
-use crate::data_shape::DataShape;
+use crate::data_shape::{DataShape, RowTarget};
 
 /// What a graph is computed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,15 +43,6 @@ pub enum GraphData {
     },
 }
 
-/// What is to be told of a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RowTarget {
-    /// One of so many classes.
-    Class(usize),
-    /// So many values.
-    Values(usize),
-}
-
 /// An input of a graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GraphInput {
@@ -69,6 +60,10 @@ impl From<DataShape> for GraphData {
                 let (length, vocabulary) = (length.into(), vocabulary.into());
                 let n_masked = crate::masking::masked_per_sequence(length);
                 Self::Tokens { length, vocabulary, n_masked }
+            }
+            DataShape::Rows { n_columns, target } => Self::Rows { n_values: n_columns, target },
+            DataShape::Ratings(RatingShape { n_users, n_items }) => {
+                Self::Ratings { n_users: n_users as usize, n_items: n_items as usize }
             }
         }
     }

@@ -7,7 +7,8 @@ use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::run::model::graph::{Block, Graph, Loss, Part};
 use barnraise_protocol::run::model::operation::{BatchNorm, Dense, Initial, Operation, PartCall, Repeat};
 
-use super::{GraphData, GraphError, ResolvedGraph, RowTarget, RunningStatistics, ValueShape};
+use super::{GraphData, GraphError, ResolvedGraph, RunningStatistics, ValueShape};
+use crate::data_shape::RowTarget;
 
 const IMAGES: GraphData =
     GraphData::Images { shape: ImageShape { height: 28, width: 28, channels: 1 }, n_classes: 10 };

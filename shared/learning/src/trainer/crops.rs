@@ -62,7 +62,7 @@ impl Trainer {
     ) -> Result<Evaluation, ModelError> {
         let n_classes = match self.data {
             DataShape::Images { n_classes, .. } => n_classes,
-            DataShape::Tokens(_) => return Err(ModelError::WrongData { got: "pictures" }),
+            _ => return Err(ModelError::WrongData { got: "pictures" }),
         };
         for labelled in [reference, test] {
             let (sizes, _) = self.check_unlabelled(&labelled.images, usize::MAX)?;

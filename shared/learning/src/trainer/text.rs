@@ -127,7 +127,7 @@ impl Trainer {
     fn tokens(&self) -> Result<TokenShape, ModelError> {
         match self.data {
             DataShape::Tokens(tokens) => Ok(tokens),
-            DataShape::Images { .. } => Err(ModelError::WrongData { got: "text" }),
+            _ => Err(ModelError::WrongData { got: "text" }),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Properties of the run's samples.
 
-use barnraise_protocol::dataset::ImageShape;
+use barnraise_protocol::dataset::{ImageShape, SampleKind};
 use barnraise_protocol::run::model::graph::Loss;
 
 use super::PageState;
@@ -19,12 +19,23 @@ impl PageState {
 
     /// Whether the run learns from text.
     pub(crate) fn is_of_text(&self) -> bool {
-        self.run.is_some() && self.image_shape().is_none()
+        let run = self.run.as_ref();
+        run.is_some_and(|run| matches!(run.data.manifest.samples, SampleKind::Tokens(_)))
     }
 
-    /// Whether the model is self-supervised, so that a visitor cannot ask it for a class.
+    /// Whether the run learns from rows of a table, or from ratings.
+    pub(crate) fn is_of_rows(&self) -> bool {
+        self.run.is_some() && self.image_shape().is_none() && !self.is_of_text()
+    }
+
+    /// Whether the model tells numbers, so that its accuracy is the share of their variance that it explains.
+    pub(crate) fn tells_numbers(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.model.graph.loss == Loss::Regression)
+    }
+
+    /// Whether a visitor cannot ask the model for the class of a picture.
     pub(crate) fn has_nothing_to_try(&self) -> bool {
-        self.run.as_ref().is_some_and(|run| run.model.graph.loss.is_self_supervised())
+        self.is_of_rows() || self.run.as_ref().is_some_and(|run| run.model.graph.loss.is_self_supervised())
     }
 
     /// Whether the model says which words are missing from a text.
@@ -39,7 +50,13 @@ impl PageState {
 
     /// Kind of the run's samples, for texts.
     pub(crate) fn samples_in_words(&self) -> &'static str {
-        if self.is_of_text() { "text" } else { "pictures" }
+        let samples = self.run.as_ref().map(|run| &run.data.manifest.samples);
+        match samples {
+            Some(SampleKind::Tokens(_)) => "text",
+            Some(SampleKind::Rows(_)) => "rows",
+            Some(SampleKind::Ratings(_)) => "ratings",
+            Some(SampleKind::Images { .. }) | None => "pictures",
+        }
     }
 
     /// A picture of the gallery, `[height, width, channels]`.

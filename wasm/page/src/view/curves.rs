@@ -96,13 +96,22 @@ impl CurvesView {
 /// What the accuracy is compared with: without it a number says little.
 fn baseline_in_words(page: &PageState) -> Option<String> {
     let share = format::percent(page.majority_accuracy?);
+    if page.tells_numbers() {
+        return Some("Always saying the mean would explain 0 % of it.".to_owned());
+    }
     let answer = if page.is_of_text() { "piece" } else { "class" };
     Some(format!("Always giving the commonest {answer} would be right {share} of the time."))
 }
 
 fn accuracy_in_words(page: &PageState) -> &'static str {
-    if page.is_of_text() {
+    if page.goes_on_with_text() {
+        "Pieces foreseen in text it never saw"
+    } else if page.is_of_text() {
         "Masked pieces guessed in text it never saw"
+    } else if page.tells_numbers() {
+        "Variance explained of what it never saw (R²)"
+    } else if page.is_of_rows() {
+        "Accuracy on rows it never saw"
     } else if page.has_nothing_to_try() {
         "Accuracy on pictures it never saw, by those most alike"
     } else {

@@ -1,6 +1,6 @@
 //! The run: title, purpose, data and model; and the connection to its web server.
 
-use barnraise_protocol::dataset::SampleKind;
+use barnraise_protocol::dataset::{SampleKind, TableTarget};
 use barnraise_protocol::run::RunDescription;
 use web_sys::Element;
 
@@ -74,15 +74,34 @@ impl RunView {
             SampleKind::Images { class_names, .. } => {
                 (format!("{name}, {n_samples} pictures"), "Tells apart", class_names.join(", "))
             }
-            SampleKind::Tokens(tokens) => (
+            SampleKind::Tokens(tokens) => {
+                let n_different = format::count(tokens.vocabulary.into());
+                let (task, what) = match page.goes_on_with_text() {
+                    true => ("Foresees", "the piece that follows"),
+                    false => ("Guesses", "the pieces that are masked"),
+                };
+                let n_pieces = format::count(tokens.length.into());
+                (
+                    format!("{name}, {n_samples} passages of {n_pieces} pieces of words each"),
+                    task,
+                    format!("{what}, out of {n_different} different ones"),
+                )
+            }
+            SampleKind::Rows(table) => {
+                let n_columns = format::count(table.columns.len() as u64);
+                let (task, told) = match &table.target {
+                    TableTarget::Class(names) => ("Tells apart", names.join(", ")),
+                    TableTarget::Values(names) => ("Tells", names.join(", ")),
+                };
+                (format!("{name}, {n_samples} rows of {n_columns} numbers each"), task, told)
+            }
+            SampleKind::Ratings(of) => (
+                format!("{name}, {n_samples} ratings"),
+                "Tells",
                 format!(
-                    "{name}, {n_samples} passages of {} pieces of words each",
-                    format::count(tokens.length.into())
-                ),
-                "Guesses",
-                format!(
-                    "the pieces that are masked, out of {} different ones",
-                    format::count(tokens.vocabulary.into())
+                    "how each of {} users would rate each of {} items",
+                    format::count(of.n_users.into()),
+                    format::count(of.n_items.into())
                 ),
             ),
         };

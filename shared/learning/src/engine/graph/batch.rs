@@ -1,6 +1,6 @@
 //! Samples as a graph takes them.
 
-use barnraise_protocol::dataset::ImageShape;
+use barnraise_protocol::dataset::{ImageShape, Ratings, RowTargets, TableRows};
 use barnraise_protocol::run::model::graph::LARGE_CROPS;
 
 use crate::batch;
@@ -39,7 +39,6 @@ pub(crate) enum GraphTargets {
     /// The class of each prediction.
     Classes(Vec<u32>),
     /// The values of each sample.
-    #[cfg_attr(not(test), allow(dead_code, reason = "no run has ratings or tables yet"))]
     Values(Vec<f32>),
     /// Crops of one picture are to have the same prototype. The large ones are the input.
     Crops {
@@ -82,6 +81,26 @@ impl GraphBatch {
         let classes = sequences.flat_map(|sequence| &sequence[1..]).map(|&id| id.into()).collect();
         let ids = ids.iter().map(|&id| id.into()).collect();
         Self::new(n_samples, InputValues::Ids(ids), GraphTargets::Classes(classes))
+    }
+
+    /// Rows of a table.
+    pub(crate) fn rows(rows: &TableRows) -> Self {
+        let targets = match &rows.targets {
+            RowTargets::Classes(labels) => {
+                GraphTargets::Classes(labels.iter().map(|&label| label.into()).collect())
+            }
+            RowTargets::Values { values, .. } => GraphTargets::Values(values.clone()),
+        };
+        Self::new(rows.n_samples(), InputValues::Values(rows.values.clone()), targets)
+    }
+
+    /// Ratings.
+    pub(crate) fn ratings(ratings: &Ratings) -> Self {
+        let targets = GraphTargets::Values(ratings.ratings.clone());
+        let items = InputValues::Ids(ratings.items.clone());
+        let mut batch = Self::new(ratings.ratings.len(), InputValues::Ids(ratings.users.clone()), targets);
+        batch.inputs.push(items);
+        batch
     }
 
     /// Crops of pictures.

@@ -9,7 +9,7 @@ use barnraise_protocol::run::model::operation::{
 
 use super::*;
 use crate::engine::graph::{GraphTargets, InputValues};
-use crate::graph::RowTarget;
+use crate::data_shape::RowTarget;
 use crate::random::SplitMix64;
 
 /// Central differences of a loss in single precision.

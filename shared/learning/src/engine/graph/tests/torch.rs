@@ -7,7 +7,8 @@ use serde::Deserialize;
 
 use super::*;
 use crate::engine::graph::{GraphTargets, InputValues};
-use crate::graph::{RowTarget, ValueShape};
+use crate::data_shape::RowTarget;
+use crate::graph::ValueShape;
 use crate::parameters::STATISTICS_UNIT;
 use crate::random::SplitMix64;
 use barnraise_protocol::run::Preset;
