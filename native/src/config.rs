@@ -36,6 +36,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use barnraise_learning::DeviceChoice;
+use barnraise_protocol::run::model::graph::Loss;
 use barnraise_protocol::run::{ModelSpec, Preset};
 use barnraise_relay::dht::DhtLimits;
 use barnraise_relay::{

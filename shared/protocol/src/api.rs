@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::AccessMode;
 use crate::contribute::{DeviceKind, RunProgress};
+use crate::dataset::SampleKind;
 use crate::display_name::DisplayName;
 use crate::run::RunDescription;
 

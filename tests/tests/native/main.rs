@@ -28,6 +28,7 @@ mod reducers;
 mod runs;
 mod s3;
 mod shards;
+mod tables;
 mod text;
 mod versions;
 

@@ -93,6 +93,7 @@ pub(super) fn outcome(op: &Operation, context: &Context<'_>) -> Result<Outcome, 
         }
         Operation::Flatten => Ok(Outcome::of(vec![context.n_values()?])),
         Operation::Reshape(options) => reshape(&options.shape, context),
+        Operation::ToTokens if context.values()?.len() == 1 => Ok(Outcome::of(context.values()?.to_vec())),
         Operation::ToTokens => {
             let [channels, height, width] = context.maps()?;
             let length = height.checked_mul(width).ok_or(BlockProblem::Overflow)?;

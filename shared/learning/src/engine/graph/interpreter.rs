@@ -189,6 +189,7 @@ impl GraphPass<'_> {
                 Value::Ids { .. } => return Err(WrongKind),
             })),
             Operation::Reshape(_) => Value::of_shape(input.flat()?, step.shape.dims()),
+            Operation::ToTokens if matches!(input, Value::Vectors(_)) => Ok(input),
             Operation::ToTokens => {
                 let maps: Tensor<3> = input.maps()?.flatten(2, 3);
                 Ok(Value::Sequences(maps.swap_dims(1, 2)))

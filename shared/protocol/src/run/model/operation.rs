@@ -73,7 +73,8 @@ pub enum Operation {
     Flatten,
     /// The values in another shape.
     Reshape(Reshape),
-    /// Each pixel of maps becomes a token: `[channels, height, width]` to `[height * width, channels]`.
+    /// Each pixel of maps becomes a token: `[channels, height, width]` to `[height * width, channels]`. A vector stays what
+    /// it is, so that one graph serves pictures and rows of a table.
     ToTokens,
     /// Mean over the tokens of a sequence.
     MeanTokens,
