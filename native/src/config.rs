@@ -54,10 +54,10 @@ pub use self::conversations::ConversationsSection;
 pub use self::limits::LimitsSection;
 pub use self::link_speed::{LinkSpeed, LinkSpeedError};
 pub use self::pictures::PicturesSection;
-pub use self::table::{RatingsSection, TableSection};
 pub use self::scheme::{
     AggregationKind, LocalStepsSection, RecomputationSection, SchemeSection, SynchronousSection,
 };
+pub use self::table::{RatingsSection, TableSection};
 pub use self::telemetry::TelemetrySection;
 pub use self::text::{SourceSection, TextSection};
 pub use self::warnings::{Warning, warnings};
@@ -330,6 +330,8 @@ impl Default for DataSection {
             shard_samples: NonZeroUsize::MIN.saturating_add(499),
             shuffle_buffer_samples: 2000,
             pictures: None,
+            table: None,
+            ratings: None,
             text: None,
         }
     }

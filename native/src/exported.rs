@@ -147,7 +147,8 @@ pub fn generate(args: &GenerateArgs, output: &mut impl Write) -> Result<(), Expo
     let trainer = model.trainer()?;
     let mut continuation = Continuation::of(&unigram.encode(&args.text), args.seed);
     let failed = |source| ExportedError::Io { path: "standard output".into(), source };
-    let mut say = |text: &str| output.write_all(text.as_bytes()).and_then(|()| output.flush()).map_err(failed);
+    let mut say =
+        |text: &str| output.write_all(text.as_bytes()).and_then(|()| output.flush()).map_err(failed);
     say(args.text.trim_end())?;
     for _ in 0..args.tokens {
         let Some(id) = futures::executor::block_on(continuation.next(&trainer))? else { break };

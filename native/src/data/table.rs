@@ -10,8 +10,8 @@ use std::io::{BufRead, BufReader, Seek};
 use std::path::{Path, PathBuf};
 
 use barnraise_protocol::dataset::{
-    COLUMNS_MAX, LABEL_BYTES_MAX, RATED_MAX, RatingShape, Ratings, RowTargets, SampleKind, Samples, TableRows,
-    TableShape, TableTarget,
+    COLUMNS_MAX, LABEL_BYTES_MAX, RATED_MAX, RatingShape, Ratings, RowTargets, SampleKind, Samples,
+    TableRows, TableShape, TableTarget,
 };
 use barnraise_swarm::random::SplitMix64;
 use serde::{Deserialize, Serialize};
@@ -272,7 +272,9 @@ impl TableSettings {
         let is_class = self.is_class;
         cells.retain(|record| match record.get(target).unwrap_or_default() {
             "" => Err("what is to be told is missing".to_owned()),
-            cell if !is_class && number(cell).is_none() => Err(format!("{cell:?} is to be told, a number is wanted")),
+            cell if !is_class && number(cell).is_none() => {
+                Err(format!("{cell:?} is to be told, a number is wanted"))
+            }
             _ => Ok(()),
         });
         cells.check(path)?;
@@ -287,7 +289,8 @@ impl TableSettings {
         let told = |row: usize| cells.rows[row].1.get(target).unwrap_or_default();
         let part = |wanted: bool| {
             let rows = || (0..cells.rows.len()).filter(|&row| is_held[row] == wanted);
-            let values = rows().flat_map(|row| columns.iter().map(move |column| column.values[row])).collect();
+            let values =
+                rows().flat_map(|row| columns.iter().map(move |column| column.values[row])).collect();
             let targets = match &classes {
                 Some(classes) => RowTargets::Classes(
                     rows().map(|row| classes.binary_search(&told(row)).unwrap_or_default() as u8).collect(),
@@ -318,11 +321,8 @@ impl TableSettings {
     ) -> Result<Vec<NumberColumn>, TableError> {
         let mut columns = Vec::new();
         for (index, name) in cells.names.iter().enumerate().filter(|(index, _)| *index != target) {
-            let refused = |reason: String| TableError::Column {
-                path: self.file.clone(),
-                column: name.clone(),
-                reason,
-            };
+            let refused =
+                |reason: String| TableError::Column { path: self.file.clone(), column: name.clone(), reason };
             if name.len() > LABEL_BYTES_MAX {
                 return Err(refused(format!("its name is longer than {LABEL_BYTES_MAX} bytes")));
             }
@@ -367,7 +367,9 @@ impl TableSettings {
             got => Err(TableError::Column {
                 path: self.file.clone(),
                 column: self.target.clone(),
-                reason: format!("it is to be told from {got} numbers of a row, 1 to {COLUMNS_MAX} are wanted"),
+                reason: format!(
+                    "it is to be told from {got} numbers of a row, 1 to {COLUMNS_MAX} are wanted"
+                ),
             }),
         }
     }
@@ -558,14 +560,19 @@ mod tests {
     fn ratings_number_who_rates_and_what_is_rated() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("ratings.tsv");
-        std::fs::write(&file, "who\twhat\tstars\nann\tbread\t5\nbob\tsoup\t2\nann\tsoup\t3.5\nbob\tbread\t4\n").unwrap();
+        std::fs::write(
+            &file,
+            "who\twhat\tstars\nann\tbread\t5\nbob\tsoup\t2\nann\tsoup\t3.5\nbob\tbread\t4\n",
+        )
+        .unwrap();
         let columns = ["who", "what", "stars"].map(str::to_owned);
         let settings = RatingSettings { name: "Food".into(), file, columns, held_out: 0.25, seed: 2 };
         let data = settings.load().unwrap();
         assert_eq!(data.kind, SampleKind::Ratings(RatingShape { n_users: 2, n_items: 2 }));
         let (Samples::Ratings(train), Samples::Ratings(test)) = (&data.train, &data.test) else { panic!() };
         let all = [train, test].map(|part| part.users.iter().zip(&part.items).zip(&part.ratings));
-        let mut all: Vec<_> = all.into_iter().flatten().map(|((user, item), &rating)| (*user, *item, rating)).collect();
+        let mut all: Vec<_> =
+            all.into_iter().flatten().map(|((user, item), &rating)| (*user, *item, rating)).collect();
         all.sort_by(|a, b| a.partial_cmp(b).unwrap());
         assert_eq!(all, [(0, 0, 5.0), (0, 1, 3.5), (1, 0, 4.0), (1, 1, 2.0)]);
         assert_eq!(test.ratings.len(), 1);

@@ -2,7 +2,7 @@
 //!
 //! A linear layer of PyTorch has its weight as `[out, in]`, ours and GPT-2's as `[in, out]`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeSet;
 
 use barnraise_learning::graph::ResolvedGraph;
 use barnraise_learning::{DataShape, ModelError, ParameterLayout};
@@ -42,8 +42,8 @@ impl NamedTensors {
         });
         let views: Vec<_> = views.collect::<Result<_, _>>()?;
         // `transformers` asks for the format.
-        let notes = HashMap::from([("format".to_owned(), "pt".to_owned()), ("epoch".to_owned(), epoch.to_string())]);
-        Ok(safetensors::serialize(views, Some(notes))?)
+        let notes = [("format".to_owned(), "pt".to_owned()), ("epoch".to_owned(), epoch.to_string())];
+        Ok(safetensors::serialize(views, Some(notes.into_iter().collect()))?)
     }
 }
 
@@ -52,8 +52,8 @@ pub(super) fn tensors(run: &RunDescription, parameters: &[f32]) -> Result<NamedT
     let (layout, turned) = resolved(run)?;
     let named = layout.segments().iter().enumerate().map(|(index, segment)| {
         let values = &parameters[segment.range()];
-        let (shape, values) = match (turned.get(&index), &segment.shape[..]) {
-            (Some(()), &[rows, columns]) => (vec![columns, rows], transposed(values, [rows, columns])),
+        let (shape, values) = match (turned.contains(&index), &segment.shape[..]) {
+            (true, &[rows, columns]) => (vec![columns, rows], transposed(values, [rows, columns])),
             (_, shape) => (shape.to_vec(), values.to_vec()),
         };
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -69,7 +69,7 @@ pub(super) fn parameters(run: &RunDescription, file: &[u8]) -> Result<Vec<f32>, 
     let mut flat = Vec::with_capacity(layout.n_parameters());
     for (index, segment) in layout.segments().iter().enumerate() {
         let tensor = file.tensor(&segment.name)?;
-        let is_turned = turned.contains_key(&index);
+        let is_turned = turned.contains(&index);
         let want = match (is_turned, &segment.shape[..]) {
             (true, &[rows, columns]) => vec![columns, rows],
             (_, shape) => shape.to_vec(),
@@ -92,13 +92,13 @@ pub(super) fn parameters(run: &RunDescription, file: &[u8]) -> Result<Vec<f32>, 
 }
 
 /// The layout, and the segments that PyTorch has the other way round.
-fn resolved(run: &RunDescription) -> Result<(ParameterLayout, BTreeMap<usize, ()>), ModelError> {
+fn resolved(run: &RunDescription) -> Result<(ParameterLayout, BTreeSet<usize>), ModelError> {
     let graph = ResolvedGraph::of_model(&run.model, DataShape::of(&run.data.manifest.samples))?;
-    let mut turned = BTreeMap::new();
+    let mut turned = BTreeSet::new();
     if !matches!(gpt_of(&run.model.graph), Some(Gpt { family: GptFamily::Gpt2, .. })) {
         for step in graph.steps() {
             if let (Operation::Dense(_), Some(&weight)) = (&step.op, step.parameters.first()) {
-                turned.insert(weight, ());
+                turned.insert(weight);
             }
         }
     }
@@ -111,7 +111,9 @@ fn transposed(values: &[f32], [rows, columns]: [usize; 2]) -> Vec<f32> {
 
 /// `config.json` of `transformers`; `None` where it has no such model.
 pub(super) fn config(run: &RunDescription) -> Option<Value> {
-    let SampleKind::Tokens(TokenShape { length, vocabulary }) = run.data.manifest.samples else { return None };
+    let SampleKind::Tokens(TokenShape { length, vocabulary }) = run.data.manifest.samples else {
+        return None;
+    };
     let Gpt { family, width, layers, heads, key_value_heads, inner, dropout } = gpt_of(&run.model.graph)?;
     let ends = json!({
         "vocab_size": vocabulary,
@@ -169,22 +171,25 @@ fn gpt_of(graph: &Graph) -> Option<Gpt> {
         Operation::Repeat(repeat) => Some(repeat.times),
         _ => None,
     })?;
-    [(GptFamily::Gpt2, "transformer.wte", "mlp.c_fc"), (GptFamily::Llama, "model.embed_tokens", "mlp.gate_proj")]
-        .into_iter()
-        .find_map(|(family, table, inner)| {
-            let Operation::Embedding(table) = found(table)? else { return None };
-            let Operation::Dense(inner) = found(inner)? else { return None };
-            let barnraise_protocol::run::model::Size::Fixed(inner) = inner.units else { return None };
-            let heads = attention.heads;
-            let key_value_heads = if attention.key_value_heads == 0 { heads } else { attention.key_value_heads };
-            let width = table.width;
-            let gpt = Gpt { family, width, layers, heads, key_value_heads, inner, dropout: attention.dropout };
-            // The heads of keys may have been left out.
-            let same = [gpt, Gpt { key_value_heads: 0, ..gpt }].into_iter().any(|gpt| {
-                let preset = Preset::Gpt(gpt).graph();
-                (preset.parts, preset.blocks, preset.loss)
-                    == (graph.parts.clone(), graph.blocks.clone(), graph.loss.clone())
-            });
-            same.then_some(gpt)
-        })
+    [
+        (GptFamily::Gpt2, "transformer.wte", "mlp.c_fc"),
+        (GptFamily::Llama, "model.embed_tokens", "mlp.gate_proj"),
+    ]
+    .into_iter()
+    .find_map(|(family, table, inner)| {
+        let Operation::Embedding(table) = found(table)? else { return None };
+        let Operation::Dense(inner) = found(inner)? else { return None };
+        let barnraise_protocol::run::model::Size::Fixed(inner) = inner.units else { return None };
+        let heads = attention.heads;
+        let key_value_heads = if attention.key_value_heads == 0 { heads } else { attention.key_value_heads };
+        let width = table.width;
+        let gpt = Gpt { family, width, layers, heads, key_value_heads, inner, dropout: attention.dropout };
+        // The heads of keys may have been left out.
+        let same = [gpt, Gpt { key_value_heads: 0, ..gpt }].into_iter().any(|gpt| {
+            let preset = Preset::Gpt(gpt).graph();
+            (preset.parts, preset.blocks, preset.loss)
+                == (graph.parts.clone(), graph.blocks.clone(), graph.loss.clone())
+        });
+        same.then_some(gpt)
+    })
 }

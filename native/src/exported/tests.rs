@@ -99,7 +99,7 @@ fn the_tokenizers_library_gives_the_same_tokens() {
         assert_eq!(theirs.encode(text, false).unwrap().get_ids(), want, "{text:?}");
     }
     let ids: Vec<u32> = ours.encode("It's 1913, and").into_iter().map(u32::from).collect();
-    assert_eq!(theirs.decode(ids, true).unwrap(), "It's 1913, and");
+    assert_eq!(theirs.decode(&ids, true).unwrap(), "It's 1913, and");
 }
 
 #[test]

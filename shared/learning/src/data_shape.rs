@@ -1,8 +1,8 @@
 //! Sizes of the samples that a model is built for. Holds no sample.
 
 use barnraise_protocol::dataset::{
-    ImageShape, LabelledImages, RatingShape, Ratings, RowTargets, SEPARATOR_TOKEN, SampleKind, Samples, TableRows,
-    TableShape, TableTarget, TokenSequences, TokenShape,
+    ImageShape, LabelledImages, RatingShape, Ratings, RowTargets, SEPARATOR_TOKEN, SampleKind, Samples,
+    TableRows, TableShape, TableTarget, TokenSequences, TokenShape,
 };
 
 /// The sizes that a model's layers depend on.

@@ -16,7 +16,6 @@ mod tensors;
 #[cfg(test)]
 mod tests;
 
-use barnraise_protocol::run::ModelSpec;
 pub use barnraise_protocol::run::model::Graph;
 use barnraise_protocol::run::model::graph::Loss;
 use barnraise_protocol::run::model::operation::Operation;
@@ -24,9 +23,7 @@ use barnraise_protocol::run::model::operation::Operation;
 pub use self::data::{GraphData, GraphInput};
 pub use self::error::{BlockProblem, GraphError, WantedShape};
 pub use self::shape::ValueShape;
-use crate::data_shape::{DataShape, RowTarget};
-use crate::error::ModelError;
-use crate::parameters::{BATCH_ACTIVATIONS_MAX, ParameterLayout};
+use crate::parameters::ParameterLayout;
 
 /// Most blocks of a graph, those of repeated parts counted each time.
 pub const BLOCKS_MAX: usize = 4096;
@@ -97,28 +94,6 @@ pub struct RunningStatistics {
 }
 
 impl ResolvedGraph {
-    /// A run's model on samples of such sizes.
-    ///
-    /// # Errors
-    /// A graph that cannot be computed on them, or is too large for a run; classes that have no label.
-    pub fn of_model(spec: &ModelSpec, data: DataShape) -> Result<Self, ModelError> {
-        if let DataShape::Images { n_classes, .. } | DataShape::Rows { target: RowTarget::Class(n_classes), .. } =
-            data
-            && !(1..=CLASSES_MAX).contains(&n_classes)
-        {
-            return Err(ModelError::Classes { max: CLASSES_MAX, got: n_classes });
-        }
-        let graph = Self::of(&spec.graph, data.into())?;
-        let layout = graph.layout();
-        if layout.n_parameters() > RUN_PARAMETERS_MAX {
-            return Err(GraphError::TooManyParameters { max: RUN_PARAMETERS_MAX }.into());
-        }
-        if layout.n_activations > BATCH_ACTIVATIONS_MAX {
-            return Err(GraphError::Activations { max: BATCH_ACTIVATIONS_MAX }.into());
-        }
-        Ok(graph)
-    }
-
     /// What it computes on.
     pub fn data(&self) -> GraphData {
         self.data

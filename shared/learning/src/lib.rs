@@ -23,6 +23,7 @@ mod crops;
 mod data_shape;
 mod engine;
 mod masking;
+mod model;
 mod neighbours;
 mod parameters;
 mod platform;

@@ -1,14 +1,9 @@
-//! The flat parameter vector: its tensors, and their initial values. [`crate::graph`] makes those of a model.
+//! The flat parameter vector: its tensors, and their initial values. `graph` makes those of a model.
 //!
 //! The running statistics of batch normalizations are values of the vector as well, after the trained ones. In a mean
 //! gradient they have what they move by, in units of `STATISTICS_UNIT`. So they travel, are averaged, stored and
 //! recomputed as all else, and only the optimizer knows the difference.
 
-use barnraise_protocol::run::{ModelSpec, RunDescription};
-
-use crate::data_shape::DataShape;
-use crate::error::ModelError;
-use crate::graph::ResolvedGraph;
 use crate::random::SplitMix64;
 
 /// Most values that a forward pass keeps for all its samples: 64 Mi. It bounds the batch.
@@ -81,31 +76,6 @@ pub struct ParameterLayout {
 }
 
 impl ParameterLayout {
-    /// The layout of a run's model on its data. Its length is that of the flat parameter vector and of each gradient,
-    /// which a description does not state.
-    ///
-    /// # Errors
-    /// As of [`ResolvedGraph::of_model`].
-    pub fn of_run(run: &RunDescription) -> Result<Self, ModelError> {
-        Self::of(&run.model, DataShape::of(&run.data.manifest.samples))
-    }
-
-    /// The layout of `spec` on samples of such sizes.
-    ///
-    /// # Errors
-    /// As of [`ResolvedGraph::of_model`].
-    pub fn of(spec: &ModelSpec, data: DataShape) -> Result<Self, ModelError> {
-        Ok(ResolvedGraph::of_model(spec, data)?.layout().clone())
-    }
-
-    /// Checks that a flat vector has this layout's length.
-    pub(crate) fn check_length(&self, got: usize) -> Result<(), ModelError> {
-        match got == self.n_parameters {
-            true => Ok(()),
-            false => Err(ModelError::ParameterCount { want: self.n_parameters, got }),
-        }
-    }
-
     /// The tensors, in order: the trained ones, then running statistics.
     pub fn segments(&self) -> &[ParameterSegment] {
         &self.segments
@@ -175,6 +145,7 @@ mod tests {
     use barnraise_protocol::run::Preset;
 
     use super::*;
+    use crate::data_shape::DataShape;
 
     const FASHION: DataShape =
         DataShape::Images { shape: ImageShape { height: 28, width: 28, channels: 1 }, n_classes: 10 };

@@ -382,9 +382,10 @@ impl TableRows {
                 let Some(&class) = from.get(index) else { return };
                 here.push(class);
             }
-            (RowTargets::Values { n_values: wanted, values: here }, RowTargets::Values { n_values, values })
-                if wanted == n_values =>
-            {
+            (
+                RowTargets::Values { n_values: wanted, values: here },
+                RowTargets::Values { n_values, values },
+            ) if wanted == n_values => {
                 let Some(values) = values.get(index * *n_values..(index + 1) * *n_values) else { return };
                 here.extend_from_slice(values);
             }
@@ -448,7 +449,9 @@ impl Samples {
             Self::Rows(rows) => {
                 let targets = match rows.targets {
                     RowTargets::Classes(_) => RowTargets::Classes(Vec::new()),
-                    RowTargets::Values { n_values, .. } => RowTargets::Values { n_values, values: Vec::new() },
+                    RowTargets::Values { n_values, .. } => {
+                        RowTargets::Values { n_values, values: Vec::new() }
+                    }
                 };
                 Self::Rows(TableRows { n_columns: rows.n_columns, values: Vec::new(), targets })
             }
@@ -473,7 +476,9 @@ impl Samples {
                     here.ids.extend_from_slice(ids);
                 }
             }
-            (Self::Rows(here), Self::Rows(from)) if here.n_columns == from.n_columns => here.push(from, index),
+            (Self::Rows(here), Self::Rows(from)) if here.n_columns == from.n_columns => {
+                here.push(from, index)
+            }
             (Self::Ratings(here), Self::Ratings(from)) => {
                 let of = (from.users.get(index), from.items.get(index), from.ratings.get(index));
                 if let (Some(&user), Some(&item), Some(&rating)) = of {

@@ -452,7 +452,10 @@ fn shard_bytes() {
             }
             Ok(Samples::Ratings(ratings)) => {
                 assert_eq!(ratings.users.len(), usize::from(n_samples));
-                assert_eq!((ratings.items.len(), ratings.ratings.len()), (ratings.users.len(), ratings.users.len()));
+                assert_eq!(
+                    (ratings.items.len(), ratings.ratings.len()),
+                    (ratings.users.len(), ratings.users.len())
+                );
                 assert!(ratings.users.iter().all(|&user| user < side.into()));
                 assert!(ratings.items.iter().all(|&item| item < vocabulary.into()));
             }

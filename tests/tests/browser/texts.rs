@@ -78,7 +78,8 @@ async fn a_tab_goes_on_with_a_text_as_it_is_typed() -> Result<()> {
     let newest = tab.number("fill-epoch").await?;
     tab.until("!element('fill-earlier').hidden", SOON).await?;
     tab.click("#fill-earlier").await?;
-    tab.until(&format!("value('fill-epoch') < {newest} && text('fill-said') === 'It went on:'"), SOON).await?;
+    tab.until(&format!("value('fill-epoch') < {newest} && text('fill-said') === 'It went on:'"), SOON)
+        .await?;
     ensure!(tab.read("element('fill-earlier').getAttribute('aria-pressed')").await? == "true");
     Ok(())
 }

@@ -39,9 +39,8 @@ async fn learns(sections: &str, file: &str, text: &str, want: f32) -> SampleKind
     let backbone = test_run.backbone().await.unwrap();
     let samples = backbone.status().await.unwrap().run.data.manifest.samples;
     let joined = test_run.join(&[&backbone.page()]).unwrap();
-    let learned = backbone.wait_for("a good model", |progress| {
-        progress.test_accuracy.is_some_and(|accuracy| accuracy >= want)
-    });
+    let learned = backbone
+        .wait_for("a good model", |progress| progress.test_accuracy.is_some_and(|accuracy| accuracy >= want));
     println!("{:?}", learned.await.unwrap());
     joined.interrupt().unwrap();
     let given = joined.end().await.unwrap();
@@ -115,9 +114,8 @@ sources = [{ path = "house.txt" }]
     test_run.write("house.txt", &house.repeat(800)).unwrap();
     let backbone = test_run.backbone().await.unwrap();
     let joined = test_run.join(&[&backbone.page()]).unwrap();
-    let learned = backbone.wait_for("a good model", |progress| {
-        progress.test_accuracy.is_some_and(|accuracy| accuracy >= 0.9)
-    });
+    let learned = backbone
+        .wait_for("a good model", |progress| progress.test_accuracy.is_some_and(|accuracy| accuracy >= 0.9));
     println!("{:?}", learned.await.unwrap());
     joined.interrupt().unwrap();
     joined.end().await.unwrap();

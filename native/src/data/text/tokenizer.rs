@@ -26,7 +26,8 @@ const CHARACTERS_SHARE: usize = 4;
 /// Longest piece.
 const PIECE_CHARS_MAX: usize = 16;
 /// Names of the special tokens, by their ids. Pieces contain no white space, so no piece has such a name.
-pub(crate) const SPECIAL_NAMES: [&str; SPECIAL_TOKENS as usize] = ["<unknown token>", "<masked token>", "<end of text>"];
+pub(crate) const SPECIAL_NAMES: [&str; SPECIAL_TOKENS as usize] =
+    ["<unknown token>", "<masked token>", "<end of text>"];
 /// Largest file of a vocabulary that is read.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 

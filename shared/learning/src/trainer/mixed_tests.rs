@@ -54,6 +54,7 @@ fn samples(data: DataShape, n_samples: usize) -> Samples {
             let ids = (0..n_ids).map(|_| 3 + random.below(37) as u16).collect();
             Samples::Tokens(TokenSequences { length: shape.length, ids })
         }
+        other => other.blank_samples(n_samples),
     }
 }
 

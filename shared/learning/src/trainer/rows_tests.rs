@@ -1,9 +1,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use barnraise_protocol::dataset::Samples;
+use barnraise_protocol::run::model::Size;
 use barnraise_protocol::run::model::graph::{Block, Graph, Loss};
 use barnraise_protocol::run::model::operation::{Dense, Initial, Operation};
-use barnraise_protocol::run::model::Size;
 use barnraise_protocol::run::{ModelSpec, Preset};
 use futures::executor::block_on;
 
@@ -22,7 +22,13 @@ fn network(loss: Loss, last: Size) -> ModelSpec {
     ModelSpec { graph: Graph { name: "table".into(), parts: Vec::new(), blocks, loss }, seed: 1 }
 }
 
-fn learn(spec: &ModelSpec, data: DataShape, train: &Samples, n_steps: usize, rate: f32) -> (Trainer, Vec<f32>) {
+fn learn(
+    spec: &ModelSpec,
+    data: DataShape,
+    train: &Samples,
+    n_steps: usize,
+    rate: f32,
+) -> (Trainer, Vec<f32>) {
     let mut trainer = Trainer::new(spec, data, ComputeDevice::cpu()).unwrap();
     let layout = trainer.layout().clone();
     let mut parameters = layout.initial_parameters(spec.seed);
@@ -45,7 +51,8 @@ fn numbers(n: usize, seed: u64) -> Vec<f32> {
 fn values_and_classes_of_rows_are_learned() {
     let rows = |seed, with_classes: bool| {
         let values = numbers(400 * N_COLUMNS, seed);
-        let told: Vec<f32> = values.chunks(N_COLUMNS).map(|row| 3.0 + row[0] - 2.0 * row[1] * row[2]).collect();
+        let told: Vec<f32> =
+            values.chunks(N_COLUMNS).map(|row| 3.0 + row[0] - 2.0 * row[1] * row[2]).collect();
         let targets = match with_classes {
             true => RowTargets::Classes(told.iter().map(|&value| u8::from(value > 3.0)).collect()),
             false => RowTargets::Values { n_values: 1, values: told },
@@ -96,5 +103,8 @@ fn who_always_says_the_mean_explains_nothing() {
         Statistics { n_rows: 2, loss_sum: 2.0 * loss, n_correct: 0 }.explaining(&values, 2).accuracy
     };
     assert_eq!((of(50.5), of(0.0), of(99.0)), (0.0, 1.0, 0.0));
-    assert_eq!(Statistics { n_rows: 1, loss_sum: 0.0, n_correct: 0 }.explaining(&[2.0, 2.0], 1).accuracy, 0.0);
+    assert_eq!(
+        Statistics { n_rows: 1, loss_sum: 0.0, n_correct: 0 }.explaining(&[2.0, 2.0], 1).accuracy,
+        0.0
+    );
 }

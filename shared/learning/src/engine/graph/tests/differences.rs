@@ -8,8 +8,8 @@ use barnraise_protocol::run::model::operation::{
 };
 
 use super::*;
-use crate::engine::graph::{GraphTargets, InputValues};
 use crate::data_shape::RowTarget;
+use crate::engine::graph::{GraphTargets, InputValues};
 use crate::random::SplitMix64;
 
 /// Central differences of a loss in single precision.

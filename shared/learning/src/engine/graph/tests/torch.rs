@@ -6,8 +6,8 @@ use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
 use super::*;
-use crate::engine::graph::{GraphTargets, InputValues};
 use crate::data_shape::RowTarget;
+use crate::engine::graph::{GraphTargets, InputValues};
 use crate::graph::ValueShape;
 use crate::parameters::STATISTICS_UNIT;
 use crate::random::SplitMix64;
