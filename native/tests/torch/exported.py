@@ -22,4 +22,4 @@ for folder in sys.argv[1:]:
     with torch.no_grad():
         logits = model(torch.tensor([IDS])).logits[0, -1].double()
     print(folder)
-    print(", ".join(f"{value:.6f}" for value in torch.log_softmax(logits, dim=0)))
+    print(", ".join(f"{value:.5f}" for value in torch.log_softmax(logits, dim=0)))

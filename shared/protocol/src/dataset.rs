@@ -477,7 +477,7 @@ impl Samples {
                 }
             }
             (Self::Rows(here), Self::Rows(from)) if here.n_columns == from.n_columns => {
-                here.push(from, index)
+                here.push(from, index);
             }
             (Self::Ratings(here), Self::Ratings(from)) => {
                 let of = (from.users.get(index), from.items.get(index), from.ratings.get(index));
