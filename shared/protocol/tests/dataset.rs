@@ -80,11 +80,8 @@ fn what_no_table_has_is_refused() {
     let two = || table(TableTarget::Class(names(&["x", "y"])));
     let label = refused(two(), rows(RowTargets::Classes(vec![1, 2])));
     assert_eq!(label, DatasetError::Label { label: 2, n_classes: 2 });
-    let infinite = TableRows {
-        n_columns: 2,
-        values: vec![1.0, f32::INFINITY],
-        targets: RowTargets::Classes(vec![0]),
-    };
+    let infinite =
+        TableRows { n_columns: 2, values: vec![1.0, f32::INFINITY], targets: RowTargets::Classes(vec![0]) };
     assert_eq!(refused(two(), Samples::Rows(infinite)), DatasetError::NotFinite);
     let short = refused(two(), rows(RowTargets::Classes(vec![1])));
     assert!(matches!(short, DatasetError::Length { want: 18, got: 17 }), "{short}");

@@ -4,7 +4,6 @@ use anyhow::{Result, ensure};
 use barnraise_tests::browser::{Graphics, Tab};
 use serde_json::json;
 
-use super::looks::Looks;
 use super::support::{LONG, SOON, contributor, stop, test_run, turn};
 
 const HOUSE: &str = "This is the cat that killed the rat that ate the malt that lay in the house. ";
