@@ -28,10 +28,11 @@ pub struct Continuation {
 }
 
 impl Continuation {
-    /// Of a text that begins with `prompt`. The same seed gives the same continuation on the same device.
+    /// Of a text that begins with `prompt`; without one, of a new document. The same seed gives the same continuation on
+    /// the same device.
     pub fn of(prompt: &[u16], seed: u64) -> Self {
         // In the data a document follows a separator.
-        let ids = [&[SEPARATOR_TOKEN], prompt].concat();
+        let ids = if prompt.is_empty() { vec![SEPARATOR_TOKEN] } else { prompt.to_vec() };
         let random = SplitMix64 { state: seed };
         Self { cache: TokenCache::default(), ids, n_seen: 0, random, has_ended: false }
     }

@@ -1,17 +1,19 @@
 //! A run that learns to go on with a text: a tab trains it, and goes on with what its visitor begins.
 
 use anyhow::{Result, ensure};
+use barnraise_swarm::random::SplitMix64;
 use barnraise_tests::browser::{Graphics, Tab};
 use serde_json::json;
 
 use super::support::{LONG, SOON, contributor, stop, test_run, turn};
 
-const HOUSE: &str = "This is the cat that killed the rat that ate the malt that lay in the house. ";
+/// A text has them in any order.
+const SENTENCES: [&str; 3] = ["the cat sat on the mat. ", "a dog ran in the sun. ", "the rat ate the malt. "];
 const RUN: &str = r#"
     [run]
     id = "rhymes"
-    title = "Going on with an old rhyme"
-    purpose = "A small network reads an old rhyme, and learns how it goes on."
+    title = "Going on with short sentences"
+    purpose = "A small network reads short sentences, and learns how they go on."
     [model]
     kind = { gpt = { family = "llama", width = 32, layers = 2, heads = 4, key_value_heads = 2 } }
     [data]
@@ -45,10 +47,12 @@ async fn typed(tab: &Tab, text: &str) -> Result<()> {
 async fn a_tab_goes_on_with_a_text_as_it_is_typed() -> Result<()> {
     let _turn = turn().await;
     let mut test_run = test_run(RUN)?;
-    test_run.write("house.txt", &HOUSE.repeat(800))?;
+    let mut random = SplitMix64::new(5);
+    let text: String = (0..4000).map(|_| SENTENCES[random.below(SENTENCES.len())]).collect();
+    test_run.write("house.txt", &text)?;
     let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "going-on", Graphics::NoAdapter, "device=cpu").await?;
-    tab.until("value('accuracy') >= 0.9", LONG).await?;
+    tab.until("value('accuracy') >= 0.75", LONG).await?;
     stop(&tab).await?;
     tab.until("!element('fill').hidden && text('fill-button') === 'Go on'", SOON).await?;
     ensure!(tab.read("element('try').hidden").await? == true, "there is nothing to draw");
@@ -56,13 +60,12 @@ async fn a_tab_goes_on_with_a_text_as_it_is_typed() -> Result<()> {
     ensure!(asked == "Once upon a time", "{asked}");
 
     // Nothing happens before the visitor asks.
-    typed(&tab, "This is").await?;
+    typed(&tab, "the rat ate").await?;
     tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
     ensure!(tab.read("element('continued').hidden").await? == true, "nobody asked");
     tab.click("#fill-button").await?;
-    let goes_on = "the cat that killed the rat that ate the malt that lay in the house";
     let says = |text: &str| format!("text('continued-text').includes({})", json!(text));
-    tab.until(&says(goes_on), SOON).await?;
+    tab.until(&says(" the malt. "), SOON).await?;
     tab.until("text('fill-epoch').includes(' a second.') && value('fill-epoch') > 0", SOON).await?;
     tab.until("text('fill-said') === 'It went on:'", SOON).await?;
     for (viewport, wider) in tab.pictures("gone-on").await? {
@@ -70,9 +73,9 @@ async fn a_tab_goes_on_with_a_text_as_it_is_typed() -> Result<()> {
     }
 
     // Typing on is enough now. What it said before is gone.
-    typed(&tab, "that ate the").await?;
-    tab.until("text('continued-begin') === 'that ate the'", SOON).await?;
-    tab.until(&says(" malt that lay in the house"), SOON).await?;
+    typed(&tab, "a dog ran").await?;
+    tab.until("text('continued-begin') === 'a dog ran'", SOON).await?;
+    tab.until(&says(" in the sun. "), SOON).await?;
 
     let newest = tab.number("fill-epoch").await?;
     tab.until("!element('fill-earlier').hidden", SOON).await?;

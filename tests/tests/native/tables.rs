@@ -16,6 +16,9 @@ schedule = { peak = 0.02, warmup_steps = 2, decay = { kind = "constant" } }
 every_epochs = 2
 "#;
 
+/// Sentences that a text has in any order.
+const SENTENCES: [&str; 3] = ["the cat sat on the mat. ", "a dog ran in the sun. ", "the rat ate the malt. "];
+
 /// Flowers of two kinds, which lengths and colour tell apart together.
 fn flowers() -> String {
     let mut random = SplitMix64::new(3);
@@ -110,25 +113,27 @@ sequence_tokens = 32
 sources = [{ path = "house.txt" }]
 "#;
     let mut test_run = TestRun::new(&format!("{sections}{SCHEME}")).unwrap();
-    let house = "This is the cat that killed the rat that ate the malt that lay in the house. ";
-    test_run.write("house.txt", &house.repeat(800)).unwrap();
+    let mut random = SplitMix64::new(5);
+    let text: String = (0..4000).map(|_| SENTENCES[random.below(SENTENCES.len())]).collect();
+    test_run.write("house.txt", &text).unwrap();
     let backbone = test_run.backbone().await.unwrap();
     let joined = test_run.join(&[&backbone.page()]).unwrap();
     let learned = backbone
-        .wait_for("a good model", |progress| progress.test_accuracy.is_some_and(|accuracy| accuracy >= 0.9));
+        .wait_for("a good model", |progress| progress.test_accuracy.is_some_and(|accuracy| accuracy >= 0.75));
     println!("{:?}", learned.await.unwrap());
     joined.interrupt().unwrap();
     joined.end().await.unwrap();
     let folder = test_run.folder().join("exported");
     let folder = folder.to_str().unwrap();
-    let said = test_run.command(&["export", &backbone.page(), folder]).await.unwrap();
+    let said = test_run.run(&["export", &backbone.page(), folder]).await.unwrap();
     assert!(said.contains("AutoModelForCausalLM") && said.contains("barnraise generate"), "{said}");
     for file in ["config.json", "model.safetensors", "tokenizer.json", "README.md", "barnraise.json"] {
         assert!(test_run.folder().join("exported").join(file).exists(), "{file}");
     }
-    let said = test_run.command(&["generate", folder, "This is", "--tokens", "60"]).await.unwrap();
-    assert!(said.starts_with("This is"), "{said}");
-    assert!(said.contains("the cat that killed the rat that ate the malt that lay in the house"), "{said}");
+    let said = test_run.run(&["generate", folder, "the rat ate", "--tokens", "90"]).await.unwrap();
+    assert!(said.starts_with("the rat ate the malt. "), "{said}");
+    let whole = SENTENCES.iter().filter(|sentence| said.matches(sentence.trim()).count() > 0).count();
+    assert!(whole >= 2, "{said}");
     // Nothing is overwritten.
-    assert!(test_run.command(&["export", &backbone.page(), folder]).await.is_err());
+    assert!(test_run.run(&["export", &backbone.page(), folder]).await.is_err());
 }
