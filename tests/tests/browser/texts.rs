@@ -24,8 +24,8 @@ const RUN: &str = r#"
     sequence_tokens = 32
     sources = [{ path = "house.txt" }]
     [scheme.synchronous]
-    target_batch_size = 64
-    micro_batch_size = 16
+    target_batch_size = 128
+    micro_batch_size = 32
     optimizer = { kind = "adam" }
     schedule = { peak = 0.01, warmup_steps = 5, decay = { kind = "constant" } }
     [storage]
@@ -52,7 +52,7 @@ async fn a_tab_goes_on_with_a_text_as_it_is_typed() -> Result<()> {
     test_run.write("house.txt", &text)?;
     let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "going-on", Graphics::NoAdapter, "device=cpu").await?;
-    tab.until("value('accuracy') >= 0.75", LONG).await?;
+    tab.until("value('accuracy') >= 0.93", LONG).await?;
     stop(&tab).await?;
     tab.until("!element('fill').hidden && text('fill-button') === 'Go on'", SOON).await?;
     ensure!(tab.read("element('try').hidden").await? == true, "there is nothing to draw");

@@ -11,7 +11,7 @@ const SCHEME: &str = r#"
 target_batch_size = 128
 micro_batch_size = 32
 optimizer = { kind = "adam" }
-schedule = { peak = 0.02, warmup_steps = 2, decay = { kind = "constant" } }
+schedule = { peak = 0.01, warmup_steps = 2, decay = { kind = "constant" } }
 [evaluation]
 every_epochs = 2
 "#;
@@ -103,7 +103,7 @@ async fn a_model_is_exported_and_goes_on_with_a_text() {
 [run]
 id = "rhymes"
 [model]
-kind = { gpt = { width = 32, layers = 2, heads = 4 } }
+kind = { gpt = { family = "llama", width = 32, layers = 2, heads = 4, key_value_heads = 2 } }
 [data]
 shard_samples = 100
 [data.text]
@@ -119,7 +119,7 @@ sources = [{ path = "house.txt" }]
     let backbone = test_run.backbone().await.unwrap();
     let joined = test_run.join(&[&backbone.page()]).unwrap();
     let learned = backbone
-        .wait_for("a good model", |progress| progress.test_accuracy.is_some_and(|accuracy| accuracy >= 0.75));
+        .wait_for("a good model", |progress| progress.test_accuracy.is_some_and(|accuracy| accuracy >= 0.93));
     println!("{:?}", learned.await.unwrap());
     joined.interrupt().unwrap();
     joined.end().await.unwrap();
