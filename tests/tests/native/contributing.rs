@@ -1,7 +1,7 @@
 //! Three backbones of which one computes too (`device.contributes`): the others follow it, a volunteer at one of them adds
 //! to it, and all stay within a step of each other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use barnraise_tests::process::{BackboneProcess, HANG, TestRun};
@@ -42,6 +42,16 @@ fn steps(backbone: &BackboneProcess) -> BTreeMap<u64, String> {
     stepped.collect()
 }
 
+/// When a backbone had met this many others, as its log says.
+fn met(backbone: &BackboneProcess, n_others: usize) -> Option<String> {
+    let log = backbone.log().unwrap();
+    let mut others = BTreeSet::new();
+    log.lines().filter(|line| line.contains("averages with this aggregator")).find_map(|line| {
+        others.insert(line.split_once("peer=")?.1.split(' ').next()?.to_owned());
+        (others.len() == n_others).then(|| line.split(' ').next().unwrap_or_default().to_owned())
+    })
+}
+
 /// Whether one of them had the model of `epoch` while another one had less than the one before that: neither that one nor, as
 /// a step is under way to those that follow when the next one is made, the one two before.
 fn is_apart(steps: &[BTreeMap<u64, String>], epoch: u64) -> bool {
@@ -49,14 +59,21 @@ fn is_apart(steps: &[BTreeMap<u64, String>], epoch: u64) -> bool {
     steps.iter().any(|of| of.get(&(epoch - 2)).is_none_or(|before| Some(before) > first))
 }
 
-/// Once they know of each other they wait for each other: when one of them has made a step,
-/// none of the others has still to take the one before.
+/// Once they know of each other they wait for each other: when one of them has made a step, none of the others has still to
+/// take the one before. Until then they may be within a step by chance.
 async fn stay_within_a_step(backbones: &[BackboneProcess]) {
     let staying = async {
         loop {
             let steps: Vec<BTreeMap<u64, String>> = backbones.iter().map(steps).collect();
             let last = steps.iter().filter_map(|of| of.keys().last()).min().copied().unwrap_or_default();
-            let mut together = (3..=last).skip_while(|epoch| is_apart(&steps, *epoch));
+            let met: Option<Vec<String>> =
+                backbones.iter().map(|backbone| met(backbone, backbones.len() - 1)).collect();
+            let met = met.and_then(|met| met.into_iter().max());
+            let is_after = |epoch: u64| {
+                let first = steps.iter().filter_map(|of| of.get(&epoch)).min();
+                first.zip(met.as_ref()).is_some_and(|(first, met)| first > met)
+            };
+            let mut together = (3..=last).skip_while(|epoch| !is_after(*epoch) || is_apart(&steps, *epoch));
             if let Some(since) = together.next() {
                 let apart = together.find(|epoch| is_apart(&steps, *epoch));
                 assert_eq!(apart, None, "together since epoch {since}: {steps:?}");
