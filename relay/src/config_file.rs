@@ -1,5 +1,6 @@
 //! Reading a configuration file: bounded, and with an error that says where; checking what its types cannot.
 
+use std::borrow::Cow;
 use std::fmt::{self, Display};
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
@@ -9,6 +10,8 @@ use serde::de::DeserializeOwned;
 
 /// Largest configuration file that is read.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// Most characters of a wrong value that an error shows.
+const SHOWN_CHARS_MAX: usize = 200;
 
 /// Why a file is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -126,7 +129,7 @@ pub(crate) fn without_password(line: &str) -> String {
 
 /// A value that cannot work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{key} = {got}: {want}")]
+#[error("{key} = {}: {want}", shortened(got))]
 pub struct Invalid {
     /// Section and key.
     pub key: &'static str,
@@ -134,6 +137,14 @@ pub struct Invalid {
     pub want: String,
     /// What came.
     pub got: String,
+}
+
+/// A value as it is shown: of one that is longer than a few lines, such as a whole model, the beginning.
+fn shortened(value: &str) -> Cow<'_, str> {
+    match value.char_indices().nth(SHOWN_CHARS_MAX) {
+        Some((end, _)) => Cow::Owned(format!("{} …", &value[..end])),
+        None => Cow::Borrowed(value),
+    }
 }
 
 impl Invalid {
@@ -240,6 +251,14 @@ mod tests {
         assert_eq!(shown("[a.b]\nc = 1", "a.b.c"), " 2 | c = 1\n   | ^");
         assert_eq!(TextSpan::of_key("[run]", "run.id"), None);
         assert_eq!(TextSpan::of_key("[run", "run.id"), None);
+    }
+
+    #[test]
+    fn of_a_long_value_the_beginning_is_shown() {
+        let shown = |got: &str| Invalid::new("model.kind", "another one", got).to_string();
+        assert_eq!(shown("\"le-net\""), "model.kind = \"le-net\": another one");
+        let long = shown(&"é".repeat(SHOWN_CHARS_MAX + 1));
+        assert_eq!(long, format!("model.kind = {} …: another one", "é".repeat(SHOWN_CHARS_MAX)));
     }
 
     #[test]
