@@ -58,10 +58,10 @@ const CONTINUED: RunTexts = RunTexts {
 /// Replaces the default texts of [`PICTURES`] by those that suit the run's data and model.
 pub(super) fn suit(config: &mut RunConfig) {
     let loss = config.model.kind.graph().loss;
-    let is_of_rows = (config.data.table.is_some(), config.data.ratings.is_some());
-    let words = match (&config.data.text, &config.data.pictures, &loss) {
-        _ if is_of_rows.0 => &TABLE,
-        _ if is_of_rows.1 => &RATINGS,
+    let data = &config.data;
+    let words = match (&data.text, &data.pictures, &loss) {
+        _ if data.table.is_some() => &TABLE,
+        _ if data.ratings.is_some() => &RATINGS,
         (Some(_), _, Loss::CausalLanguageModel) => &CONTINUED,
         (Some(_), ..) => &TEXT,
         (None, None, Loss::Swav(_)) => &ALIKE,

@@ -79,7 +79,7 @@ impl TableSection {
     }
 
     pub(super) fn validate(&self) -> Result<(), Invalid> {
-        check("data.table", self.name.as_ref(), self.held_out)
+        check(["data.table.name", "data.table.held_out"], self.name.as_ref(), self.held_out)
     }
 }
 
@@ -96,7 +96,7 @@ impl RatingsSection {
     }
 
     pub(super) fn validate(&self) -> Result<(), Invalid> {
-        check("data.ratings", self.name.as_ref(), self.held_out)
+        check(["data.ratings.name", "data.ratings.held_out"], self.name.as_ref(), self.held_out)
     }
 }
 
@@ -105,11 +105,8 @@ fn name(given: Option<&String>, file: &Path) -> String {
     given.cloned().or_else(of_file).unwrap_or_else(|| "Table".into())
 }
 
-fn check(section: &'static str, name: Option<&String>, held_out: f64) -> Result<(), Invalid> {
-    let (name_key, held_key) = match section {
-        "data.table" => ("data.table.name", "data.table.held_out"),
-        _ => ("data.ratings.name", "data.ratings.held_out"),
-    };
+fn check(keys: [&'static str; 2], name: Option<&String>, held_out: f64) -> Result<(), Invalid> {
+    let [name_key, held_key] = keys;
     if let Some(name) = name {
         super::check::text(name_key, name, 100)?;
     }
