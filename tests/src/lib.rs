@@ -20,6 +20,7 @@ pub mod processors;
 pub mod provider;
 pub mod pypi;
 pub mod s3;
+pub mod sentences;
 pub mod source_proxy;
 pub mod verdict;
 pub mod visitor;

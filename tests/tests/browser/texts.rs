@@ -1,28 +1,17 @@
 //! A run that learns to go on with a text: a tab trains it, and goes on with what its visitor begins.
 
 use anyhow::{Result, ensure};
-use barnraise_swarm::random::SplitMix64;
 use barnraise_tests::browser::{Graphics, Tab};
+use barnraise_tests::sentences;
 use serde_json::json;
 
 use super::support::{LONG, SOON, contributor, stop, test_run, turn};
 
-/// A text has them in any order.
-const SENTENCES: [&str; 3] = ["the cat sat on the mat. ", "a dog ran in the sun. ", "the rat ate the malt. "];
 const RUN: &str = r#"
     [run]
     id = "rhymes"
     title = "Going on with short sentences"
     purpose = "A small network reads short sentences, and learns how they go on."
-    [model]
-    kind = { gpt = { family = "llama", width = 32, layers = 2, heads = 4, key_value_heads = 2 } }
-    [data]
-    shard_samples = 100
-    [data.text]
-    name = "Rhymes"
-    vocabulary = 100
-    sequence_tokens = 32
-    sources = [{ path = "house.txt" }]
     [scheme.synchronous]
     target_batch_size = 128
     micro_batch_size = 32
@@ -46,10 +35,8 @@ async fn typed(tab: &Tab, text: &str) -> Result<()> {
 #[tokio::test]
 async fn a_tab_goes_on_with_a_text_as_it_is_typed() -> Result<()> {
     let _turn = turn().await;
-    let mut test_run = test_run(RUN)?;
-    let mut random = SplitMix64::new(5);
-    let text: String = (0..4000).map(|_| SENTENCES[random.below(SENTENCES.len())]).collect();
-    test_run.write("house.txt", &text)?;
+    let mut test_run = test_run(&format!("{RUN}{}", sentences::RUN))?;
+    test_run.write("house.txt", &sentences::text())?;
     let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "going-on", Graphics::NoAdapter, "device=cpu").await?;
     tab.until("value('accuracy') >= 0.93", LONG).await?;

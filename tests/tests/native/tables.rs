@@ -5,6 +5,7 @@ use std::fmt::Write;
 use barnraise_protocol::dataset::{SampleKind, TableTarget};
 use barnraise_swarm::random::SplitMix64;
 use barnraise_tests::process::TestRun;
+use barnraise_tests::sentences;
 
 const SCHEME: &str = r#"
 [scheme.synchronous]
@@ -15,9 +16,6 @@ schedule = { peak = 0.01, warmup_steps = 2, decay = { kind = "constant" } }
 [evaluation]
 every_epochs = 2
 "#;
-
-/// Sentences that a text has in any order.
-const SENTENCES: [&str; 3] = ["the cat sat on the mat. ", "a dog ran in the sun. ", "the rat ate the malt. "];
 
 /// Flowers of two kinds, which lengths and colour tell apart together.
 fn flowers() -> String {
@@ -99,23 +97,9 @@ file = "films.csv"
 
 #[tokio::test]
 async fn a_model_is_exported_and_goes_on_with_a_text() {
-    let sections = r#"
-[run]
-id = "rhymes"
-[model]
-kind = { gpt = { family = "llama", width = 32, layers = 2, heads = 4, key_value_heads = 2 } }
-[data]
-shard_samples = 100
-[data.text]
-name = "Rhymes"
-vocabulary = 100
-sequence_tokens = 32
-sources = [{ path = "house.txt" }]
-"#;
-    let mut test_run = TestRun::new(&format!("{sections}{SCHEME}")).unwrap();
-    let mut random = SplitMix64::new(5);
-    let text: String = (0..4000).map(|_| SENTENCES[random.below(SENTENCES.len())]).collect();
-    test_run.write("house.txt", &text).unwrap();
+    let run = "[run]\nid = \"rhymes\"\n";
+    let mut test_run = TestRun::new(&format!("{run}{}{SCHEME}", sentences::RUN)).unwrap();
+    test_run.write("house.txt", &sentences::text()).unwrap();
     let backbone = test_run.backbone().await.unwrap();
     let joined = test_run.join(&[&backbone.page()]).unwrap();
     let learned = backbone
@@ -132,7 +116,8 @@ sources = [{ path = "house.txt" }]
     }
     let said = test_run.run(&["generate", folder, "the rat ate", "--tokens", "90"]).await.unwrap();
     assert!(said.starts_with("the rat ate the malt. "), "{said}");
-    let whole = SENTENCES.iter().filter(|sentence| said.matches(sentence.trim()).count() > 0).count();
+    let whole =
+        sentences::SENTENCES.iter().filter(|sentence| said.matches(sentence.trim()).count() > 0).count();
     assert!(whole >= 2, "{said}");
     // Nothing is overwritten.
     assert!(test_run.run(&["export", &backbone.page(), folder]).await.is_err());
