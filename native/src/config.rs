@@ -6,6 +6,7 @@
 //! folder.
 
 mod access;
+mod adapters;
 mod aggregators;
 mod bound;
 mod check;
@@ -36,6 +37,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use barnraise_learning::DeviceChoice;
+use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::run::model::FirstWeights;
 use barnraise_protocol::run::model::graph::Loss;
 use barnraise_protocol::run::{ModelSpec, Preset};
 use barnraise_relay::dht::DhtLimits;
@@ -47,6 +50,7 @@ use libp2p::Multiaddr;
 use serde::{Deserialize, Serialize};
 
 pub use self::access::{AccessSection, OidcSection};
+pub use self::adapters::AdaptersSection;
 pub use self::aggregators::{AggregatorsSection, ReducersAllowed};
 pub use self::bound::BindError;
 pub use self::contributions::ContributionsSection;
@@ -64,6 +68,7 @@ pub use self::warnings::{Warning, warnings};
 use crate::data::DataSource;
 use crate::data::fashion_mnist::{BASE_URLS, Sources};
 use crate::data::shards::Sharding;
+use crate::pretrained;
 use crate::storage::S3Url;
 pub use barnraise_relay::Invalid;
 
@@ -124,12 +129,19 @@ pub struct RunSection {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelSection {
-    /// The network.
+    /// The network. With `start_from` a folder with a `config.json`, that one by default.
     pub kind: Preset,
     /// Seed of the initial weights and of the order of the samples.
     pub seed: u64,
+    /// Weights to begin with: a folder with `config.json` and `model.safetensors`, or a file of tensors.
+    pub start_from: Option<PathBuf>,
+    /// Low-rank adapters, which alone are trained; the weights of `start_from` stay as they are.
+    pub adapters: Option<AdaptersSection>,
     /// SPDX id of the model's licence; shown on the model's card only.
     pub license: Option<String>,
+    /// Hash of the flat vector that the run begins with, once the files of `start_from` are read.
+    #[serde(skip)]
+    pub given: Option<Sha256Hash>,
 }
 
 /// `[data]`
@@ -317,7 +329,7 @@ impl Default for RunSection {
 
 impl Default for ModelSection {
     fn default() -> Self {
-        Self { kind: Preset::LeNet, seed: 1, license: None }
+        Self { kind: Preset::LeNet, seed: 1, start_from: None, adapters: None, license: None, given: None }
     }
 }
 
@@ -441,11 +453,27 @@ impl RunConfig {
     /// Parses a text and the environment; checks types and not values.
     fn read(text: &str, path: &Path, environment: &Environment) -> Result<Self, ConfigError> {
         let mut config: Self = parse_config(text, path)?;
+        let mut table: toml::Table = parse_config(text, path)?;
         if !environment.is_empty() {
-            config = environment.apply(&parse_config(text, path)?)?;
+            config = environment.apply(&table)?;
+            table = environment.apply(&table)?;
+        }
+        if table.get("model").and_then(|model| model.get("kind")).is_none() {
+            let taken = config.take_kind_from_start(path.parent().unwrap_or(Path::new("")));
+            taken.map_err(|mistake| located(mistake, text, path, environment))?;
         }
         run_texts::suit(&mut config);
         Ok(config)
+    }
+
+    /// Takes the network that the folder of `start_from` describes, if it does. `base` is what that path is relative to.
+    fn take_kind_from_start(&mut self, base: &Path) -> Result<(), Invalid> {
+        let Some(start) = &self.model.start_from else { return Ok(()) };
+        match pretrained::preset(&base.join(start)) {
+            Ok(preset) => preset.into_iter().for_each(|preset| self.model.kind = preset),
+            Err(error) => return Err(Invalid::new("model.start_from", error, as_written(start))),
+        }
+        Ok(())
     }
 
     fn checked(self, text: &str, path: &Path, environment: &Environment) -> Result<Self, ConfigError> {
@@ -460,7 +488,12 @@ impl RunConfig {
         let folders = [&mut self.data.folder, &mut self.data.cache].into_iter().flatten();
         let tables = self.data.table.iter_mut().map(|table| &mut table.file);
         let ratings = self.data.ratings.iter_mut().map(|ratings| &mut ratings.file);
-        let folders = folders.chain(pictures).chain(tables).chain(ratings).chain(sources);
+        let folders = folders
+            .chain(&mut self.model.start_from)
+            .chain(pictures)
+            .chain(tables)
+            .chain(ratings)
+            .chain(sources);
         let secret = self.access.oidc.as_mut().and_then(|oidc| oidc.client_secret_file.as_mut());
         folders
             .chain([&mut self.storage.folder])
@@ -509,9 +542,16 @@ impl RunConfig {
             || network.listen.iter().any(warnings::is_from_elsewhere)
     }
 
-    /// The model and the seed of its weights.
+    /// The model and its first weights; those of `start_from` are drawn until [`ModelSection::given`] is known.
     pub fn model_spec(&self) -> ModelSpec {
-        self.model.kind.model(self.model.seed)
+        let ModelSection { kind, seed, adapters, given, .. } = &self.model;
+        let graph = kind.graph();
+        let weights = match (adapters, given) {
+            (Some(adapters), _) => FirstWeights::Frozen(adapters.describe(&graph)),
+            (None, Some(given)) => FirstWeights::Given(*given),
+            (None, None) => FirstWeights::Drawn,
+        };
+        ModelSpec { graph, seed: *seed, weights }
     }
 
     /// How the training set is split into shards.

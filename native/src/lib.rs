@@ -14,6 +14,7 @@ pub mod host;
 pub mod logging;
 pub mod net;
 pub mod peer;
+pub mod pretrained;
 pub mod scheme;
 pub mod serve;
 pub mod storage;

@@ -138,7 +138,7 @@ fn manifest() -> Manifest {
     let samples =
         SampleKind::Images { shape: IMAGE_SHAPE, class_names: CLASS_NAMES.map(str::to_owned).into() };
     let entry = ShardEntry { n_samples: 1, n_bytes: 1, sha256: Sha256Hash::of(b"") };
-    Manifest { name: "Pictures".into(), samples, shards: vec![entry], gallery: entry }
+    Manifest { name: "Pictures".into(), samples, shards: vec![entry], gallery: entry, frozen: Vec::new() }
 }
 
 /// The description as a participant gets it.
@@ -151,7 +151,7 @@ fn received(described: &RunDescription) -> RunDescription {
 fn train(run: &RunDescription, layout: &ParameterLayout) {
     let n_parameters = layout.n_parameters();
     let scheme = run.synchronous().unwrap();
-    let mut trainer = trainer(run, scheme, ComputeDevice::cpu()).unwrap();
+    let mut trainer = trainer(run, scheme, None, ComputeDevice::cpu()).unwrap();
     let parameters = trainer.layout().initial_parameters(run.model.seed);
     assert_eq!(parameters.len(), n_parameters);
     trainer.load_parameters(&parameters).unwrap();

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::{Invalid, NONE, RunConfig, as_written};
 use crate::data::LoadError;
 use crate::data::pictures::PicturesError;
+use crate::pretrained::{self, PretrainedError};
 use crate::storage::bound::{self, BoundError, BoundValues};
 use crate::storage::{Storage, StorageError};
 
@@ -36,6 +37,9 @@ pub enum BindError {
     /// The pictures cannot be read.
     #[error(transparent)]
     Pictures(#[from] PicturesError),
+    /// The weights that it begins with cannot be read.
+    #[error(transparent)]
+    Pretrained(#[from] PretrainedError),
     /// The table or the ratings cannot be read.
     #[error(transparent)]
     Data(#[from] LoadError),
@@ -78,11 +82,19 @@ impl RunConfig {
             ("model.seed", as_written(&self.model.seed)),
             ("model.kind", as_written(&self.model.kind)),
         ];
+        values.push(("model.start_from", self.bound_start()?));
+        values.push(("model.adapters", self.model.adapters.as_ref().map_or(NONE.to_owned(), as_written)));
         values.extend(self.scheme.bound_values());
         values.push(("data.pictures", self.bound_pictures()?));
         values.push(("data.table", self.bound_rows()?));
         values.push(("data.text", self.bound_text()?));
         Ok(values)
+    }
+
+    /// The hash of the files of weights that the run began with, without any paths.
+    fn bound_start(&self) -> Result<String, BindError> {
+        let Some(start) = &self.model.start_from else { return Ok(NONE.to_owned()) };
+        Ok(as_written(&pretrained::content_hash(start)?.to_string()))
     }
 
     /// The fixed values of a folder of pictures: the hash of all samples, without any paths.

@@ -21,6 +21,7 @@ const SHARD_SAMPLES_MAX: usize = 50_000;
 pub(super) fn mistakes(config: &RunConfig) -> Vec<Invalid> {
     let parts = [
         license(config),
+        adapters(config),
         config.scheme.validate(),
         // Of data and model that do not fit each other the first check says more.
         data(config).and_then(|()| super::description::validate(config)),
@@ -132,6 +133,13 @@ fn data(config: &RunConfig) -> Result<(), Invalid> {
     };
     let is_suited = is_of_text == config.data.text.is_some();
     Invalid::check("model.kind", is_suited, want, as_written(&config.model.kind))
+}
+
+/// Adapters need weights to add to.
+fn adapters(config: &RunConfig) -> Result<(), Invalid> {
+    let Some(adapters) = &config.model.adapters else { return Ok(()) };
+    let want = "`start_from` beside it, with the weights that stay as they are";
+    Invalid::check("model.adapters", config.model.start_from.is_some(), want, as_written(adapters))
 }
 
 fn license(config: &RunConfig) -> Result<(), Invalid> {

@@ -15,6 +15,7 @@ use super::{
     BindError, ConfigError, Device, Invalid, RunConfig, as_written, check, description, located, warnings,
 };
 use crate::data::fashion_mnist::{Dataset, FileSpecs};
+use crate::pretrained;
 
 /// What an operator decides, at its defaults.
 const RUN_EXAMPLE: &str = include_str!("../../run.example.toml");
@@ -210,6 +211,11 @@ fn outside(config: &RunConfig) -> Vec<Invalid> {
     }
     let secret = config.access.oidc.iter().filter_map(|oidc| oidc.client_secret_file.as_ref());
     secret.for_each(|path| opened("access.oidc.client_secret_file", path));
+    if let Some(start) = &config.model.start_from
+        && let Err(error) = pretrained::content_hash(start)
+    {
+        mistakes.push(Invalid::new("model.start_from", error, as_written(start)));
+    }
     if let Some(pictures) = &config.data.pictures
         && let Err(error) = pictures.settings(config.model.seed).load(&config.data_cache())
     {

@@ -1,6 +1,9 @@
 //! The run as participants see it, made of a configuration.
 
 use barnraise_contributor::description;
+use barnraise_learning::DataShape;
+use barnraise_learning::frozen::shard_sizes;
+use barnraise_learning::graph::ResolvedGraph;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{AccessDescription, PublicKey};
 use barnraise_protocol::dataset::{
@@ -42,7 +45,21 @@ pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
 fn manifest(config: &RunConfig) -> Manifest {
     let samples = samples(config);
     let gallery = ShardEntry { n_samples: 0, n_bytes: 0, sha256: Sha256Hash::of(b"") };
-    Manifest { name: String::new(), samples, shards: Vec::new(), gallery }
+    let frozen = frozen(config, &samples);
+    Manifest { name: String::new(), samples, shards: Vec::new(), gallery, frozen }
+}
+
+/// Entries of frozen weights, without what is in them. A model that cannot be computed has none: its error is told.
+fn frozen(config: &RunConfig, samples: &SampleKind) -> Vec<ShardEntry> {
+    let spec = config.model_spec();
+    let Some(adapters) = spec.weights.adapters() else { return Vec::new() };
+    let Ok(graph) = ResolvedGraph::of_model(&spec, DataShape::of(samples)) else { return Vec::new() };
+    let sizes = shard_sizes(adapters.codec, graph.frozen()).into_iter();
+    let entry = |sizes: [usize; 2]| {
+        let [n_samples, n_bytes] = sizes.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        ShardEntry { n_samples, n_bytes, sha256: Sha256Hash::of(b"") }
+    };
+    sizes.map(entry).collect()
 }
 
 /// The samples that the configuration leads to. How many tokens a text gives, which classes a folder has, and what a

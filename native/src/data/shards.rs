@@ -6,11 +6,15 @@
 
 use std::borrow::Cow;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
+use barnraise_learning::FrozenWeights;
+use barnraise_learning::frozen::FrozenOfRunError;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::dataset::{
     DatasetError, Manifest, RowTargets, SHARDS_MAX, Samples, ShardEntry, TableRows,
 };
+use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
 use bytes::Bytes;
 use object_store::path::Path as ObjectPath;
@@ -105,12 +109,52 @@ impl ShardStore {
         }
         let mut entries: Vec<ShardEntry> = encoded.into_iter().map(|(_, entry)| entry).collect();
         let gallery = entries.pop().ok_or(DatasetError::Manifest("it has no gallery"))?;
-        let manifest =
-            Manifest { name: dataset.name.clone(), samples: dataset.kind.clone(), shards: entries, gallery };
+        let manifest = Manifest {
+            name: dataset.name.clone(),
+            samples: dataset.kind.clone(),
+            shards: entries,
+            gallery,
+            frozen: Vec::new(),
+        };
         manifest.validate()?;
         // Last, so that a manifest exists only if its shards do.
         storage.put(&path, serde_json::to_vec_pretty(&manifest)?).await?;
         Ok(Self { storage, manifest })
+    }
+
+    /// The same with shards of frozen weights: each with its number of values.
+    ///
+    /// # Errors
+    /// The store has no room, or there are too many shards.
+    pub async fn with_frozen(
+        mut self,
+        shards: impl IntoIterator<Item = (Arc<[u8]>, usize)>,
+    ) -> Result<Self, ShardError> {
+        for (bytes, n_values) in shards {
+            let entry = ShardEntry {
+                n_samples: u32::try_from(n_values).unwrap_or(u32::MAX),
+                n_bytes: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
+                sha256: Sha256Hash::of(&bytes),
+            };
+            if self.read(&entry).await?.is_none() {
+                self.storage.put(&shard_path(&entry), bytes.to_vec()).await?;
+            }
+            self.manifest.frozen.push(entry);
+        }
+        self.manifest.validate()?;
+        Ok(self)
+    }
+
+    /// The frozen weights of a run's model, where it has such.
+    ///
+    /// # Errors
+    /// A shard is gone or damaged, or they are of another model.
+    pub async fn frozen(
+        &self,
+        run: &RunDescription,
+    ) -> Result<Option<FrozenWeights>, FrozenOfRunError<ShardError>> {
+        let fetch = async |number| self.get(ShardId::Numbered(number)).await.map(|bytes| bytes.to_vec());
+        FrozenWeights::of_run(run, fetch).await
     }
 
     /// The manifest of the shards.
@@ -125,11 +169,7 @@ impl ShardStore {
     }
 
     fn entry(&self, id: ShardId) -> Result<&ShardEntry, ShardError> {
-        let entry = match id {
-            ShardId::Train(index) => self.manifest.shards.get(index as usize),
-            ShardId::Gallery => Some(&self.manifest.gallery),
-        };
-        entry.ok_or(ShardError::Unknown { id, n_shards: self.manifest.shards.len() })
+        id.entry(&self.manifest).ok_or(ShardError::Unknown { id, n_shards: self.manifest.n_numbered() })
     }
 
     /// `None` where the object is missing or does not have the hash of its name.
@@ -175,7 +215,7 @@ impl ShardStore {
 }
 
 fn shard_path(entry: &ShardEntry) -> ObjectPath {
-    ObjectPath::from_iter(["shards", &format!("{}.zlib", entry.sha256)])
+    ObjectPath::from_iter(["shards", &entry.sha256.to_string()])
 }
 
 /// Path of the manifest: a hash of all inputs.
@@ -361,7 +401,7 @@ mod tests {
     async fn decoded(store: &ShardStore) -> Vec<Samples> {
         let mut shards = Vec::new();
         for (index, entry) in store.manifest().shards.iter().enumerate() {
-            let bytes = store.get(ShardId::Train(index as u32)).await.unwrap();
+            let bytes = store.get(ShardId::Numbered(index as u32)).await.unwrap();
             shards.push(Samples::decode(&bytes, entry, store.manifest()).unwrap());
         }
         shards
@@ -482,6 +522,7 @@ mod tests {
             samples: dataset(3, 2).kind,
             shards: vec![entry],
             gallery: ShardEntry { n_samples: 2, ..entry },
+            frozen: Vec::new(),
         };
         let samples = SampleKind::Tokens(TokenShape { length: 4, vocabulary: 106 });
         let text = Manifest { samples, ..pictures.clone() };
@@ -571,11 +612,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let storage = Storage::open_shared(folder.path()).unwrap();
         let store = ShardStore::open(storage, &data, sharding(50, 3)).await.unwrap();
-        let error = store.get(ShardId::Train(4)).await.unwrap_err();
+        let error = store.get(ShardId::Numbered(4)).await.unwrap_err();
         assert_eq!(error.to_string(), "there is no shard Train(4), the manifest lists 4");
         fs::write(folder.path().join(shard_path(&store.manifest().shards[0]).to_string()), b"x").unwrap();
-        let error = store.get(ShardId::Train(0)).await.unwrap_err();
-        assert!(matches!(error, ShardError::Damaged { id: ShardId::Train(0) }), "{error}");
+        let error = store.get(ShardId::Numbered(0)).await.unwrap_err();
+        assert!(matches!(error, ShardError::Damaged { id: ShardId::Numbered(0) }), "{error}");
         let huge = dataset(10_001, 100);
         let error = ShardStore::open(Storage::in_memory(), &huge, sharding(1, 3)).await.unwrap_err();
         assert!(matches!(error, ShardError::TooMany { got: 10_001, .. }), "{error}");

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use barnraise_learning::graph::ResolvedGraph;
+use barnraise_learning::graph::{ResolvedGraph, TensorPlace};
 use barnraise_learning::{DataShape, ModelError, ParameterLayout};
 use barnraise_protocol::dataset::{SEPARATOR_TOKEN, SampleKind, TokenShape};
 use barnraise_protocol::run::model::graph::Graph;
@@ -14,9 +14,6 @@ use barnraise_protocol::run::{Preset, RunDescription};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde_json::{Value, json};
-
-/// Added to the variance in layers of GPT-2 and Llama.
-const EPSILON: f64 = 1e-5;
 
 /// Why the tensors cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -97,7 +94,9 @@ fn resolved(run: &RunDescription) -> Result<(ParameterLayout, BTreeSet<usize>), 
     let mut turned = BTreeSet::new();
     if !matches!(gpt_of(&run.model.graph), Some(Gpt { family: GptFamily::Gpt2, .. })) {
         for step in graph.steps() {
-            if let (Operation::Dense(_), Some(&weight)) = (&step.op, step.parameters.first()) {
+            if let (Operation::Dense(_), Some(&TensorPlace::Trained(weight))) =
+                (&step.op, step.parameters.first())
+            {
                 turned.insert(weight);
             }
         }
@@ -114,12 +113,13 @@ pub(super) fn config(run: &RunDescription) -> Option<Value> {
     let SampleKind::Tokens(TokenShape { length, vocabulary }) = run.data.manifest.samples else {
         return None;
     };
-    let Gpt { family, width, layers, heads, key_value_heads, inner, dropout } = gpt_of(&run.model.graph)?;
+    let gpt = gpt_of(&run.model.graph)?;
+    let Gpt { family, width, layers, heads, key_value_heads, inner, dropout, .. } = gpt;
     let ends = json!({
         "vocab_size": vocabulary,
         "bos_token_id": SEPARATOR_TOKEN,
         "eos_token_id": SEPARATOR_TOKEN,
-        "tie_word_embeddings": true,
+        "tie_word_embeddings": !gpt.untied,
         "dtype": "float32",
     });
     let of_family = match family {
@@ -132,7 +132,7 @@ pub(super) fn config(run: &RunDescription) -> Option<Value> {
             "n_head": heads,
             "n_inner": inner,
             "activation_function": "gelu_new",
-            "layer_norm_epsilon": EPSILON,
+            "layer_norm_epsilon": shortest(gpt.epsilon),
             "resid_pdrop": dropout,
             "embd_pdrop": dropout,
             "attn_pdrop": dropout,
@@ -147,8 +147,8 @@ pub(super) fn config(run: &RunDescription) -> Option<Value> {
             "num_key_value_heads": key_value_heads,
             "intermediate_size": inner,
             "hidden_act": "silu",
-            "rms_norm_eps": EPSILON,
-            "rope_theta": 10_000.0,
+            "rms_norm_eps": shortest(gpt.epsilon),
+            "rope_theta": shortest(gpt.theta),
             "attention_bias": false,
             "mlp_bias": false,
             "attention_dropout": dropout,
@@ -157,6 +157,11 @@ pub(super) fn config(run: &RunDescription) -> Option<Value> {
     let (Value::Object(mut config), Value::Object(ends)) = (of_family, ends) else { return None };
     config.extend(ends);
     Some(Value::Object(config))
+}
+
+/// The number that a person would write for it.
+fn shortest(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or_else(|_| value.into())
 }
 
 /// The options of the preset that a graph is, all of them written out; `None` where it is another graph.
@@ -180,10 +185,23 @@ fn gpt_of(graph: &Graph) -> Option<Gpt> {
         let Operation::Embedding(table) = found(table)? else { return None };
         let Operation::Dense(inner) = found(inner)? else { return None };
         let barnraise_protocol::run::model::Size::Fixed(inner) = inner.units else { return None };
+        let epsilon = match found("ln_1").or_else(|| found("input_layernorm"))? {
+            Operation::LayerNorm(norm) => norm.epsilon,
+            Operation::RmsNorm(norm) => norm.epsilon,
+            _ => return None,
+        };
         let heads = attention.heads;
         let key_value_heads = if attention.key_value_heads == 0 { heads } else { attention.key_value_heads };
         let width = table.width;
-        let gpt = Gpt { family, width, layers, heads, key_value_heads, inner, dropout: attention.dropout };
+        let gpt = Gpt {
+            key_value_heads,
+            inner,
+            dropout: attention.dropout,
+            epsilon,
+            theta: attention.rotary.map_or(10_000.0, |rotary| rotary.theta),
+            untied: matches!(found("lm_head"), Some(Operation::Dense(_))),
+            ..Gpt::new(family, width, layers, heads)
+        };
         // The heads of keys may have been left out.
         let same = [gpt, Gpt { key_value_heads: 0, ..gpt }].into_iter().any(|gpt| {
             let preset = Preset::Gpt(gpt).graph();

@@ -28,7 +28,7 @@ fn tokenizer() -> Tokenizer {
 }
 
 fn gpt(family: GptFamily) -> Preset {
-    Preset::Gpt(Gpt { family, width: 16, layers: 2, heads: 4, key_value_heads: 2, inner: 24, dropout: 0.1 })
+    Preset::Gpt(Gpt { key_value_heads: 2, inner: 24, dropout: 0.1, ..Gpt::new(family, 16, 2, 4) })
 }
 
 fn exported(preset: &Preset, vocabulary: Option<Vocabulary>) -> ExportedModel {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use barnraise_learning::{ComputeDevice, DataShape, Evaluation, ModelError, Trainer};
+use barnraise_learning::{ComputeDevice, DataShape, Evaluation, FrozenWeights, ModelError, Trainer};
 use barnraise_protocol::dataset::{RowTargets, Samples, TableRows};
 use barnraise_protocol::run::ModelSpec;
 use barnraise_protocol::run::model::graph::Loss;
@@ -38,6 +38,8 @@ pub(crate) struct Evaluator {
     pub reference: Option<Samples>,
     /// The network.
     pub model: ModelSpec,
+    /// The weights that it does not train, where it has such.
+    pub frozen: Option<FrozenWeights>,
     /// Sizes of a sample.
     pub data: DataShape,
     /// Device to compute on.
@@ -57,7 +59,8 @@ impl Evaluator {
         mut state: watch::Receiver<PublishedState>,
         driver: &EventSender<Evaluated>,
     ) -> Result<(), ModelError> {
-        let mut trainer = Trainer::new(&self.model, self.data, self.device.clone())?;
+        let frozen = self.frozen.as_ref();
+        let mut trainer = Trainer::with_frozen(&self.model, self.data, frozen, self.device.clone())?;
         let mut next = 0;
         loop {
             let newest = state.borrow_and_update().clone();

@@ -12,11 +12,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use barnraise_learning::graph::ResolvedGraph;
 use barnraise_learning::unigram::Vocabulary;
-use barnraise_learning::{ComputeDevice, DataShape, ParameterLayout, open_device};
+use barnraise_learning::{ComputeDevice, DataShape, FrozenWeights, ParameterLayout, open_device};
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::api::{LiveProgress, RunStatus};
 use barnraise_protocol::run::RunDescription;
+use barnraise_protocol::run::model::FirstWeights;
 use barnraise_relay::dht::{Dht, DhtConfig};
 use barnraise_relay::server::operator_routes_with;
 use barnraise_relay::webtransport::WebTransportConfig;
@@ -49,6 +51,7 @@ use crate::host::page::PageSource;
 use crate::host::readiness::{OperatorPage, Readiness, StartupStep};
 use crate::host::site::SiteRun;
 use crate::host::states::PublishedState;
+use crate::pretrained::{self, FirstValues};
 use crate::storage::checkpoint::{AGES, Checkpoints};
 use crate::storage::disk_space::DiskSpace;
 use crate::storage::journal::Journal;
@@ -97,6 +100,8 @@ pub(crate) struct OpenedRun {
     /// For all that lasts; in S3, where the run asks for it.
     pub(crate) storage: Storage,
     pub(crate) shards: Arc<ShardStore>,
+    /// The weights that it begins with.
+    pub(crate) first: FirstValues,
     pub(crate) readiness: Readiness,
     pub(crate) keypair: Keypair,
     /// The run's folder, whose disk may fill up.
@@ -113,12 +118,12 @@ pub(crate) struct RunStores {
 }
 
 impl OpenedRun {
-    /// Opens the run's folder and loads its data.
+    /// Opens the run's folder and loads its data, and the weights that it begins with.
     ///
     /// # Errors
-    /// The folder is of another run or in use, or the data cannot be had.
+    /// The folder is of another run or in use, or the data or the weights cannot be had.
     pub(crate) async fn open(
-        config: RunConfig,
+        mut config: RunConfig,
         around: RunSurroundings,
     ) -> anyhow::Result<(Self, TrainingData)> {
         let readiness = Readiness::starting(around.shutdown.clone());
@@ -137,9 +142,17 @@ impl OpenedRun {
         let loaded = tokio::task::spawn_blocking(move || source.load(&cache));
         let data = loaded.await?.context("the data set cannot be had")?;
         let shards_in = Storage::open_shared(&config.data_cache().join("shards"))?;
-        let shards = Arc::new(ShardStore::open(shards_in, &data, config.sharding()).await?);
+        let mut shards = ShardStore::open(shards_in, &data, config.sharding()).await?;
+        let first = first_values(&config, &data).await.context("the weights of model.start_from")?;
+        if let FirstWeights::Given(given) = first.weights {
+            config.model.given = Some(given);
+        }
+        if let Some(frozen) = &first.frozen {
+            shards = shards.with_frozen(frozen.sized_shards()).await?;
+        }
         readiness.done(StartupStep::Data);
-        Ok((Self { config, storage, shards, readiness, keypair, folder, operator, around }, data))
+        let shards = Arc::new(shards);
+        Ok((Self { config, storage, shards, first, readiness, keypair, folder, operator, around }, data))
     }
 
     /// The stores of a model with this layout.
@@ -154,10 +167,29 @@ impl OpenedRun {
     }
 }
 
+/// The weights that a run begins with: drawn, or those of `model.start_from`.
+async fn first_values(config: &RunConfig, data: &TrainingData) -> anyhow::Result<FirstValues> {
+    let spec = config.model_spec();
+    let graph = ResolvedGraph::of_model(&spec, DataShape::of(&data.kind))?;
+    let Some(start) = config.model.start_from.clone() else {
+        let parameters = graph.layout().initial_parameters(spec.seed);
+        return Ok(FirstValues { weights: spec.weights, parameters, frozen: None, drawn: Vec::new() });
+    };
+    let read = move || pretrained::first_values(&start, &spec, &graph);
+    let first = tokio::task::spawn_blocking(read).await??;
+    if !first.drawn.is_empty() {
+        let tensors = first.drawn.join(", ");
+        tracing::info!(tensors, "begin anew: model.start_from does not have them in the shape of this run");
+    }
+    Ok(first)
+}
+
 /// A run on the network: its driver builds on this.
 pub(crate) struct RunHost {
     pub(crate) config: RunConfig,
     pub(crate) shards: Arc<ShardStore>,
+    /// The weights that its model does not train, where it has such.
+    pub(crate) frozen: Option<FrozenWeights>,
     pub(crate) readiness: Readiness,
     pub(crate) access: Access,
     pub(crate) node: Node,
@@ -195,7 +227,7 @@ pub(crate) struct RunPage {
 impl RunHost {
     /// Opens access control, and starts the node. No conversation is held before the driver accepts streams.
     pub(crate) async fn start(opened: OpenedRun) -> anyhow::Result<Self> {
-        let OpenedRun { config, storage, shards, readiness, keypair, operator, around, .. } = opened;
+        let OpenedRun { config, storage, shards, first, readiness, keypair, operator, around, .. } = opened;
         let access = Access::open(&config, &keypair).await?;
         let rooms = rooms(&config, &access)?;
         let login = Login::new(&config.access, access.authority.as_ref())?;
@@ -212,6 +244,7 @@ impl RunHost {
         Ok(Self {
             config,
             shards,
+            frozen: first.frozen,
             readiness,
             access,
             node,
@@ -265,7 +298,9 @@ impl RunHost {
         layout: ParameterLayout,
         vocabulary: Option<&Vocabulary>,
     ) -> anyhow::Result<Option<SharedModel>> {
-        let shared = SharedModel::open(&self.config, description, layout, &self.storage, vocabulary).await?;
+        let (config, shards) = (&self.config, Arc::clone(&self.shards));
+        let shared =
+            SharedModel::open(config, description, layout, &self.storage, vocabulary, shards).await?;
         Ok(shared.map(|(shared, keeping)| {
             self.tasks.spawn(keeping);
             shared
@@ -297,6 +332,7 @@ impl RunHost {
             test,
             reference,
             model: self.config.model_spec(),
+            frozen: self.frozen.clone(),
             data: shape,
             device,
             every_epochs: self.config.evaluation.every_epochs,

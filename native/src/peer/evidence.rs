@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use anyhow::Context;
 use barnraise_contributor::Platform;
-use barnraise_learning::{DeviceChoice, open_device};
+use barnraise_learning::{DeviceChoice, FrozenWeights, open_device};
 use barnraise_protocol::evidence::{self, Evidence, EvidenceEntry};
 use barnraise_protocol::shard::{self, ShardId};
 use libp2p::identity::Keypair;
@@ -55,7 +55,11 @@ async fn verdict(
     }
     let run = &evidence.header.run;
     let shard = async |index: u32| shard_of(platform, evidence, index).await;
-    let recomputed = match Recomputer::new(run, device, tolerance) {
+    let frozen = match FrozenWeights::of_run(run, &shard).await {
+        Ok(frozen) => frozen,
+        Err(error) => return format!("the frozen weights of its run cannot be had: {error}"),
+    };
+    let recomputed = match Recomputer::new(run, frozen.as_ref(), device, tolerance) {
         Ok(mut recomputer) => recomputer.recompute(evidence, shard).await,
         Err(error) => Err(error),
     };
@@ -80,7 +84,7 @@ async fn shard_of(
     evidence: &Evidence,
     index: u32,
 ) -> Result<Vec<u8>, ShardSourceError> {
-    let id = ShardId::Train(index);
+    let id = ShardId::Numbered(index);
     let entry = id.entry(&evidence.header.run.data.manifest).ok_or(ShardSourceError::None)?;
     if let Some(bytes) = platform.cached(entry.sha256).await {
         return Ok(bytes);

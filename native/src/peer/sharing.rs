@@ -200,7 +200,7 @@ impl SharingState {
         let (cache, run) = (self.cache.clone(), run.clone());
         let look = move || {
             let names = cache.names();
-            let shards = run.manifest.shards.iter().zip(0u32..);
+            let shards = run.manifest.shards.iter().chain(&run.manifest.frozen).zip(0u32..);
             let kept = shards.filter(|(entry, _)| names.contains(&entry.sha256));
             kept.map(|(_, shard)| shard).collect()
         };

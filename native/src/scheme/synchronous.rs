@@ -103,7 +103,8 @@ impl Recovered {
         let here = opened.keypair.public().to_peer_id();
         let has_others = config.aggregators.peers().any(|(peer, _)| peer != here);
         let stored = (&storing.checkpoints, &storing.journal);
-        let recovered = Learner::recover((config, &scheme), round, &layout, stored, has_others);
+        let first = opened.first.parameters.clone();
+        let recovered = Learner::recover((config, &scheme), round, (&layout, first), stored, has_others);
         let (learner, round) = recovered.await.context("the run cannot be resumed")?;
         let standings = Standings::new(opened.storage.clone());
         let commands = OperatorStateStore::new(opened.storage.clone());

@@ -7,7 +7,9 @@
 
 mod synchronous;
 
+use barnraise_learning::frozen::{self, FrozenError};
 use barnraise_learning::{ModelError, ParameterLayout};
+use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::run::{IdentityError, RunDescription, Scheme};
 
 pub use self::synchronous::{SynchronousError, TARGET_BATCH_SIZE_MAX};
@@ -28,6 +30,9 @@ pub enum DescriptionError {
     /// The model is out of bounds or does not fit the data.
     #[error("{0}")]
     Model(#[from] ModelError),
+    /// Frozen weights that are not those of the model.
+    #[error(transparent)]
+    Frozen(#[from] FrozenError),
     /// A value of the synchronous scheme.
     #[error(transparent)]
     Synchronous(#[from] SynchronousError),
@@ -50,7 +55,9 @@ impl DescriptionError {
             Self::Identity(IdentityError::Id) => "run.id",
             Self::Identity(IdentityError::Title) => "run.title",
             Self::Identity(IdentityError::Purpose) => "run.purpose",
+            Self::Model(ModelError::Graph(error)) if error.is_of_adapters() => "model.adapters",
             Self::Model(_) => "model.kind",
+            Self::Frozen(_) => "model.start_from",
             Self::Synchronous(error) => error.key(),
             Self::ShuffleBuffer { .. } => "data.shuffle_buffer_samples",
         }
@@ -64,6 +71,9 @@ impl DescriptionError {
 pub fn validate(run: &RunDescription) -> Result<ParameterLayout, DescriptionError> {
     run.identity.validate()?;
     let layout = ParameterLayout::of_run(run)?;
+    let frozen = ParameterLayout::frozen_of_run(run)?;
+    let codec = run.model.weights.adapters().map_or(TensorCodec::F32, |adapters| adapters.codec);
+    frozen::check_entries(codec, &frozen, &run.data.manifest.frozen)?;
     let max = u32::try_from(layout.batch_samples_max()).unwrap_or(u32::MAX).min(MICRO_BATCH_SAMPLES_MAX);
     match &run.scheme {
         Scheme::Synchronous(scheme) => synchronous::validate(scheme, &run.model.graph, max)?,

@@ -9,6 +9,7 @@ pub(crate) mod access;
 mod background;
 pub(crate) mod compute;
 pub(crate) mod driver;
+mod frozen;
 mod meter;
 pub(crate) mod model_cache;
 pub(crate) mod network;
@@ -49,6 +50,7 @@ use futures::future::{Fuse, FutureExt, LocalBoxFuture};
 use self::access::{AccessTicket, Credentials};
 use self::background::BackgroundRequest;
 use self::compute::{ComputeOutcome, ComputeResult};
+use self::frozen::Frozen;
 use self::meter::TrafficMeter;
 use self::network::{NetOutcome, SessionReader, SessionWriter, ShardOutcome, TransferProgress};
 use self::operation::{CountedStream, NetworkOperation};
@@ -133,7 +135,9 @@ struct RunContext {
     description: Rc<RunDescription>,
     /// Of its model.
     n_parameters: usize,
-    /// `None` while it is in use.
+    /// Of a model that does not train all of its weights.
+    frozen: Option<Frozen>,
+    /// `None` while it is in use, and before frozen weights are here.
     trainer: Option<Trainer>,
     /// Epoch of the parameters in the trainer, and the time of their arrival.
     loaded: Option<(u64, Moment)>,

@@ -10,7 +10,7 @@ mod outcomes;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use barnraise_learning::{ComputeDevice, ModelError, ParameterLayout, Trainer};
+use barnraise_learning::{ComputeDevice, FrozenWeights, ModelError, ParameterLayout, Trainer};
 use barnraise_protocol::contribute::{BackboneToContributor, Report, RunProgress};
 use barnraise_protocol::gradient::{self, PreparedContribution};
 use barnraise_protocol::run::{RunDescription, Synchronous};
@@ -125,8 +125,13 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SynchronousParticipant<P> {
         Ok(())
     }
 
-    fn trainer(&self, run: &RunDescription, device: ComputeDevice) -> Result<Trainer, ModelError> {
-        trainer(run, &self.run.scheme, device)
+    fn trainer(
+        &self,
+        run: &RunDescription,
+        frozen: Option<&FrozenWeights>,
+        device: ComputeDevice,
+    ) -> Result<Trainer, ModelError> {
+        trainer(run, &self.run.scheme, frozen, device)
     }
 
     fn start_next(&mut self, kit: &mut Kit<'a, P>) -> Result<bool, ModelError> {

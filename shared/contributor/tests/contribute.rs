@@ -213,7 +213,7 @@ fn a_cut_in_a_shard_costs_no_chunk_twice() {
         script.send(ContributorCommand::Start);
         script.until_computed().await;
     });
-    let n_bytes = backbone.shard_transfer(ShardId::Train(0)).0.n_bytes;
+    let n_bytes = backbone.shard_transfer(ShardId::Numbered(0)).0.n_bytes;
     let n_read = platform.n_read(shard::PROTOCOL);
     assert!(n_bytes > 100_000 && n_read >= n_bytes, "{n_read} of {n_bytes}");
     assert!(n_read < n_bytes + CHUNK_BYTES as u64 + OVERHEAD_BYTES, "{n_read} of {n_bytes}");
@@ -228,7 +228,7 @@ fn a_shard_that_peers_break_off_goes_on_elsewhere() {
         script.send(ContributorCommand::Start);
         script.until_computed().await;
     });
-    let n_bytes = backbone.shard_transfer(ShardId::Train(0)).0.n_bytes;
+    let n_bytes = backbone.shard_transfer(ShardId::Numbered(0)).0.n_bytes;
     let from_peers = 2 * CHUNK_BYTES as u64;
     assert_eq!(given.shards.bytes_from_peers, from_peers, "a whole chunk of each");
     assert_eq!((given.shards.n_failed, given.shards.n_wrong), (2, 0));
@@ -241,7 +241,7 @@ fn wrong_bytes_are_refused_and_their_sender_is_not_asked_again() {
     let backbone = InMemoryBackbone::new(2, ENDLESS);
     let platform = TestPlatform::new(&backbone);
     let mut peers = PlatformWithPeers::new(&platform, &[HolderBehaviour::WrongBytes]);
-    peers.room = backbone.shard_transfer(ShardId::Train(0)).0.n_bytes * 3 / 2;
+    peers.room = backbone.shard_transfer(ShardId::Numbered(0)).0.n_bytes * 3 / 2;
     let ((), given) = play_on(&backbone, &peers, async |mut script| {
         script.send(ContributorCommand::Start);
         // More than the first shard has.
@@ -265,7 +265,7 @@ fn peers_spare_the_backbone_its_shards() {
     });
     assert_eq!(given.shards.bytes_from_backbone, 0);
     assert_eq!(platform.n_read(shard::PROTOCOL), 0);
-    assert!(given.shards.bytes_from_peers > backbone.shard_transfer(ShardId::Train(0)).0.n_bytes);
+    assert!(given.shards.bytes_from_peers > backbone.shard_transfer(ShardId::Numbered(0)).0.n_bytes);
     assert_eq!(platform.cache.borrow().len(), 2);
 }
 
@@ -292,7 +292,7 @@ fn stopping_delivers_what_is_finished() {
 #[test]
 fn a_corrupt_cached_shard_is_fetched_again_and_a_whole_one_is_not() {
     let backbone = InMemoryBackbone::new(1, ENDLESS);
-    let (transfer, bytes) = backbone.shard_transfer(ShardId::Train(0));
+    let (transfer, bytes) = backbone.shard_transfer(ShardId::Numbered(0));
     for is_corrupt in [true, false] {
         let platform = TestPlatform::new(&backbone);
         let mut cached = bytes.to_vec();
@@ -609,7 +609,7 @@ fn recomputed(evidence: &Evidence) -> Difference {
     let run = &evidence.header.run;
     let n_parameters = ParameterLayout::of_run(run).unwrap().n_parameters();
     let claim = evidence.verify(n_parameters).unwrap();
-    let mut trainer = trainer(run, run.synchronous().unwrap(), ComputeDevice::cpu()).unwrap();
+    let mut trainer = trainer(run, run.synchronous().unwrap(), None, ComputeDevice::cpu()).unwrap();
     trainer.load_parameters(&claim.parameters).unwrap();
     trainer.on_epoch(evidence.header.commitment.parameters_epoch);
     for ids in claim.samples.chunks(MICRO_BATCH as usize) {
@@ -630,7 +630,7 @@ fn mixed_precision_is_refused_where_contributions_are_recomputed() {
     let refused = |recomputed| {
         let mut description = backbone.description.borrow_mut();
         description.synchronous_mut().unwrap().recomputed = recomputed;
-        let trainer = trainer(&description, description.synchronous().unwrap(), mixed.clone());
+        let trainer = trainer(&description, description.synchronous().unwrap(), None, mixed.clone());
         matches!(trainer, Err(ModelError::MixedPrecision))
     };
     assert!(refused(true) && !refused(false));

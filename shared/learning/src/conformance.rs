@@ -137,7 +137,7 @@ fn resnet_18() -> Preset {
 
 /// Llama's has fewer heads of keys and values.
 fn gpt(family: GptFamily) -> Preset {
-    Preset::Gpt(Gpt { family, width: 24, layers: 2, heads: 4, key_value_heads: 2, inner: 40, dropout: 0.0 })
+    Preset::Gpt(Gpt { key_value_heads: 2, inner: 40, ..Gpt::new(family, 24, 2, 4) })
 }
 
 /// Without a queue, so that a pass gives what it gave before.

@@ -15,7 +15,7 @@ const LENGTH: u16 = 12;
 const VOCABULARY: u16 = 20;
 
 fn spec(family: GptFamily) -> ModelSpec {
-    let gpt = Gpt { family, width: 16, layers: 2, heads: 4, key_value_heads: 2, inner: 24, dropout: 0.1 };
+    let gpt = Gpt { key_value_heads: 2, inner: 24, dropout: 0.1, ..Gpt::new(family, 16, 2, 4) };
     Preset::Gpt(gpt).model(3)
 }
 

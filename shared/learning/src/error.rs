@@ -1,6 +1,7 @@
 //! What can be wrong with a model, its input or the device it runs on. Only data, no behaviour.
 
 use crate::device::DeviceError;
+use crate::frozen::FrozenError;
 use crate::graph::GraphError;
 use crate::local::LocalStepsError;
 
@@ -96,6 +97,9 @@ pub enum ModelError {
         /// Position in the flat gradient.
         index: usize,
     },
+    /// Frozen weights that are not here, or not those of the model.
+    #[error(transparent)]
+    Frozen(#[from] FrozenError),
     /// Local steps that cannot be made.
     #[error(transparent)]
     LocalSteps(#[from] LocalStepsError),

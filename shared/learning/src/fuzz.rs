@@ -6,6 +6,7 @@ use barnraise_fuzz::arbitrary::{self, Arbitrary};
 use barnraise_fuzz::{fuzz, value};
 use barnraise_protocol::dataset::{ImageShape, SPECIAL_TOKENS, TokenShape};
 use barnraise_protocol::framing;
+use barnraise_protocol::run::model::FirstWeights;
 use barnraise_protocol::run::model::Graph;
 use barnraise_protocol::run::{ModelSpec, Preset};
 use futures::executor::block_on;
@@ -56,7 +57,7 @@ fn graph() {
             }
             _ => DataShape::Tokens(TokenShape { length: 6, vocabulary: 12 }),
         };
-        let spec = ModelSpec { graph, seed: 1 };
+        let spec = ModelSpec { graph, seed: 1, weights: FirstWeights::Drawn };
         let Ok(layout) = ParameterLayout::of(&spec, data) else { return };
         assert!(layout.segments().len() <= 4 * BLOCKS_MAX);
         let mut end = 0;

@@ -23,7 +23,7 @@ use barnraise_protocol::run::model::operation::Operation;
 pub use self::data::{GraphData, GraphInput};
 pub use self::error::{BlockProblem, GraphError, WantedShape};
 pub use self::shape::ValueShape;
-use crate::parameters::ParameterLayout;
+use crate::parameters::{ParameterLayout, ParameterSegment};
 
 /// Most blocks of a graph, those of repeated parts counted each time.
 pub const BLOCKS_MAX: usize = 4096;
@@ -55,6 +55,7 @@ pub struct ResolvedGraph {
     inputs: Vec<GraphInput>,
     steps: Vec<Step>,
     layout: ParameterLayout,
+    frozen: ParameterLayout,
     statistics: Vec<RunningStatistics>,
     loss: Loss,
     /// Of SwAV: the value at which crops are joined.
@@ -72,10 +73,32 @@ pub struct Step {
     pub inputs: Vec<usize>,
     /// What it gives, for one sample.
     pub shape: ValueShape,
-    /// Its tensors, as positions in the layout's segments: weight, then bias.
-    pub parameters: Vec<usize>,
+    /// Its tensors: weight, then bias. Of a frozen batch normalization its running means and variances, too.
+    pub parameters: Vec<TensorPlace>,
+    /// The adapter of a dense block.
+    pub adapter: Option<Adapter>,
     /// Its running statistics, as a position in [`ResolvedGraph::statistics`].
     pub statistics: Option<usize>,
+}
+
+/// Where a tensor is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TensorPlace {
+    /// Position in the segments of [`ResolvedGraph::layout`].
+    Trained(usize),
+    /// Position in the segments of [`ResolvedGraph::frozen`].
+    Frozen(usize),
+}
+
+/// A low-rank adapter (Hu et al. 2021): positions of `A` `[in, rank]` and `B` `[rank, units]` in the layout's segments.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Adapter {
+    /// What the input is multiplied with.
+    pub a: usize,
+    /// What that is multiplied with.
+    pub b: usize,
+    /// Scale of the result.
+    pub scale: f32,
 }
 
 /// The running statistics of a batch normalization, as positions in the layout's segments: `[channels]` each.
@@ -112,6 +135,19 @@ impl ResolvedGraph {
     /// Order of the flat parameter vector.
     pub fn layout(&self) -> &ParameterLayout {
         &self.layout
+    }
+
+    /// The weights that are not trained, in the order of their values.
+    pub fn frozen(&self) -> &ParameterLayout {
+        &self.frozen
+    }
+
+    /// The tensor at a place.
+    pub fn segment(&self, place: TensorPlace) -> &ParameterSegment {
+        match place {
+            TensorPlace::Trained(index) => &self.layout.segments()[index],
+            TensorPlace::Frozen(index) => &self.frozen.segments()[index],
+        }
     }
 
     /// The running statistics of each normalization that keeps them.

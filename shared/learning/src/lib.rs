@@ -3,9 +3,12 @@
 //! The same code computes gradients in a browser tab and natively, on the CPU, WebGPU or CUDA. It
 //! opens no socket, reads no clock, draws no entropy and spawns nothing: seeds are arguments.
 
+#[cfg(test)]
+mod adapters_tests;
 pub mod conformance;
 pub mod device;
 pub mod error;
+pub mod frozen;
 #[cfg(test)]
 mod fuzz;
 pub mod graph;
@@ -23,6 +26,7 @@ mod crops;
 mod data_shape;
 mod engine;
 mod masking;
+mod merge;
 mod model;
 mod neighbours;
 mod parameters;
@@ -36,8 +40,10 @@ pub use continuation::Continuation;
 pub use data_shape::{DataShape, RowTarget};
 pub use device::{ComputeDevice, DeviceChoice, DeviceError, Precision, open_device};
 pub use error::ModelError;
+pub use frozen::{FrozenError, FrozenWeights};
 pub use local::{LocalSteps, LocalStepsError};
 pub use masking::{EVALUATION_DRAW, MASKED_SHARE, MaskedTokens, masked_per_sequence};
+pub use merge::merged;
 pub use optimizer::{Optimizer, OptimizerError, OptimizerSpec, OptimizerState};
 pub use parameters::{Initialization, ParameterLayout, ParameterSegment};
 pub use schedule::{Decay, ScheduleError, ScheduleSpec};

@@ -19,7 +19,7 @@ impl ResolvedGraph {
         {
             return Err(ModelError::Classes { max: CLASSES_MAX, got: n_classes });
         }
-        let graph = Self::of(&spec.graph, data.into())?;
+        let graph = Self::with_adapters(&spec.graph, data.into(), spec.weights.adapters())?;
         let layout = graph.layout();
         if layout.n_parameters() > RUN_PARAMETERS_MAX {
             return Err(GraphError::TooManyParameters { max: RUN_PARAMETERS_MAX }.into());
@@ -39,6 +39,15 @@ impl ParameterLayout {
     /// As of [`ResolvedGraph::of_model`].
     pub fn of_run(run: &RunDescription) -> Result<Self, ModelError> {
         Self::of(&run.model, DataShape::of(&run.data.manifest.samples))
+    }
+
+    /// The layout of the weights that a run's model does not train.
+    ///
+    /// # Errors
+    /// As of [`ResolvedGraph::of_model`].
+    pub fn frozen_of_run(run: &RunDescription) -> Result<Self, ModelError> {
+        let data = DataShape::of(&run.data.manifest.samples);
+        Ok(ResolvedGraph::of_model(&run.model, data)?.frozen().clone())
     }
 
     /// The layout of `spec` on samples of such sizes.

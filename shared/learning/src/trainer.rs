@@ -29,6 +29,7 @@ use crate::data_shape::DataShape;
 use crate::device::{ComputeDevice, Precision};
 use crate::engine::{Engine, Input, PassRead};
 use crate::error::ModelError;
+use crate::frozen::{self, FrozenWeights};
 use crate::graph::ResolvedGraph;
 use crate::local::LocalSteps;
 use crate::parameters::ParameterLayout;
@@ -89,10 +90,24 @@ impl Trainer {
     /// # Errors
     /// A specification that is out of bounds or does not fit the samples; a lost device.
     pub fn new(spec: &ModelSpec, data: DataShape, device: ComputeDevice) -> Result<Self, ModelError> {
+        Self::with_frozen(spec, data, None, device)
+    }
+
+    /// The same with the weights that the model does not train, where it has such.
+    ///
+    /// # Errors
+    /// As of [`Self::new`]; frozen weights that are not here, or of another model.
+    pub fn with_frozen(
+        spec: &ModelSpec,
+        data: DataShape,
+        frozen: Option<&FrozenWeights>,
+        device: ComputeDevice,
+    ) -> Result<Self, ModelError> {
         device.check()?;
         let graph = Arc::new(ResolvedGraph::of_model(spec, data)?);
+        frozen::check(graph.frozen(), frozen)?;
         let flat = graph.layout().initial_parameters(spec.seed);
-        let engine = Engine::new(&graph, &device, &flat);
+        let engine = Engine::new(&graph, &device, &flat, frozen);
         Ok(Self {
             graph,
             data,

@@ -52,6 +52,9 @@ pub struct Manifest {
     pub shards: Vec<ShardEntry>,
     /// Held-out samples, to show and to try the model on; never trained on.
     pub gallery: ShardEntry,
+    /// Of a model with frozen weights their shards: `n_samples` is the number of values, and the bytes are those of the
+    /// codec.
+    pub frozen: Vec<ShardEntry>,
 }
 
 /// Kind of the samples of a data set.
@@ -135,6 +138,19 @@ pub struct ShardEntry {
     pub n_bytes: u32,
     /// SHA-256 of the compressed bytes.
     pub sha256: Sha256Hash,
+}
+
+impl ShardEntry {
+    /// Checks that `bytes` are those of the shard.
+    ///
+    /// # Errors
+    /// [`DatasetError::Hash`]
+    pub fn check(&self, bytes: &[u8]) -> Result<(), DatasetError> {
+        match Sha256Hash::of(bytes) {
+            got if got == self.sha256 => Ok(()),
+            got => Err(DatasetError::Hash { want: self.sha256, got }),
+        }
+    }
 }
 
 /// Decoded samples, such as those of a shard.
@@ -291,11 +307,17 @@ impl Manifest {
                 }
             }
         }
-        if self.shards.is_empty() || self.shards.len() > SHARDS_MAX {
-            return fail("it must list 1 to 10,000 shards");
+        if self.shards.is_empty() || self.n_numbered() > SHARDS_MAX {
+            return fail("it must list 1 to 10,000 shards, those of frozen weights included");
+        }
+        let is_empty_or_large = |entry: &ShardEntry| {
+            entry.n_samples == 0 || entry.n_bytes == 0 || entry.n_bytes > SHARD_BYTES_MAX
+        };
+        if self.frozen.iter().any(is_empty_or_large) {
+            return fail("a shard of frozen weights is empty or larger than 16 MiB");
         }
         for entry in self.shards.iter().chain([&self.gallery]) {
-            if entry.n_samples == 0 || entry.n_bytes == 0 || entry.n_bytes > SHARD_BYTES_MAX {
+            if is_empty_or_large(entry) {
                 return fail("a shard is empty or larger than 16 MiB");
             }
             if self.raw_bytes(entry) > SHARD_RAW_BYTES_MAX {
@@ -303,6 +325,21 @@ impl Manifest {
             }
         }
         Ok(())
+    }
+
+    /// The entry with a number: first the training shards, then those of frozen weights.
+    pub fn numbered(&self, number: u32) -> Option<&ShardEntry> {
+        self.shards.iter().chain(&self.frozen).nth(number as usize)
+    }
+
+    /// How many entries have a number.
+    pub fn n_numbered(&self) -> usize {
+        self.shards.len() + self.frozen.len()
+    }
+
+    /// Number of the first shard of frozen weights.
+    pub fn first_frozen(&self) -> u32 {
+        u32::try_from(self.shards.len()).unwrap_or(u32::MAX)
     }
 
     /// Training samples in all shards.
@@ -520,10 +557,7 @@ impl Samples {
     /// Checks the hash of a shard, decompresses at most the bytes that the manifest announces, and checks every
     /// label, token, id and number.
     pub fn decode(bytes: &[u8], entry: &ShardEntry, manifest: &Manifest) -> Result<Self, DatasetError> {
-        let got = Sha256Hash::of(bytes);
-        if got != entry.sha256 {
-            return Err(DatasetError::Hash { want: entry.sha256, got });
-        }
+        entry.check(bytes)?;
         let want = manifest.raw_bytes(entry);
         if want > SHARD_RAW_BYTES_MAX {
             return Err(DatasetError::Manifest("a shard is larger than 64 MiB after decompression"));

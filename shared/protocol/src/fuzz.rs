@@ -350,6 +350,7 @@ fn account_list() {
             samples: SampleKind::Tokens(TokenShape { length: 4, vocabulary: 4 }),
             shards: shards.iter().copied().map(entry).collect(),
             gallery: entry(1),
+            frozen: Vec::new(),
         };
         let commitment = Commitment {
             parameters: sha256,
@@ -431,7 +432,13 @@ fn shard_bytes() {
             3 => table(TableTarget::Values(names(2))),
             _ => SampleKind::Ratings(RatingShape { n_users: side.into(), n_items: vocabulary.into() }),
         };
-        let manifest = Manifest { name: String::new(), samples, shards: vec![entry], gallery: entry };
+        let manifest = Manifest {
+            name: String::new(),
+            samples,
+            shards: vec![entry],
+            gallery: entry,
+            frozen: Vec::new(),
+        };
         match Samples::decode(bytes, &entry, &manifest) {
             Ok(Samples::Images(samples)) => {
                 assert_eq!(samples.labels.len(), usize::from(n_samples));
@@ -511,7 +518,7 @@ fn donors() {
         let entry = ShardEntry { n_samples: 1, n_bytes: 9, sha256: Sha256Hash::of(b"shard") };
         let _ = block_on(shard::fetch(
             &mut InputStream(stream),
-            shard::ShardId::Train(0),
+            shard::ShardId::Numbered(0),
             &entry,
             &mut None,
             |_| {},

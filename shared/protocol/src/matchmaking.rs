@@ -18,7 +18,7 @@ use crate::hash::Sha256Hash;
 pub use crate::refusal::{HelloRefusal, REDUCER_ADDRESS_BYTES_MAX, REDUCER_ADDRESSES_MAX, ReducerError};
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/matchmaking/6";
+pub const PROTOCOL: &str = "/barnraise/matchmaking/7";
 /// Largest message of this conversation: a group of the most members there can be fits.
 pub const MESSAGE_BYTES_MAX: usize = 32 * 1024;
 /// Most addresses of a peer, the best transports first.

@@ -22,7 +22,7 @@ pub use crate::refusal::ModelRefusal;
 use crate::serving;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/model/3";
+pub const PROTOCOL: &str = "/barnraise/model/4";
 /// Largest message of this conversation: the members of the largest group fit.
 pub const MESSAGE_BYTES_MAX: usize = 24 * 1024;
 /// Most bytes of a peer's id.

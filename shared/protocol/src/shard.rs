@@ -25,8 +25,8 @@ pub const MESSAGE_BYTES_MAX: usize = 1024;
 /// Which shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ShardId {
-    /// Index into the manifest's shards.
-    Train(u32),
+    /// Number in the manifest: first the training shards, then those of frozen weights.
+    Numbered(u32),
     /// The held-out samples to look at.
     Gallery,
 }
@@ -35,7 +35,7 @@ impl ShardId {
     /// The manifest's entry of this shard, if it has one.
     pub fn entry(self, manifest: &Manifest) -> Option<&ShardEntry> {
         match self {
-            Self::Train(index) => manifest.shards.get(index as usize),
+            Self::Numbered(number) => manifest.numbered(number),
             Self::Gallery => Some(&manifest.gallery),
         }
     }

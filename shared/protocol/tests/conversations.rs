@@ -245,8 +245,13 @@ fn manifest() -> (Manifest, Vec<u8>) {
     let labels = (0..30_000u32).map(|i| (i % 10) as u8).collect();
     let shard = Samples::Images(LabelledImages { images: noise(4 * 30_000), labels });
     let (bytes, entry) = shard.encode().unwrap();
-    let manifest =
-        Manifest { name: "noise".into(), samples: images(10), shards: vec![entry], gallery: entry };
+    let manifest = Manifest {
+        name: "noise".into(),
+        samples: images(10),
+        shards: vec![entry],
+        gallery: entry,
+        frozen: Vec::new(),
+    };
     (manifest, bytes)
 }
 
@@ -262,15 +267,15 @@ async fn a_shard_arrives_whole_and_a_poisoned_one_is_refused() {
         let announced = Transfer { n_bytes: u64::from(entry.n_bytes), sha256: entry.sha256 };
         let lookup = |id| {
             let found = (announced, served_bytes.clone());
-            async move { if id == ShardId::Train(0) { Ok(found) } else { Err(Refusal::NoShard) } }
+            async move { if id == ShardId::Numbered(0) { Ok(found) } else { Err(Refusal::NoShard) } }
         };
         let client = async {
             let mut partial = None;
-            let fetched = shard::fetch(&mut b, ShardId::Train(0), &entry, &mut partial, |_| {}).await;
+            let fetched = shard::fetch(&mut b, ShardId::Numbered(0), &entry, &mut partial, |_| {}).await;
             if honest {
                 let shard = Samples::decode(&fetched.unwrap(), &entry, &manifest).unwrap();
                 assert_eq!(shard.n_samples(), 30_000);
-                let other = ShardId::Train(7);
+                let other = ShardId::Numbered(7);
                 let refused = shard::fetch(&mut b, other, &entry, &mut None, |_| {}).await.unwrap_err();
                 assert_eq!(refused.to_string(), "no such shard");
             } else {
@@ -310,6 +315,7 @@ fn a_shard_of_text_is_checked_token_by_token() {
             samples: SampleKind::Tokens(shape),
             shards: vec![entry],
             gallery: entry,
+            frozen: Vec::new(),
         };
         manifest.validate()?;
         Samples::decode(&bytes, &entry, &manifest)
@@ -617,8 +623,11 @@ async fn parameters_go_on_where_they_were_cut_as_long_as_they_are_the_same() {
 async fn a_shard_goes_on_where_it_was_cut_and_another_one_begins_anew() {
     let (manifest, bytes) = manifest();
     let entry = manifest.shards[0];
-    assert_eq!(ShardId::Train(0).entry(&manifest), Some(&entry));
-    assert_eq!((ShardId::Train(1).entry(&manifest), ShardId::Gallery.entry(&manifest)), (None, Some(&entry)));
+    assert_eq!(ShardId::Numbered(0).entry(&manifest), Some(&entry));
+    assert_eq!(
+        (ShardId::Numbered(1).entry(&manifest), ShardId::Gallery.entry(&manifest)),
+        (None, Some(&entry))
+    );
     let whole = Transfer { n_bytes: u64::from(entry.n_bytes), sha256: entry.sha256 };
     let cut = async |of: &[u8]| {
         let mut partial = Partial::new(Transfer::of(of), u64::MAX).unwrap();
@@ -646,7 +655,8 @@ async fn a_shard_goes_on_where_it_was_cut_and_another_one_begins_anew() {
         let mut heard = Vec::new();
         let fetching = async {
             let fetched =
-                shard::fetch(&mut b, ShardId::Train(0), &entry, &mut partial, |here| heard.push(here)).await;
+                shard::fetch(&mut b, ShardId::Numbered(0), &entry, &mut partial, |here| heard.push(here))
+                    .await;
             drop(b);
             fetched.unwrap()
         };
@@ -688,8 +698,13 @@ fn samples_are_put_together_one_by_one() {
 fn a_manifest_keeps_within_its_limits() {
     let entry = ShardEntry { n_samples: 1, n_bytes: 1, sha256: Sha256Hash([1; 32]) };
     let of = |samples: SampleKind, entry: ShardEntry, n_shards: usize| {
-        let manifest =
-            Manifest { name: "limits".into(), samples, shards: vec![entry; n_shards], gallery: entry };
+        let manifest = Manifest {
+            name: "limits".into(),
+            samples,
+            shards: vec![entry; n_shards],
+            gallery: entry,
+            frozen: Vec::new(),
+        };
         manifest.validate().is_ok()
     };
     let text = |length, vocabulary| SampleKind::Tokens(TokenShape { length, vocabulary });
@@ -719,8 +734,13 @@ fn a_manifest_keeps_within_its_limits() {
     // What is too large is refused before it is decompressed, and the largest is not.
     let (bytes, entry) =
         Samples::Tokens(TokenSequences { length: 1024, ids: vec![3; 1024] }).encode().unwrap();
-    let manifest =
-        Manifest { name: "limits".into(), samples: text(1024, 4), shards: vec![entry], gallery: entry };
+    let manifest = Manifest {
+        name: "limits".into(),
+        samples: text(1024, 4),
+        shards: vec![entry],
+        gallery: entry,
+        frozen: Vec::new(),
+    };
     let decoded = |n_samples| Samples::decode(&bytes, &ShardEntry { n_samples, ..entry }, &manifest);
     assert_eq!(decoded(many), Err(DatasetError::Length { want: SHARD_RAW_BYTES_MAX, got: 2048 }));
     assert!(matches!(decoded(many + 1), Err(DatasetError::Manifest(_))));

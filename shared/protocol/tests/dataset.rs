@@ -15,7 +15,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn of(samples: SampleKind, entry: ShardEntry) -> Manifest {
-    Manifest { name: "d".into(), samples, shards: vec![entry], gallery: entry }
+    Manifest { name: "d".into(), samples, shards: vec![entry], gallery: entry, frozen: Vec::new() }
 }
 
 fn table(target: TableTarget) -> SampleKind {

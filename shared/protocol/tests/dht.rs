@@ -461,7 +461,13 @@ fn manifest(n_shards: u8) -> Manifest {
     };
     let shape = ImageShape { height: 1, width: 1, channels: 1 };
     let samples = SampleKind::Images { shape, class_names: vec!["a".into()] };
-    Manifest { name: "data".into(), samples, shards: (0..n_shards).map(entry).collect(), gallery: entry(255) }
+    Manifest {
+        name: "data".into(),
+        samples,
+        shards: (0..n_shards).map(entry).collect(),
+        gallery: entry(255),
+        frozen: Vec::new(),
+    }
 }
 
 #[test]

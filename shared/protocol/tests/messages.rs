@@ -82,6 +82,7 @@ fn description() -> RunDescription {
                 },
                 shards: vec![entry],
                 gallery: entry,
+                frozen: Vec::new(),
             },
             shuffle_buffer_samples: 2000,
         },
@@ -198,7 +199,7 @@ fn state_messages() {
 #[test]
 fn shard_messages() {
     let max = shard::MESSAGE_BYTES_MAX;
-    check(&shard::ContributorToBackbone::Get(ShardId::Train(300)), max, "0000ac02");
+    check(&shard::ContributorToBackbone::Get(ShardId::Numbered(300)), max, "0000ac02");
     check(&shard::ContributorToBackbone::Get(ShardId::Gallery), max, "0001");
     check(&shard::BackboneToContributor::Found(TRANSFER), max, &format!("00ac02{}", hash_hex()));
     check(&shard::BackboneToContributor::Refused(Refusal::NoShard), max, "010b");

@@ -12,7 +12,7 @@ use tokio_util::compat::TokioAsyncReadCompatExt;
 /// The conversations of a contributor by the version of `run` that stands for them. When you raise one of these, raise
 /// that of `run` too, add the previous name to `OLDER_PROTOCOLS`, and add a line here. A peer of the previous build then
 /// learns at once that it is too old, instead of computing contributions that are refused.
-const SPOKEN: [(&str, [&str; 6]); 4] = [
+const SPOKEN: [(&str, [&str; 6]); 5] = [
     (
         "/barnraise/run/6",
         [
@@ -57,6 +57,17 @@ const SPOKEN: [(&str, [&str; 6]); 4] = [
             "/barnraise/state/3",
         ],
     ),
+    (
+        "/barnraise/run/10",
+        [
+            "/barnraise/access/1",
+            "/barnraise/contribute/4",
+            "/barnraise/evidence/7",
+            "/barnraise/gradient/7",
+            "/barnraise/shard/3",
+            "/barnraise/state/3",
+        ],
+    ),
 ];
 
 #[test]
@@ -78,7 +89,7 @@ fn the_version_of_a_run_stands_for_all_conversations_of_a_contributor() {
 /// The conversations of backbones among each other by the version of `matchmaking`, by which they begin. Who raises one of
 /// these raises that with it: otherwise backbones of two builds would agree on an averaging that fails each time.
 const AMONG_BACKBONES: (&str, [&str; 3]) =
-    ("/barnraise/matchmaking/6", ["/barnraise/average/4", "/barnraise/model/3", "/barnraise/reduce/2"]);
+    ("/barnraise/matchmaking/7", ["/barnraise/average/4", "/barnraise/model/4", "/barnraise/reduce/2"]);
 
 #[test]
 fn the_version_of_matchmaking_stands_for_all_conversations_of_backbones() {
@@ -159,17 +170,17 @@ async fn a_peer_of_the_last_version_learns_that_the_run_went_on() {
     };
     let (told, answer) = futures::join!(run::answer_older_version(&mut a), asking);
     told.unwrap();
-    assert_eq!(answer, [&[1, 18, 0, 0, 0, 2, 16][..], b"/barnraise/run/9"].concat());
+    assert_eq!(answer, [&[1, 19, 0, 0, 0, 2, 17][..], b"/barnraise/run/10"].concat());
 }
 
 /// The bytes with which a backbone of the version after this one will answer a peer of this one.
 #[tokio::test]
 async fn a_peer_of_this_version_understands_that_the_run_went_on() {
-    let frame = [&[1, 19, 0, 0, 0, 2, 17][..], b"/barnraise/run/10"].concat();
-    let newer = BackboneToContributor::Newer { speaks: "/barnraise/run/10".into() };
+    let frame = [&[1, 19, 0, 0, 0, 2, 17][..], b"/barnraise/run/11"].concat();
+    let newer = BackboneToContributor::Newer { speaks: "/barnraise/run/11".into() };
     assert_eq!(framing::encode(&newer, run::MESSAGE_BYTES_MAX).unwrap(), frame);
     for (answer, named) in [
-        (newer, "/barnraise/run/10"),
+        (newer, "/barnraise/run/11"),
         (BackboneToContributor::Newer { speaks: "<b>".repeat(1000) }, "another one"),
     ] {
         let (a, b) = tokio::io::duplex(8192);

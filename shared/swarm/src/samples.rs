@@ -63,7 +63,7 @@ impl SampleStream {
         // The order is random, so its last is a random one among equals.
         let rarest = (0..self.order.len()).rev().min_by_key(|&at| rarity(self.order[at]));
         self.fetching = rarest.map(|at| self.order.remove(at));
-        self.fetching.map(ShardId::Train)
+        self.fetching.map(ShardId::Numbered)
     }
 
     /// The shard of [`Self::next_fetch`] has arrived.
@@ -113,7 +113,7 @@ mod tests {
 
     /// A shard whose samples have one value, their global number, and the label of their shard.
     fn shard(id: ShardId) -> Arc<Samples> {
-        let ShardId::Train(id) = id else { panic!("{id:?}") };
+        let ShardId::Numbered(id) = id else { panic!("{id:?}") };
         let images = (0..10).map(|i| (id * 10 + i) as u8).collect();
         Arc::new(Samples::Images(LabelledImages { images, labels: vec![id as u8; 10] }))
     }
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn a_sequence_of_tokens_is_drawn_whole() {
         let mut stream = SampleStream::new(2, 100, 3);
-        while let Some(ShardId::Train(id)) = stream.next_fetch() {
+        while let Some(ShardId::Numbered(id)) = stream.next_fetch() {
             let first = id as u16 * 100;
             let ids = (0..10).flat_map(|i| [first + i, first + i, first + i]).collect();
             stream.on_shard(&Arc::new(Samples::Tokens(TokenSequences { length: 3, ids })));
@@ -198,7 +198,7 @@ mod tests {
         let passes = (0..20).map(|seed| {
             let mut stream = SampleStream::new(6, 1000, seed);
             let mut next = || match stream.next_fetch_by(|shard| shard / 2) {
-                Some(id @ ShardId::Train(shard)) => {
+                Some(id @ ShardId::Numbered(shard)) => {
                     stream.on_shard(&self::shard(id));
                     shard
                 }

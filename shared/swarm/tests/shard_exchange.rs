@@ -102,7 +102,7 @@ fn take_one(
     let peer = &mut peers[at];
     peer.exchange.on_survey(survey);
     let exchange = &peer.exchange;
-    let Some(ShardId::Train(shard)) = peer.samples.next_fetch_by(|shard| exchange.rarity(shard)) else {
+    let Some(ShardId::Numbered(shard)) = peer.samples.next_fetch_by(|shard| exchange.rarity(shard)) else {
         panic!("there is always a next one");
     };
     let nothing = Samples::Images(LabelledImages::default());

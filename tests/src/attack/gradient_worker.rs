@@ -42,7 +42,7 @@ impl GradientWorker {
     pub(super) async fn open(client: &TestClient, run: Arc<RunDescription>) -> Result<Self> {
         let mut shards = Vec::new();
         for (index, entry) in run.data.manifest.shards.iter().enumerate().take(SHARDS_MAX) {
-            let bytes = client.shard(&run, ShardId::Train(index as u32)).await?;
+            let bytes = client.shard(&run, ShardId::Numbered(index as u32)).await?;
             shards.push(Samples::decode(&bytes, entry, &run.data.manifest)?);
         }
         let data = DataShape::of(&run.data.manifest.samples);

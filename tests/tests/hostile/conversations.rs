@@ -113,7 +113,7 @@ async fn ask_and_never_read(backbone: Multiaddr) {
             let Ok(mut stream) = client.open(protocol).await else { break };
             asked.spawn(async move {
                 let latest = state::ContributorToBackbone::GetLatest;
-                let shard = shard::ContributorToBackbone::Get(shard::ShardId::Train(0));
+                let shard = shard::ContributorToBackbone::Get(shard::ShardId::Numbered(0));
                 let written = match number % 2 {
                     0 => framing::write(&mut stream, &latest, state::MESSAGE_BYTES_MAX).await,
                     _ => framing::write(&mut stream, &shard, shard::MESSAGE_BYTES_MAX).await,

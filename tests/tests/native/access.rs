@@ -37,7 +37,7 @@ fn code_of(link: &str) -> String {
 async fn conversations(client: &TestClient, run: &RunDescription) -> Vec<(&'static str, Result<(), String>)> {
     let plain = |error: anyhow::Error| error.to_string();
     let state = client.state(run).await.map(drop).map_err(plain);
-    let shard = client.shard(run, ShardId::Train(0)).await.map(drop).map_err(plain);
+    let shard = client.shard(run, ShardId::Numbered(0)).await.map(drop).map_err(plain);
     let mut session = client.join(&run.identity.run_id, "by hand").await.unwrap();
     let session = match session.receive().await.unwrap() {
         BackboneToContributor::Refused(refusal) => Err(refusal.to_string()),

@@ -115,7 +115,7 @@ impl ForgingContributor {
     /// The gradient of these samples of the first shard, with a valid offer and commitment.
     async fn honest(&mut self, state: &EpochParameters, indices: &[u32]) -> PreparedContribution {
         let entry = self.run.data.manifest.shards[0];
-        let shard = self.client.shard(&self.run, ShardId::Train(0)).await.unwrap();
+        let shard = self.client.shard(&self.run, ShardId::Numbered(0)).await.unwrap();
         let shard = Samples::decode(&shard, &entry, &self.run.data.manifest).unwrap();
         let data = DataShape::of(&self.run.data.manifest.samples);
         let mut trainer = Trainer::new(&self.run.model, data, ComputeDevice::cpu()).unwrap();

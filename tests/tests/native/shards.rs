@@ -41,7 +41,7 @@ fn now() -> UnixMillis {
 async fn fill(folder: &Path, client: &TestClient, run: &RunDescription) {
     std::fs::create_dir_all(folder).unwrap();
     for (shard, entry) in (0..).zip(&run.data.manifest.shards) {
-        let bytes = client.shard(run, ShardId::Train(shard)).await.unwrap();
+        let bytes = client.shard(run, ShardId::Numbered(shard)).await.unwrap();
         std::fs::write(folder.join(format!("{}.shard", entry.sha256)), bytes).unwrap();
     }
 }
@@ -204,7 +204,7 @@ async fn data_of_a_run_with_a_list_goes_to_those_on_it() {
     let stranger = Keypair::generate_ed25519();
     let own = signing_key(&stranger).unwrap();
     let stranger = client_of(&holder, stranger).await;
-    let refused = stranger.shard(&run, ShardId::Train(0)).await.unwrap_err().to_string();
+    let refused = stranger.shard(&run, ShardId::Numbered(0)).await.unwrap_err().to_string();
     assert!(refused.contains("this run is by invitation"), "{refused}");
     let claims = Claims {
         run_id: run.identity.run_id.clone(),
@@ -218,12 +218,12 @@ async fn data_of_a_run_with_a_list_goes_to_those_on_it() {
         let refused = stranger.ask(&ContributorToBackbone::Present(shown)).await.unwrap_err().to_string();
         assert!(refused.contains(reason), "{refused}");
     }
-    assert!(stranger.shard(&run, ShardId::Train(0)).await.is_err());
+    assert!(stranger.shard(&run, ShardId::Numbered(0)).await.is_err());
     // Somebody on the list, by hand and by the program.
     let member = client_of(&holder, member).await;
-    assert!(member.shard(&run, ShardId::Train(0)).await.is_err(), "before it has shown its token");
+    assert!(member.shard(&run, ShardId::Numbered(0)).await.is_err(), "before it has shown its token");
     member.ask(&ContributorToBackbone::Present(token)).await.unwrap();
-    member.shard(&run, ShardId::Train(0)).await.unwrap();
+    member.shard(&run, ShardId::Numbered(0)).await.unwrap();
     let empty = folder.path().join("empty").display().to_string();
     let joined = test_run.join(&[&link, "--cache", &empty, "--samples", SAMPLES]).unwrap();
     let given = joined.end().await.unwrap();

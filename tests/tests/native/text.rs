@@ -53,7 +53,7 @@ async fn a_run_learns_from_text_of_two_files() {
         panic!("{:?}", run.data.manifest.samples)
     };
     let client = TestClient::connect(backbone.tcp().unwrap()).await.unwrap();
-    let bytes = client.shard(&run, ShardId::Train(0)).await.unwrap();
+    let bytes = client.shard(&run, ShardId::Numbered(0)).await.unwrap();
     let shard = Samples::decode(&bytes, &run.data.manifest.shards[0], &run.data.manifest).unwrap();
     let Samples::Tokens(tokens) = shard else { panic!("no text") };
     assert_eq!(tokens.sequences().count(), 100);

@@ -48,6 +48,7 @@ pub(crate) fn run() -> RunDescription {
                 },
                 shards: vec![entry],
                 gallery: entry,
+                frozen: Vec::new(),
             },
             shuffle_buffer_samples: 1000,
         },

@@ -3,8 +3,9 @@
 
 use std::rc::Rc;
 
+use barnraise_learning::frozen::FrozenOfRunError;
 use barnraise_learning::tensor_file::{self, TensorFileError};
-use barnraise_learning::{ComputeDevice, DataShape, ModelError, Trainer};
+use barnraise_learning::{ComputeDevice, DataShape, FrozenWeights, ModelError, Trainer};
 use barnraise_messages::PeerToPage;
 use barnraise_protocol::run::RunDescription;
 use futures::lock::Mutex;
@@ -13,7 +14,7 @@ use wasm_bindgen::JsCast;
 use wasm_bindgen_futures::JsFuture;
 
 use crate::page;
-use crate::platform::fetch_status;
+use crate::platform::{ShardCache, fetch_status};
 use crate::web::{self, WebError};
 
 /// Why a model of the web server cannot be used.
@@ -28,6 +29,9 @@ pub(crate) enum LoadError {
     /// It cannot be evaluated.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// Its frozen weights cannot be had.
+    #[error(transparent)]
+    Frozen(#[from] FrozenOfRunError<WebError>),
     /// A file without its epoch.
     #[error("the file does not say of which step it is")]
     NoEpoch,
@@ -37,6 +41,7 @@ pub(crate) enum LoadError {
 #[derive(Clone)]
 pub(crate) struct EarlierModel {
     origin: String,
+    cache: Rc<ShardCache>,
     /// Its epoch, and the model. A request for another epoch waits until this one is loaded.
     loaded: Rc<Mutex<Option<(u64, Trainer)>>>,
 }
@@ -44,7 +49,7 @@ pub(crate) struct EarlierModel {
 impl EarlierModel {
     /// `origin` is where the page came from: `https://host:port`.
     pub(crate) fn new(origin: String) -> Self {
-        Self { origin, loaded: Rc::default() }
+        Self { cache: Rc::new(ShardCache::new(&origin)), origin, loaded: Rc::default() }
     }
 
     /// Class probabilities of one picture, `[height, width, channels]`, by the model of `epoch`.
@@ -61,20 +66,55 @@ impl EarlierModel {
 
     async fn fetch(&self, epoch: u64) -> Result<Trainer, LoadError> {
         let run = fetch_status(&self.origin).await?.run;
-        let url = format!("{}/api/model.safetensors?epoch={epoch}", self.origin);
-        load(&run, &url).await.map(|(_, trainer)| trainer)
+        let source = ModelSource { origin: &self.origin, cache: &self.cache };
+        source.load(&run, Some(epoch)).await.map(|(_, trainer)| trainer)
     }
 }
 
-/// Loads the model at an address onto the CPU; returns its epoch with it.
-pub(crate) async fn load(run: &RunDescription, url: &str) -> Result<(u64, Trainer), LoadError> {
-    let data = DataShape::of(&run.data.manifest.samples);
-    let mut trainer = Trainer::new(&run.model, data, ComputeDevice::cpu())?;
-    let bytes = download(url, tensor_file::file_bytes_max(trainer.layout())).await?;
-    let file = tensor_file::read(&bytes, trainer.layout())?;
-    trainer.load_parameters(&file.parameters)?;
-    let epoch = file.notes.get("epoch").and_then(|epoch| epoch.parse().ok());
-    Ok((epoch.ok_or(LoadError::NoEpoch)?, trainer))
+/// Where models come from: the page's own server, and for what does not change the cache.
+#[derive(Clone, Copy)]
+pub(crate) struct ModelSource<'a> {
+    pub(crate) origin: &'a str,
+    pub(crate) cache: &'a ShardCache,
+}
+
+impl ModelSource<'_> {
+    /// Loads the model of an epoch, or the newest one, onto the CPU; returns its epoch with it.
+    pub(crate) async fn load(
+        self,
+        run: &RunDescription,
+        epoch: Option<u64>,
+    ) -> Result<(u64, Trainer), LoadError> {
+        let mut trainer = self.untrained(run).await?;
+        let which = epoch.map(|epoch| format!("?epoch={epoch}")).unwrap_or_default();
+        let url = format!("{}/api/model.safetensors{which}", self.origin);
+        let bytes = download(&url, tensor_file::file_bytes_max(trainer.layout())).await?;
+        let file = tensor_file::read(&bytes, trainer.layout())?;
+        trainer.load_parameters(&file.parameters)?;
+        let epoch = file.notes.get("epoch").and_then(|epoch| epoch.parse().ok());
+        Ok((epoch.ok_or(LoadError::NoEpoch)?, trainer))
+    }
+
+    /// A run's model as it begins, with its frozen weights.
+    pub(crate) async fn untrained(self, run: &RunDescription) -> Result<Trainer, LoadError> {
+        let fetch = async |number| {
+            let entry = run.data.manifest.numbered(number).copied();
+            let Some(entry) = entry else { return Err(WebError::TooLong { max: 0 }) };
+            if let Some(bytes) = self.cache.get(entry.sha256).await.filter(|bytes| entry.check(bytes).is_ok())
+            {
+                return Ok(bytes);
+            }
+            let url = format!("{}/api/frozen/{number}", self.origin);
+            let bytes = download(&url, entry.n_bytes as usize).await?;
+            if entry.check(&bytes).is_ok() {
+                self.cache.put(entry.sha256, &bytes).await;
+            }
+            Ok(bytes)
+        };
+        let frozen = FrozenWeights::of_run(run, fetch).await?;
+        let data = DataShape::of(&run.data.manifest.samples);
+        Ok(Trainer::with_frozen(&run.model, data, frozen.as_ref(), ComputeDevice::cpu())?)
+    }
 }
 
 /// Downloads a file of the page's own server, unless it is longer than `bytes_max`.

@@ -5,14 +5,14 @@ use std::rc::Rc;
 
 use barnraise_contributor::decode_cached_model;
 use barnraise_learning::unigram::{BlankError, Unigram, Vocabulary, VocabularyError};
-use barnraise_learning::{ComputeDevice, Continuation, DataShape, Trainer};
+use barnraise_learning::{Continuation, Trainer};
 use barnraise_protocol::api::Models;
 use barnraise_protocol::dataset::{SampleKind, TokenShape};
 use futures::lock::Mutex;
 use gloo::timers::future::TimeoutFuture;
 use web_time::Instant;
 
-use crate::earlier::{LoadError, download, load};
+use crate::earlier::{LoadError, ModelSource, download};
 use crate::platform::{ShardCache, fetch_status};
 
 /// Most tokens that follow a text.
@@ -217,10 +217,13 @@ impl TextModels {
     async fn cached_model(&self) -> Option<TextModel> {
         let (run, state) = decode_cached_model(&self.cache.model().await?)?;
         let SampleKind::Tokens(shape) = &run.data.manifest.samples else { return None };
-        let data = DataShape::of(&run.data.manifest.samples);
-        let mut trainer = Trainer::new(&run.model, data, ComputeDevice::cpu()).ok()?;
+        let mut trainer = self.source().untrained(&run).await.ok()?;
         trainer.load_parameters(&state.parameters).ok()?;
         Some(TextModel { epoch: state.epoch, shape: *shape, trainer })
+    }
+
+    fn source(&self) -> ModelSource<'_> {
+        ModelSource { origin: &self.origin, cache: &self.cache }
     }
 
     async fn newest(&self) -> Result<u64, FillError> {
@@ -235,8 +238,7 @@ impl TextModels {
         let SampleKind::Tokens(shape) = &run.data.manifest.samples else {
             return Err(FillError::NotText);
         };
-        let which = epoch.map(|epoch| format!("?epoch={epoch}")).unwrap_or_default();
-        let (epoch, trainer) = load(&run, &format!("{}/api/model.safetensors{which}", self.origin)).await?;
+        let (epoch, trainer) = self.source().load(&run, epoch).await?;
         Ok(TextModel { epoch, shape: *shape, trainer })
     }
 }

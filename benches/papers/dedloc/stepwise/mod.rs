@@ -170,7 +170,7 @@ impl Feed {
 
     fn take(&mut self) -> Result<Samples> {
         while let Some(id) = self.stream.next_fetch() {
-            let ShardId::Train(index) = id else { bail!("{id:?} is not for training") };
+            let ShardId::Numbered(index) = id else { bail!("{id:?} is not for training") };
             self.stream.on_shard(&self.shards[index as usize]);
         }
         match self.stream.take(MICRO_BATCH) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::{Path, Query, State};
 use axum::http::header::{self, HeaderMap, HeaderValue};
 use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -17,12 +17,14 @@ use barnraise_learning::unigram::Vocabulary;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::api::{Contributions, ContributionsQuery, ModelFile, ModelQuery, Models, RunStatus};
+use barnraise_protocol::shard::ShardId;
 use bytes::Bytes;
 use futures::stream::{self, Stream, StreamExt};
 use tokio::sync::watch;
 
 use super::card::card;
 use super::{Facts, Snapshot, StoredModel, keeper};
+use crate::data::shards::{ShardError, ShardStore};
 use crate::host::clock::WallClock;
 use crate::host::contributions::{Question, Store};
 use crate::host::visitors::{Seat, Seats, Visitor};
@@ -46,6 +48,7 @@ pub struct ModelFiles {
     clock: WallClock,
     downloads: Seats,
     tokenizer: Option<Tokenizer>,
+    shards: Option<Arc<ShardStore>>,
 }
 
 /// The encoded vocabulary of a run of text, and its entity tag.
@@ -74,6 +77,10 @@ enum NoModel {
     Epoch(u64),
     #[error("this run does not learn from text")]
     NoText,
+    #[error("there are no frozen weights {0}, /api/run says which there are")]
+    NoFrozen(u32),
+    #[error("the weights cannot be read")]
+    Shard(#[from] ShardError),
     #[error("too many models are being downloaded, come again in a minute")]
     Busy,
     #[error("the model cannot be read")]
@@ -88,8 +95,14 @@ impl IntoResponse for NoModel {
         match self {
             Self::Query(rejection) => rejection.into_response(),
             Self::NotYet => (StatusCode::NOT_FOUND, no_store, retry, text).into_response(),
-            Self::Epoch(_) | Self::NoText => (StatusCode::NOT_FOUND, no_store, text).into_response(),
+            Self::Epoch(_) | Self::NoText | Self::NoFrozen(_) => {
+                (StatusCode::NOT_FOUND, no_store, text).into_response()
+            }
             Self::Busy => (StatusCode::SERVICE_UNAVAILABLE, no_store, retry, text).into_response(),
+            Self::Shard(error) => {
+                tracing::warn!(%error, "frozen weights cannot be read");
+                (StatusCode::SERVICE_UNAVAILABLE, no_store, retry, text).into_response()
+            }
             Self::Storage(error) => {
                 // Details of the error are for the log only.
                 tracing::warn!(%error, "a model cannot be read");
@@ -110,7 +123,7 @@ impl ModelFiles {
         clock: WallClock,
     ) -> Self {
         let downloads = Seats::new(DOWNLOADS_MAX, DOWNLOADS_OF_ONE_MAX);
-        Self { facts, latest, kept, storage, clock, downloads, tokenizer: None }
+        Self { facts, latest, kept, storage, clock, downloads, tokenizer: None, shards: None }
     }
 
     /// With the vocabulary of a run that learns from text.
@@ -124,6 +137,12 @@ impl ModelFiles {
         Ok(Self { tokenizer: Some(Tokenizer { json, tag }), ..self })
     }
 
+    /// With the shards of frozen weights, which a tab needs to try the model.
+    #[must_use]
+    pub fn with_shards(self, shards: Arc<ShardStore>) -> Self {
+        Self { shards: Some(shards), ..self }
+    }
+
     /// The routes.
     pub fn routes(self, status: watch::Receiver<RunStatus>, contributions: Option<Store>) -> Router {
         Router::new()
@@ -131,6 +150,7 @@ impl ModelFiles {
             .route("/api/model.safetensors", get(file))
             .route("/api/model-card.md", get(model_card))
             .route("/api/tokenizer.json", get(tokenizer))
+            .route("/api/frozen/{number}", get(frozen))
             .with_state(ModelRoutes { files: self, status, contributions })
     }
 
@@ -240,6 +260,28 @@ async fn tokenizer(State(shown): State<ModelRoutes>, asked: HeaderMap) -> Result
         return Ok((StatusCode::NOT_MODIFIED, headers(&tag)).into_response());
     }
     Ok((headers(&tag), [(header::CONTENT_TYPE, "application/json")], json).into_response())
+}
+
+/// A shard of frozen weights, by its number in the manifest. The browser peer keeps it under its hash.
+async fn frozen(
+    State(shown): State<ModelRoutes>,
+    Path(number): Path<u32>,
+    visitor: Option<Extension<Visitor>>,
+) -> Result<Response, NoModel> {
+    let shards = shown.files.shards.as_ref().ok_or(NoModel::NoFrozen(number))?;
+    if number < shards.manifest().first_frozen() || shards.manifest().numbered(number).is_none() {
+        return Err(NoModel::NoFrozen(number));
+    }
+    let visitor = visitor.map(|Extension(visitor)| visitor);
+    let seat = shown.files.downloads.take(visitor).ok_or(NoModel::Busy)?;
+    let bytes = shards.get(ShardId::Numbered(number)).await?;
+    let headers = [
+        (header::CACHE_CONTROL, "no-store".to_owned()),
+        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
+        (header::CONTENT_LENGTH, bytes.len().to_string()),
+    ];
+    let n_bytes = bytes.len() as u64;
+    Ok((headers, paced(stream::iter([Ok(bytes)]), n_bytes, seat)).into_response())
 }
 
 async fn model_card(State(shown): State<ModelRoutes>) -> Result<Response, NoModel> {

@@ -9,6 +9,7 @@ use barnraise_protocol::run::RunDescription;
 
 use super::{Facts, Keeper, ModelFiles, Publisher};
 use crate::config::RunConfig;
+use crate::data::shards::ShardStore;
 use crate::host::clock::system_clock;
 use crate::storage::Storage;
 
@@ -32,6 +33,7 @@ impl SharedModel {
         layout: ParameterLayout,
         storage: &Storage,
         vocabulary: Option<&Vocabulary>,
+        shards: Arc<ShardStore>,
     ) -> anyhow::Result<Option<(Self, impl Future<Output = ()> + Send + use<>)>> {
         if config.access.mode != AccessMode::Open {
             return Ok(None);
@@ -42,7 +44,7 @@ impl SharedModel {
         let (publisher, latest) = Publisher::new(facts.clone());
         let keeping = keeper.run(latest.clone());
         let files = ModelFiles::new(facts, latest, kept, storage.clone(), system_clock());
-        let files = files.with_vocabulary(vocabulary)?;
+        let files = files.with_vocabulary(vocabulary)?.with_shards(shards);
         Ok(Some((Self { publisher, files }, keeping)))
     }
 }

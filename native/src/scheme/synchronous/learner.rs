@@ -109,10 +109,11 @@ impl Learner {
     async fn fresh(
         (config, scheme): (&RunConfig, &SynchronousSection),
         layout: &ParameterLayout,
+        first: Vec<f32>,
     ) -> Result<Self, LearnerError> {
         let spec = config.model_spec();
         let optimizer = Optimizer::new(scheme.optimizer, layout)?;
-        let weights = SharedWeights::new(optimizer, layout.initial_parameters(spec.seed));
+        let weights = SharedWeights::new(optimizer, first);
         Ok(Self {
             run_id: config.run.id.clone(),
             state_codec: scheme.state_codec,

@@ -137,7 +137,7 @@ impl<'a, P: Platform> Driver<'a, P> {
             Wake::SessionMessage((reader, message)) => self.on_message(reader, message),
             Wake::Net(outcome) => self.on_net(outcome),
             Wake::Compute(outcome) => self.on_compute(*outcome),
-            Wake::Shard(outcome) => self.kit.on_shard(*outcome),
+            Wake::Shard(outcome) => self.on_shard(*outcome),
             Wake::Timer => self.on_timer(),
         }
     }

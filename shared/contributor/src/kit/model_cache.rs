@@ -18,6 +18,8 @@ const VALUE_BYTES: usize = size_of::<f32>();
 /// Content of the cache, as far as it is wanted and present.
 pub(crate) struct OfflineCache {
     pub(crate) model: Option<(RunDescription, EpochParameters)>,
+    /// Shards of frozen weights of the model, all or none.
+    pub(crate) frozen: Vec<Arc<[u8]>>,
     pub(crate) gallery: Option<Arc<Samples>>,
     /// Whether the gallery was looked up.
     pub(crate) wanted_gallery: bool,

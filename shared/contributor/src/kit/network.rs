@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use barnraise_protocol::bulk::Partial;
 use barnraise_protocol::contribute::{self, BackboneToContributor, ContributorToBackbone, Join};
-use barnraise_protocol::dataset::{Manifest, Samples, ShardEntry};
+use barnraise_protocol::dataset::{DatasetError, Manifest, Samples, ShardEntry};
 use barnraise_protocol::error::NewerThanRun;
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_protocol::shard::{self, ShardId};
@@ -18,6 +18,7 @@ use barnraise_swarm::shards::ShardSource;
 use futures::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 
 use super::access::{self, AccessTicket};
+use super::frozen::is_frozen;
 use super::model_cache::{self, OfflineCache};
 use super::operation::{CountedStream, NetworkOperation, PEER_LIMITS};
 use crate::error::OperationError;
@@ -209,9 +210,31 @@ pub(crate) struct ShardOutcome<P: Platform> {
 
 /// A fetched shard.
 pub(crate) struct FetchedShard {
-    pub(crate) samples: Arc<Samples>,
+    pub(crate) content: ShardContent,
     /// Encoded bytes; `None` if the shard was cached.
     pub(crate) bytes: Option<Vec<u8>>,
+}
+
+/// What a shard holds.
+pub(crate) enum ShardContent {
+    Samples(Arc<Samples>),
+    /// Encoded values of frozen weights.
+    Frozen(Arc<[u8]>),
+}
+
+impl ShardContent {
+    /// Checks and decodes the bytes of a shard.
+    pub(crate) fn of(
+        id: ShardId,
+        bytes: &[u8],
+        entry: &ShardEntry,
+        manifest: &Manifest,
+    ) -> Result<Self, DatasetError> {
+        match is_frozen(id, manifest) {
+            true => entry.check(bytes).map(|()| Self::Frozen(bytes.into())),
+            false => Samples::decode(bytes, entry, manifest).map(|samples| Self::Samples(Arc::new(samples))),
+        }
+    }
 }
 
 /// A shard to fetch, and the partial transfer to resume.
@@ -235,8 +258,11 @@ pub(crate) async fn fetch_shard<P: Platform>(
 ) -> ShardOutcome<P> {
     let ShardRequest { id, entry, link_id, source, mut stream, mut partial, room } = request;
     let result = async {
-        if let Some(samples) = from_cache(&operation, &entry, &run.data.manifest).await {
-            return Ok(FetchedShard { samples, bytes: None });
+        let manifest = &run.data.manifest;
+        let cached = operation.platform.cached(entry.sha256).await;
+        let cached = cached.and_then(|bytes| ShardContent::of(id, &bytes, &entry, manifest).ok());
+        if let Some(content) = cached {
+            return Ok(FetchedShard { content, bytes: None });
         }
         let n_bytes = u64::from(entry.n_bytes);
         let on_progress = |here| progress.set((here, n_bytes));
@@ -257,29 +283,20 @@ pub(crate) async fn fetch_shard<P: Platform>(
             }
         };
         partial = None;
-        let shard = Samples::decode(&bytes, &entry, &run.data.manifest).map_err(ConversationError::from)?;
+        let content = ShardContent::of(id, &bytes, &entry, manifest).map_err(ConversationError::from)?;
         if let Some(room) = &room {
-            for evicted in room.iter().filter_map(|&shard| ShardId::Train(shard).entry(&run.data.manifest)) {
+            for evicted in room.iter().filter_map(|&shard| manifest.numbered(shard)) {
                 operation.platform.evict(evicted.sha256).await;
             }
             operation.platform.cache(entry.sha256, &bytes).await;
         }
-        Ok(FetchedShard { samples: Arc::new(shard), bytes: Some(bytes) })
+        Ok(FetchedShard { content, bytes: Some(bytes) })
     };
     let result = match (result.await, &source) {
         (Err(OperationError::Stalled), ShardSource::Peer(_)) => Err(OperationError::Slow),
         (result, _) => result,
     };
     ShardOutcome { id, link_id, source, stream, partial, room, result }
-}
-
-async fn from_cache<P: Platform>(
-    operation: &NetworkOperation<'_, P>,
-    entry: &ShardEntry,
-    manifest: &Manifest,
-) -> Option<Arc<Samples>> {
-    let bytes = operation.platform.cached(entry.sha256).await?;
-    Samples::decode(&bytes, entry, manifest).ok().map(Arc::new)
 }
 
 /// Reads the next message of a session; returns the reader with it.

@@ -57,7 +57,11 @@ impl<P: Platform> Kit<'_, P> {
                 None => None,
             };
             drop(operation);
-            let found = OfflineCache { model, gallery, wanted_gallery: wants_gallery, reason };
+            let frozen = match &model {
+                Some((run, _)) => cached_frozen(platform, run).await,
+                None => Vec::new(),
+            };
+            let found = OfflineCache { model, frozen, gallery, wanted_gallery: wants_gallery, reason };
             NetOutcome::Offline(Box::new(found))
         };
         self.run_net(NetKind::Offline, cancel, look);
@@ -92,6 +96,18 @@ impl<P: Platform> Kit<'_, P> {
 fn cache_interval(n_parameters: u64) -> Duration {
     let n_bytes = n_parameters.saturating_mul(BYTES_PER_PARAMETER);
     KEEP_EVERY.max(Duration::from_secs(n_bytes / KEEP_BYTES_PER_SECOND))
+}
+
+/// All shards of frozen weights, or none.
+async fn cached_frozen<P: Platform>(platform: &P, run: &RunDescription) -> Vec<Arc<[u8]>> {
+    let mut shards = Vec::new();
+    for entry in &run.data.manifest.frozen {
+        match platform.cached(entry.sha256).await.filter(|bytes| entry.check(bytes).is_ok()) {
+            Some(bytes) => shards.push(bytes.into()),
+            None => return Vec::new(),
+        }
+    }
+    shards
 }
 
 async fn cached_gallery<P: Platform>(platform: &P, run: &RunDescription) -> Option<Arc<Samples>> {

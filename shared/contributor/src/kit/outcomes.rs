@@ -1,6 +1,7 @@
 //! Handles the outcome of each completed operation.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use barnraise_learning::{ComputeDevice, ModelError, ParameterLayout};
 use barnraise_protocol::run::RunDescription;
@@ -15,8 +16,9 @@ use futures::future::Fuse;
 
 use super::compute::{ComputeOutcome, ComputeResult, TrialVerdict};
 use super::driver::Driver;
+use super::frozen::Frozen;
 use super::model_cache::OfflineCache;
-use super::network::{self, Connected, NetOutcome, StateOutcome};
+use super::network::{self, Connected, NetOutcome, ShardOutcome, StateOutcome};
 use super::speed::Speed;
 use super::{BackboneConnection, ComputeKind, Kit, NetKind, RunContext};
 use crate::error::OperationError;
@@ -158,11 +160,7 @@ impl<P: Platform> Driver<'_, P> {
             }
         }
         self.kit.on_run(description, n_parameters);
-        match self.new_trainer() {
-            Ok(()) => {}
-            Err(ModelError::Device(error)) => self.on_device_lost(None, &error.to_string()),
-            Err(error) => self.give_up(Interruption::other(error)),
-        }
+        self.begin_trainer();
         self.kit.fatal_error.is_none()
     }
 
@@ -178,9 +176,44 @@ impl<P: Platform> Driver<'_, P> {
         true
     }
 
+    /// A shard arrived, or did not. With the last one of frozen weights there is a trainer.
+    pub(super) fn on_shard(&mut self, outcome: ShardOutcome<P>) {
+        let awaited = self.kit.awaits_frozen();
+        self.kit.on_shard(outcome);
+        if awaited {
+            self.use_frozen();
+        }
+    }
+
+    /// Makes the trainer, if all of its frozen weights are here.
+    fn use_frozen(&mut self) {
+        let frozen = self.kit.run.as_ref().and_then(|run| run.frozen.as_ref());
+        if let Some(error) = frozen.and_then(Frozen::failed) {
+            self.give_up(Interruption::other(error.clone()));
+        } else if !self.kit.awaits_frozen() {
+            self.begin_trainer();
+        }
+    }
+
+    /// Makes the first trainer of a run.
+    fn begin_trainer(&mut self) {
+        match self.new_trainer() {
+            Ok(()) => {}
+            Err(ModelError::Device(error)) => self.on_device_lost(None, &error.to_string()),
+            Err(error) => self.give_up(Interruption::other(error)),
+        }
+    }
+
     fn new_trainer(&mut self) -> Result<(), ModelError> {
         let (Some(run), Some(scheme)) = (&mut self.kit.run, &self.scheme) else { return Ok(()) };
-        run.trainer = Some(scheme.trainer(&run.description, self.kit.device.clone())?);
+        let frozen = match &run.frozen {
+            Some(frozen) => match frozen.whole() {
+                Some(whole) => Some(whole),
+                None => return Ok(()),
+            },
+            None => None,
+        };
+        run.trainer = Some(scheme.trainer(&run.description, frozen, self.kit.device.clone())?);
         run.is_warm = false;
         run.loaded = None;
         Ok(())
@@ -198,13 +231,24 @@ impl<P: Platform> Driver<'_, P> {
         }
     }
 
+    /// Takes cached frozen weights. Returns whether there is a trainer.
+    fn use_cached_frozen(&mut self, shards: Vec<Arc<[u8]>>) -> bool {
+        if self.kit.awaits_frozen() {
+            if let Some(frozen) = self.kit.run.as_mut().and_then(|run| run.frozen.as_mut()) {
+                shards.into_iter().for_each(|shard| frozen.on_shard(shard));
+            }
+            self.use_frozen();
+        }
+        !self.kit.awaits_frozen() && self.kit.fatal_error.is_none()
+    }
+
     /// The cached model and gallery, which a visitor's requests are answered from.
     fn on_offline(&mut self, found: OfflineCache) {
-        let OfflineCache { model, gallery, wanted_gallery, reason } = found;
+        let OfflineCache { model, frozen, gallery, wanted_gallery, reason } = found;
         if let Some((run, state)) = model {
             // A backbone may have described another run in the meantime: then that one counts.
             let is_wanted = self.kit.run.as_ref().is_none_or(|here| *here.description == run);
-            if is_wanted && self.use_run(run) {
+            if is_wanted && self.use_run(run) && self.use_cached_frozen(frozen) {
                 self.on_state(state, true);
             }
         }
@@ -338,14 +382,15 @@ impl<P: Platform> Kit<'_, P> {
     /// Takes part in a run from now on, whose model has `n_parameters`; it has no trainer yet.
     fn on_run(&mut self, description: RunDescription, n_parameters: usize) {
         let description = Rc::new(description);
-        let shards = &description.data.manifest.shards;
-        let n_shards = shards.len() as u32;
-        let sizes = shards.iter().map(|entry| entry.n_bytes).collect();
+        let manifest = &description.data.manifest;
+        let n_shards = manifest.first_frozen();
+        let sizes = manifest.shards.iter().chain(&manifest.frozen).map(|entry| entry.n_bytes).collect();
         let capacity = description.data.shuffle_buffer_samples as usize;
         self.platform.on_run(&description, n_parameters);
         self.run = Some(RunContext {
             description: Rc::clone(&description),
             n_parameters,
+            frozen: Frozen::of(&description),
             trainer: None,
             loaded: None,
             waiting_parameters: None,

@@ -92,7 +92,8 @@ impl<P: Platform> Driver<'_, P> {
         };
         if kit.is_idle {
             let gallery = (kit.shard_id == Some(ShardId::Gallery)).then(|| kit.fetching_data());
-            return working.or(gallery).unwrap_or(Activity::Idle);
+            let frozen = (kit.shard_id.is_some() && kit.awaits_frozen()).then(|| kit.fetching_frozen());
+            return working.or(frozen).or(gallery).unwrap_or(Activity::Idle);
         }
         if kit.session.is_stopping() || kit.net_kind == Some(NetKind::Leave) {
             return Activity::Stopping;
@@ -115,7 +116,9 @@ impl<P: Platform> Kit<'_, P> {
             None => {}
         }
         let is_warm = self.run.as_ref().is_some_and(|run| run.is_warm);
-        if self.is_starved {
+        if self.awaits_frozen() {
+            self.fetching_frozen()
+        } else if self.is_starved {
             self.fetching_data()
         } else if self.compute_kind == Some(ComputeKind::Trial)
             || (self.compute_kind == Some(ComputeKind::Batch) && !is_warm)
@@ -126,6 +129,14 @@ impl<P: Platform> Kit<'_, P> {
         } else {
             Activity::Training { epoch }
         }
+    }
+
+    /// Frozen weights are the greater part of a model.
+    fn fetching_frozen(&self) -> Activity {
+        let frozen = self.run.as_ref().and_then(|run| run.frozen.as_ref());
+        let (bytes, bytes_total) =
+            frozen.map_or((0, 0), |frozen| frozen.progress(self.shard_progress.get().0));
+        Activity::FetchingModel { bytes, bytes_total }
     }
 
     fn fetching_data(&self) -> Activity {

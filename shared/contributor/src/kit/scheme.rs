@@ -1,6 +1,6 @@
 //! What a scheme brings to the kit: how a participant takes part in runs of it.
 
-use barnraise_learning::{ComputeDevice, ModelError, Trainer};
+use barnraise_learning::{ComputeDevice, FrozenWeights, ModelError, Trainer};
 use barnraise_protocol::contribute::{BackboneToContributor, RunProgress};
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::state::EpochParameters;
@@ -19,11 +19,16 @@ pub(crate) trait SchemeParticipant<'a, P: Platform> {
     /// This peer cannot take part there.
     fn on_access(&mut self, run: &RunDescription) -> Result<(), Interruption>;
 
-    /// A trainer of the run on a device.
+    /// A trainer of the run on a device, with the frozen weights that its model has.
     ///
     /// # Errors
     /// The model does not fit the device.
-    fn trainer(&self, run: &RunDescription, device: ComputeDevice) -> Result<Trainer, ModelError>;
+    fn trainer(
+        &self,
+        run: &RunDescription,
+        frozen: Option<&FrozenWeights>,
+        device: ComputeDevice,
+    ) -> Result<Trainer, ModelError>;
 
     /// Starts what is next, where nothing else is in progress. Returns whether the next one can be started at once.
     ///

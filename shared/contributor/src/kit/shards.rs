@@ -9,7 +9,7 @@ use barnraise_swarm::Moment;
 use barnraise_swarm::shards::ShardSource;
 use futures::FutureExt;
 
-use super::network::{self, FetchedShard, ShardOutcome, ShardRequest};
+use super::network::{self, FetchedShard, ShardContent, ShardOutcome, ShardRequest};
 use super::operation::NetworkOperation;
 use super::{Kit, SHARD_RETRY};
 use crate::error::OperationError;
@@ -20,12 +20,19 @@ const SURVEY_PATIENCE: Duration = Duration::from_secs(5);
 
 impl<P: Platform> Kit<'_, P> {
     fn next_shard(&mut self) -> Option<ShardId> {
+        let frozen = self.run.as_ref().and_then(|run| run.frozen.as_ref()?.next());
+        if let Some(frozen) = frozen.filter(|_| !self.requests.is_empty()) {
+            return Some(frozen);
+        }
         if self.wants_gallery() {
             return Some(ShardId::Gallery);
         }
         let now = self.platform.now();
         if self.is_idle || self.session.is_stopping() || now < self.shard_retry_at {
             return None;
+        }
+        if frozen.is_some() {
+            return frozen;
         }
         let run = self.run.as_mut()?;
         if run.wanted_shard.is_none() && run.samples.is_hungry() {
@@ -60,12 +67,12 @@ impl<P: Platform> Kit<'_, P> {
             NetworkOperation { platform: self.platform, meter: Rc::clone(&self.meter), cancelled };
         let partial = run.partial_shard.take_if(|(cut, _)| *cut == id).map(|(_, partial)| partial);
         let (source, room) = match id {
-            ShardId::Train(shard) if !run.exchange.keeps(shard) => {
+            ShardId::Numbered(shard) if !run.exchange.keeps(shard) => {
                 let n_here = partial.as_ref().map_or(0, Partial::n_bytes);
                 (run.exchange.source(now, shard, n_here), run.exchange.room_for(shard))
             }
             // A cached shard needs no source, unless it turns out to be gone.
-            ShardId::Train(_) | ShardId::Gallery => (ShardSource::Backbone, Some(Vec::new())),
+            ShardId::Numbered(_) | ShardId::Gallery => (ShardSource::Backbone, Some(Vec::new())),
         };
         let stream = link.shard.take_if(|_| source == ShardSource::Backbone);
         let request = ShardRequest { id, entry, link_id: link.id, source, stream, partial, room };
@@ -91,7 +98,7 @@ impl<P: Platform> Kit<'_, P> {
             link.is_proven |= result.is_ok();
         }
         let goes_on = match id {
-            ShardId::Train(shard) => {
+            ShardId::Numbered(shard) => {
                 self.note_shard(shard, &source, partial.as_ref(), room.as_deref(), &result)
             }
             ShardId::Gallery => false,
@@ -101,10 +108,17 @@ impl<P: Platform> Kit<'_, P> {
             run.partial_shard = Some((id, partial));
         }
         match result {
-            Ok(shard) if id == ShardId::Gallery => self.on_gallery(shard.samples),
-            Ok(shard) => {
+            Ok(FetchedShard { content: ShardContent::Frozen(bytes), .. }) => {
+                if let Some(frozen) = &mut run.frozen {
+                    frozen.on_shard(bytes);
+                }
+            }
+            Ok(FetchedShard { content: ShardContent::Samples(samples), .. }) if id == ShardId::Gallery => {
+                self.on_gallery(samples);
+            }
+            Ok(FetchedShard { content: ShardContent::Samples(samples), .. }) => {
                 run.wanted_shard = None;
-                run.samples.on_shard(&shard.samples);
+                run.samples.on_shard(&samples);
             }
             Err(OperationError::Cancelled) => {}
             // The next source is asked at once.
@@ -177,9 +191,10 @@ impl<P: Platform> Kit<'_, P> {
             return;
         }
         if let Some(run) = &mut self.run {
-            run.wanted_shard = None;
             run.partial_shard = None;
-            run.samples.on_fetch_failed();
+            if run.wanted_shard.take().is_some() {
+                run.samples.on_fetch_failed();
+            }
         }
         self.fail(format!("A shard of the data could not be had: {error}"));
     }

@@ -8,6 +8,7 @@ use barnraise_protocol::contribute::{DEVICE_NAME_CHARS_MAX, Join};
 use futures::FutureExt;
 
 use super::compute;
+use super::frozen::Frozen;
 use super::network::{self, NetOutcome};
 use super::scheme::SchemeParticipant;
 use super::{ComputeKind, Kit, NetKind, trial};
@@ -65,8 +66,11 @@ impl<'a, P: Platform> Kit<'a, P> {
         self.run_net(NetKind::Leave, cancel, disconnect);
     }
 
-    /// Pulls the newest parameters; then the scheme gets them.
+    /// Pulls the newest parameters; then the scheme gets them. Frozen weights are pulled before.
     pub(crate) fn start_state(&mut self, is_background: bool) {
+        if self.awaits_frozen() {
+            return;
+        }
         let keep = self.caches_next(self.platform.now());
         let (operation, cancel) = self.operation();
         let (Some(link), Some(run)) = (&mut self.link, &mut self.run) else { return };
@@ -106,9 +110,11 @@ impl<'a, P: Platform> Kit<'a, P> {
             false => description.scheme.micro_batch_size(),
         };
         let data = DataShape::of(&description.data.manifest.samples);
+        let frozen = run.frozen.as_ref().and_then(Frozen::whole);
         // A model that fits the adapter fits the CPU as well.
-        let processor =
-            (self.device.choice() != cpu.choice()).then(|| scheme.trainer(description, cpu).ok()).flatten();
+        let processor = (self.device.choice() != cpu.choice())
+            .then(|| scheme.trainer(description, frozen, cpu).ok())
+            .flatten();
         let Some(processor) = processor else {
             run.trainer = Some(adapter);
             return;

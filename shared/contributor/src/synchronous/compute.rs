@@ -1,6 +1,8 @@
 //! What a synchronous contributor computes: gradients, and contributions made of them.
 
-use barnraise_learning::{ComputeDevice, DataShape, MeanGradient, ModelError, Precision, Trainer};
+use barnraise_learning::{
+    ComputeDevice, DataShape, FrozenWeights, MeanGradient, ModelError, Precision, Trainer,
+};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::CodecError;
 use barnraise_protocol::commitment::CommitmentError;
@@ -58,12 +60,14 @@ impl ComputeError {
 pub fn trainer(
     run: &RunDescription,
     scheme: &Synchronous,
+    frozen: Option<&FrozenWeights>,
     device: ComputeDevice,
 ) -> Result<Trainer, ModelError> {
     if scheme.recomputed && device.precision() == Precision::Mixed {
         return Err(ModelError::MixedPrecision);
     }
-    let trainer = Trainer::new(&run.model, DataShape::of(&run.data.manifest.samples), device)?;
+    let data = DataShape::of(&run.data.manifest.samples);
+    let trainer = Trainer::with_frozen(&run.model, data, frozen, device)?;
     let Some(steps) = &scheme.local_steps else { return Ok(trainer) };
     let trainer = trainer.with_local_steps(&run.model, steps)?;
     Ok(if scheme.recomputed { trainer.stateless() } else { trainer })

@@ -137,8 +137,9 @@ impl InMemoryBackbone {
                 shape: SHAPE,
                 class_names: (0..N_CLASSES).map(|class| class.to_string()).collect(),
             },
-            shards: (0..n_shards).map(|id| keep(ShardId::Train(id), u64::from(id))).collect(),
+            shards: (0..n_shards).map(|id| keep(ShardId::Numbered(id), u64::from(id))).collect(),
             gallery: keep(ShardId::Gallery, 1_000),
+            frozen: Vec::new(),
         };
         let model = Preset::Mlp { hidden: vec![HIDDEN] }.model(5);
         let layout = ParameterLayout::of(&model, DataShape::of(&manifest.samples)).unwrap();

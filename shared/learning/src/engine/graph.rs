@@ -33,7 +33,8 @@ use super::swav::{PROTOTYPE_TENSORS, ProjectionQueue};
 use super::tensors::{Cursor, FlatTensors};
 use super::{Input, PassRead};
 use crate::device::DeviceError;
-use crate::graph::{GraphData, ResolvedGraph, ValueShape};
+use crate::frozen::FrozenWeights;
+use crate::graph::{GraphData, ResolvedGraph, TensorPlace, ValueShape};
 
 /// A graph on a device, the gradient that it sums, and the statistics that it observes.
 pub(crate) struct GraphEngine {
@@ -47,8 +48,15 @@ pub(crate) struct GraphEngine {
 }
 
 impl GraphEngine {
-    pub(crate) fn new(graph: Arc<ResolvedGraph>, device: &Device, flat: &[f32]) -> Self {
-        let tensors = FlatTensors::new(graph.layout(), device, flat);
+    /// `frozen` is for a graph that has frozen weights; without it they are zero.
+    pub(crate) fn new(
+        graph: Arc<ResolvedGraph>,
+        device: &Device,
+        flat: &[f32],
+        frozen: Option<&FrozenWeights>,
+    ) -> Self {
+        let frozen = frozen.map_or_else(Vec::new, |frozen| frozen.tensors(graph.frozen(), device));
+        let tensors = FlatTensors::new(graph.layout(), device, flat, frozen);
         let statistics = DeviceStatistics::new(graph.clone(), flat, device);
         let (last_uses, queue) = (last_uses(&graph), queue_of(graph.loss()));
         Self { graph, last_uses, autodiff: device.clone().autodiff(), tensors, statistics, queue }
@@ -224,7 +232,7 @@ impl GraphEngine {
         let last = segments.len().checked_sub(PROTOTYPE_TENSORS).ok_or(WrongKind)?;
         let [rows, columns] =
             <[usize; 2]>::try_from(segments[last].shape.as_slice()).map_err(|_| WrongKind)?;
-        Ok(self.tensors.parameters().at(last).reshape([rows, columns]))
+        Ok(self.tensors.parameters().at(TensorPlace::Trained(last)).reshape([rows, columns]))
     }
 }
 

@@ -23,6 +23,7 @@ use crate::crops::Crops;
 #[cfg(feature = "wgpu")]
 use crate::device::Precision;
 use crate::device::{ComputeDevice, DeviceError};
+use crate::frozen::FrozenWeights;
 use crate::graph::ResolvedGraph;
 use crate::masking::MaskedTokens;
 pub(crate) use arithmetic::Arithmetic;
@@ -103,7 +104,12 @@ pub(crate) enum Engine {
 impl Engine {
     /// The fastest engine for the graph on the device, with `flat` as its parameters. The fused kernels compute in single
     /// precision.
-    pub(crate) fn new(graph: &Arc<ResolvedGraph>, device: &ComputeDevice, flat: &[f32]) -> Self {
+    pub(crate) fn new(
+        graph: &Arc<ResolvedGraph>,
+        device: &ComputeDevice,
+        flat: &[f32],
+        frozen: Option<&FrozenWeights>,
+    ) -> Self {
         #[cfg(feature = "wgpu")]
         {
             let gpu = device.gpu().filter(|_| device.precision() == Precision::Single);
@@ -112,7 +118,7 @@ impl Engine {
                 return Self::Fused(Box::new(engine));
             }
         }
-        Self::Graph(Box::new(GraphEngine::new(graph.clone(), device.burn(), flat)))
+        Self::Graph(Box::new(GraphEngine::new(graph.clone(), device.burn(), flat, frozen)))
     }
 
     /// Replaces the parameters and drops the gradient sum.

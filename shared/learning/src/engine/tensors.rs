@@ -1,5 +1,5 @@
 //! A model as flat burn tensors, one for each trained segment of the layout: parameters, the same as leaves of a graph, and the
-//! gradient sum. Knows nothing of the model.
+//! gradient sum; and one for each frozen segment. Knows nothing of the model.
 
 use std::ops::Range;
 
@@ -8,6 +8,7 @@ use burn::tensor::{Device, FloatDType, Tensor, TensorData, Transaction};
 use super::arithmetic::{Arithmetic, all_finite, where_finite};
 use super::readback::{failed, values};
 use crate::device::DeviceError;
+use crate::graph::TensorPlace;
 use crate::parameters::ParameterLayout;
 
 /// Parameters on a device, and the gradient of them.
@@ -16,14 +17,20 @@ pub(super) struct FlatTensors {
     device: Device,
     parameters: Vec<Tensor<1>>,
     leaves: Vec<Tensor<1>>,
+    frozen: Vec<Tensor<1>>,
     gradient_sum: Option<Vec<Tensor<1>>>,
 }
 
 impl FlatTensors {
-    pub(super) fn new(layout: &ParameterLayout, device: &Device, flat: &[f32]) -> Self {
+    pub(super) fn new(
+        layout: &ParameterLayout,
+        device: &Device,
+        flat: &[f32],
+        frozen: Vec<Tensor<1>>,
+    ) -> Self {
         let (layout, device) = (layout.clone(), device.clone());
-        let mut tensors =
-            Self { layout, device, parameters: Vec::new(), leaves: Vec::new(), gradient_sum: None };
+        let (parameters, leaves) = (Vec::new(), Vec::new());
+        let mut tensors = Self { layout, device, parameters, leaves, frozen, gradient_sum: None };
         tensors.load(flat);
         tensors
     }
@@ -52,12 +59,16 @@ impl FlatTensors {
 
     /// The parameters, to compute without a gradient.
     pub(super) fn parameters(&self) -> Cursor<'_> {
-        Cursor { tensors: &self.parameters, device: &self.device, dtype: FloatDType::F32 }
+        self.cursor(&self.parameters, false, FloatDType::F32)
     }
 
     /// The parameters as leaves of a graph, to compute with a gradient.
     pub(super) fn leaves(&self, arithmetic: Arithmetic) -> Cursor<'_> {
-        Cursor { tensors: &self.leaves, device: &self.device, dtype: arithmetic.dtype() }
+        self.cursor(&self.leaves, true, arithmetic.dtype())
+    }
+
+    fn cursor<'a>(&'a self, trained: &'a [Tensor<1>], has_gradient: bool, dtype: FloatDType) -> Cursor<'a> {
+        Cursor { trained, frozen: &self.frozen, has_gradient, device: &self.device, dtype }
     }
 
     /// Adds the gradient of a loss whose derivative by `outputs`, in single precision, is `residual`: the graph starts
@@ -111,19 +122,28 @@ impl FlatTensors {
     }
 }
 
-/// Tensors in the order of the layout.
+/// Tensors by their places.
 pub(super) struct Cursor<'a> {
-    tensors: &'a [Tensor<1>],
+    trained: &'a [Tensor<1>],
+    frozen: &'a [Tensor<1>],
+    /// Whether it is for a pass with a gradient.
+    has_gradient: bool,
     device: &'a Device,
     dtype: FloatDType,
 }
 
 impl Cursor<'_> {
-    /// The one at a position, in single precision.
-    pub(super) fn at(&self, index: usize) -> Tensor<1> {
-        let tensor = self.tensors.get(index);
+    /// The one at a place, in single precision.
+    pub(super) fn at(&self, place: TensorPlace) -> Tensor<1> {
+        let tensor = match place {
+            TensorPlace::Trained(index) => self.trained.get(index).cloned(),
+            TensorPlace::Frozen(index) => {
+                let frozen = self.frozen.get(index).cloned();
+                frozen.map(|tensor| if self.has_gradient { tensor.autodiff() } else { tensor })
+            }
+        };
         debug_assert!(tensor.is_some(), "the layout is that of the model");
-        tensor.cloned().unwrap_or_else(|| Tensor::zeros([1], self.device))
+        tensor.unwrap_or_else(|| Tensor::zeros([1], self.device))
     }
 
     /// Of products and convolutions.

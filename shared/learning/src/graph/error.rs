@@ -75,6 +75,29 @@ pub enum GraphError {
     /// Data without content.
     #[error("the data has no {0}")]
     Data(&'static str),
+    /// Frozen weights in an encoding that leaves some out.
+    #[error("frozen weights are f32, f16, int8 or int4")]
+    FrozenCodec,
+    /// Adapters out of their bounds.
+    #[error("{option} of the adapters must be {want}, it is {got}")]
+    Adapters {
+        /// Name of the option.
+        option: &'static str,
+        /// The range in words.
+        want: &'static str,
+        /// What came.
+        got: f64,
+    },
+    /// A name in the adapters that means no block.
+    #[error("`{name}` of the adapters is no {wanted} of the model, and no end of one's name; there are {}", names.join(", "))]
+    NoTarget {
+        /// What came.
+        name: String,
+        /// Which blocks can be meant.
+        wanted: &'static str,
+        /// Some of them.
+        names: Vec<String>,
+    },
     /// A block that cannot be computed.
     #[error("block `{block}`: {problem}")]
     Block {
@@ -83,6 +106,13 @@ pub enum GraphError {
         /// What is wrong.
         problem: BlockProblem,
     },
+}
+
+impl GraphError {
+    /// Whether the adapters are wrong, and not the graph.
+    pub fn is_of_adapters(&self) -> bool {
+        matches!(self, Self::FrozenCodec | Self::Adapters { .. } | Self::NoTarget { .. })
+    }
 }
 
 /// What is wrong with a block.

@@ -3,9 +3,11 @@
 
 use std::collections::HashMap;
 
+use barnraise_protocol::run::model::Adapters;
 use barnraise_protocol::run::model::graph::{Block, Graph, INPUT, Part};
 use barnraise_protocol::run::model::operation::{Operation, PartCall, Repeat};
 
+use super::check;
 use super::data::{GraphData, GraphInput};
 use super::error::{BlockProblem, GraphError};
 use super::operation::{Context, Outcome, outcome};
@@ -24,8 +26,13 @@ pub(super) struct Expansion {
 }
 
 /// Expands and checks the blocks of `graph`.
-pub(super) fn expand(graph: &Graph, data: &GraphData) -> Result<Expansion, GraphError> {
+pub(super) fn expand(
+    graph: &Graph,
+    data: &GraphData,
+    adapters: Option<&Adapters>,
+) -> Result<Expansion, GraphError> {
     check_counts(graph)?;
+    adapters.map_or(Ok(()), check::adapters)?;
     let inputs = data.inputs()?;
     let mut names = HashMap::new();
     let mut shapes = Vec::new();
@@ -41,7 +48,7 @@ pub(super) fn expand(graph: &Graph, data: &GraphData) -> Result<Expansion, Graph
         shapes,
         steps: Vec::new(),
         full_names: HashMap::new(),
-        tensors: Tensors::new(),
+        tensors: Tensors::new(adapters.cloned()),
         n_activations,
     };
     let scope = Scope { prefix: String::new(), tensors: String::new(), is_repeated: false };
@@ -245,14 +252,24 @@ impl Expander<'_> {
             return Err(problem(BlockProblem::Duplicate));
         }
         let Outcome { shape, tensors, statistics, .. } = outcome;
-        let parameters = self.tensors.of_block(&own, shared.as_deref(), tensors)?;
-        let statistics =
-            statistics.map(|(channels, momentum)| self.tensors.statistics_of(&own, channels, momentum));
+        let adapter = match (&block.op, tensors.first()) {
+            (Operation::Dense(_), Some(weight)) => self.tensors.adapter_of(&own, &weight.shape)?,
+            _ => None,
+        };
+        let mut parameters = self.tensors.of_block(&own, shared.as_deref(), tensors)?;
+        let statistics = match statistics {
+            Some((channels, _)) if self.tensors.is_frozen(&own) => {
+                parameters.extend(self.tensors.frozen_statistics_of(&own, channels)?);
+                None
+            }
+            Some((channels, momentum)) => Some(self.tensors.statistics_of(&own, channels, momentum)),
+            None => None,
+        };
         let shape = ValueShape::Values(shape);
         self.full_names.insert(full.to_owned(), own);
         self.shapes.push(shape.clone());
         let (name, op) = (full.to_owned(), block.op.clone());
-        self.steps.push(Step { name, op, inputs, shape, parameters, statistics });
+        self.steps.push(Step { name, op, inputs, shape, parameters, adapter, statistics });
         Ok(self.shapes.len() - 1)
     }
 

@@ -1,15 +1,16 @@
 //! Resolves a whole graph: its blocks, and whether its output suits its loss and the data.
 
 use barnraise_protocol::dataset::ImageShape;
-use barnraise_protocol::run::model::Size;
 use barnraise_protocol::run::model::graph::{Graph, LARGE_CROPS, Loss, SwavLoss};
 use barnraise_protocol::run::model::operation::Operation;
+use barnraise_protocol::run::model::{Adapters, Size};
 
 use super::data::GraphData;
 use super::error::{BlockProblem, GraphError};
 use super::expand::{Expansion, expand};
 use super::shape::ValueShape;
-use super::{ACTIVATIONS_MAX, ResolvedGraph, Step, check};
+use super::tensors::Places;
+use super::{ACTIVATIONS_MAX, ResolvedGraph, Step, TensorPlace, check};
 
 /// Most small crops of a picture.
 const SMALL_CROPS_MAX: u32 = 16;
@@ -22,15 +23,27 @@ impl ResolvedGraph {
     /// # Errors
     /// The first thing that is wrong: a bound, a name, or a block with the shape wanted and the shape got.
     pub fn of(graph: &Graph, data: GraphData) -> Result<Self, GraphError> {
-        let expansion = expand(graph, &data)?;
+        Self::with_adapters(graph, data, None)
+    }
+
+    /// The same with weights that are frozen, but for adapters.
+    ///
+    /// # Errors
+    /// As of [`Self::of`]; adapters that no block has.
+    pub fn with_adapters(
+        graph: &Graph,
+        data: GraphData,
+        adapters: Option<&Adapters>,
+    ) -> Result<Self, GraphError> {
+        let expansion = expand(graph, &data, adapters)?;
         check_output(&graph.loss, &data, &expansion)?;
         if graph.loss == Loss::CausalLanguageModel {
             check_causal(&expansion.steps)?;
         }
         let Expansion { inputs, steps, tensors } = expansion;
-        let (layout, statistics) = tensors.finish()?;
-        let mut resolved =
-            Self { data, inputs, steps, layout, statistics, loss: graph.loss.clone(), features: None };
+        let Places { layout, frozen, statistics } = tensors.finish()?;
+        let loss = graph.loss.clone();
+        let mut resolved = Self { data, inputs, steps, layout, frozen, statistics, loss, features: None };
         if let Loss::Swav(loss) = &graph.loss {
             resolved.resolve_crops(graph, loss)?;
         }
@@ -64,7 +77,7 @@ impl ResolvedGraph {
         let want = "at most the picture's height and width";
         option((1..=side_max).contains(&loss.small_side), "small_side", loss.small_side, want)?;
         let is_prototypes = |step: &Step| match step.parameters.as_slice() {
-            &[weight] => weight + 1 == self.layout.trained().len(),
+            &[TensorPlace::Trained(weight)] => weight + 1 == self.layout.trained().len(),
             _ => false,
         };
         let has_prototypes =
@@ -74,7 +87,7 @@ impl ResolvedGraph {
         }
         let side = u16::try_from(loss.small_side).unwrap_or(u16::MAX);
         let small = ImageShape { height: side, width: side, channels: shape.channels };
-        let small = expand(graph, &GraphData::Images { shape: small, n_classes })?;
+        let small = expand(graph, &GraphData::Images { shape: small, n_classes }, None)?;
         self.check_features(features, &small)?;
         let crops = LARGE_CROPS.saturating_mul(self.layout.n_activations);
         let small = small.tensors.layout.n_activations.saturating_mul(loss.small_crops as usize);

@@ -7,7 +7,7 @@ use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::run::model::graph::{Block, Graph, Loss, Part};
 use barnraise_protocol::run::model::operation::{BatchNorm, Dense, Initial, Operation, PartCall, Repeat};
 
-use super::{GraphData, GraphError, ResolvedGraph, RunningStatistics, ValueShape};
+use super::{GraphData, GraphError, ResolvedGraph, RunningStatistics, TensorPlace, ValueShape};
 use crate::data_shape::RowTarget;
 
 const IMAGES: GraphData =
@@ -49,7 +49,7 @@ fn repeated_parts_have_parameters_of_their_own_or_share_them() {
     let shared = ResolvedGraph::of(&graph(parts(), vec![repeat("h", "layer", 3, true)]), ROWS).unwrap();
     assert_eq!(names(&shared), ["h.fc.weight", "h.fc.bias"]);
     assert_eq!(shared.steps().len(), 6);
-    assert_eq!(shared.steps()[4].parameters, [0, 1]);
+    assert_eq!(shared.steps()[4].parameters, [TensorPlace::Trained(0), TensorPlace::Trained(1)]);
     assert_eq!(shared.steps()[4].name, "h.2.fc");
 }
 

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use barnraise_protocol::dataset::Samples;
+use barnraise_protocol::run::model::FirstWeights;
 use barnraise_protocol::run::model::Size;
 use barnraise_protocol::run::model::graph::{Block, Graph, Loss};
 use barnraise_protocol::run::model::operation::{Dense, Initial, Operation};
@@ -19,7 +20,11 @@ fn network(loss: Loss, last: Size) -> ModelSpec {
         Block::new(name, Operation::Dense(Dense { units, bias: true, initial: Initial::He }))
     };
     let blocks = vec![dense("fc1", 16.into()), Block::new("act", Operation::Tanh), dense("fc2", last)];
-    ModelSpec { graph: Graph { name: "table".into(), parts: Vec::new(), blocks, loss }, seed: 1 }
+    ModelSpec {
+        graph: Graph { name: "table".into(), parts: Vec::new(), blocks, loss },
+        seed: 1,
+        weights: FirstWeights::Drawn,
+    }
 }
 
 fn learn(

@@ -20,7 +20,7 @@ const SET_BYTES_MAX: usize = SHARDS_MAX.div_ceil(8);
 
 const _: () = assert!(SET_BYTES_MAX + HOLDER_ADDRESSES_MAX * (ADDRESS_BYTES_MAX + 2) + 16 <= VALUE_BYTES_MAX);
 
-/// Some of the training shards of a manifest, a bit for each; never more than [`SHARDS_MAX`].
+/// Some of the numbered shards of a manifest, a bit for each; never more than [`SHARDS_MAX`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ShardSet {
     /// The least significant bit first; the last byte is not zero.
@@ -125,7 +125,8 @@ pub fn key(run_id: &str, manifest: &Manifest) -> RecordKey {
 
 fn name(run_id: &str, manifest: &Manifest) -> RecordName {
     // Identifies the data by its content, not by its name.
-    let hashes: Vec<u8> = manifest.shards.iter().flat_map(|entry| entry.sha256.0).collect();
+    let entries = manifest.shards.iter().chain(&manifest.frozen);
+    let hashes: Vec<u8> = entries.flat_map(|entry| entry.sha256.0).collect();
     let data = Sha256Hash::of(&hashes);
     RecordName::dictionary(&[b"barnraise shards of ", run_id.as_bytes(), b"\0", &data.0].concat())
 }

@@ -4,6 +4,7 @@ pub mod graph;
 pub mod operation;
 pub mod presets;
 mod size;
+pub mod weights;
 
 use std::fmt;
 
@@ -12,14 +13,17 @@ use serde::{Deserialize, Serialize};
 pub use self::graph::Graph;
 pub use self::presets::Preset;
 pub use self::size::Size;
+pub use self::weights::{Adapters, FirstWeights};
 
-/// The network to train, and the seed of its first weights.
+/// The network to train, and its first weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelSpec {
     /// Its blocks and its loss.
     pub graph: Graph,
     /// The same seed gives the same initial weights on every platform.
     pub seed: u64,
+    /// Whether it begins with those.
+    pub weights: FirstWeights,
 }
 
 impl fmt::Display for ModelSpec {

@@ -39,7 +39,7 @@ impl ShardCache {
     }
 
     /// The bytes cached under a hash.
-    pub(super) async fn get(&self, sha256: Sha256Hash) -> Option<Vec<u8>> {
+    pub(crate) async fn get(&self, sha256: Sha256Hash) -> Option<Vec<u8>> {
         read(&open(NAME).await.ok()?, &self.address(sha256), SHARD_BYTES_MAX).await
     }
 
@@ -68,7 +68,7 @@ impl ShardCache {
     }
 
     /// Caches bytes under their hash, where the browser has room.
-    pub(super) async fn put(&self, sha256: Sha256Hash, bytes: &[u8]) {
+    pub(crate) async fn put(&self, sha256: Sha256Hash, bytes: &[u8]) {
         if let Err(error) = self.try_put(sha256, bytes).await {
             gloo::console::info!("a shard was not kept:", page::describe(&error));
         }

@@ -121,6 +121,11 @@ impl CrashHarness {
         (&self.config, self.config.synchronous().unwrap())
     }
 
+    /// What a fresh model begins with.
+    fn fresh(&self) -> (&ParameterLayout, Vec<f32>) {
+        (&self.layout, self.layout.initial_parameters(self.config.model_spec().seed))
+    }
+
     async fn store(&self, folder: &Path) -> Store {
         let here = peer_id(self.key.public()).unwrap();
         Store::open(folder, None, &self.config.run.id, here).await.unwrap()
@@ -160,7 +165,7 @@ impl CrashHarness {
         let round = learner::round_config(self.configured(), self.layout.n_parameters());
         let stored = (&storing.checkpoints, &storing.journal);
         let has_others = self.config.aggregators.peers().next().is_some();
-        let recovered = Learner::recover(self.configured(), round, &self.layout, stored, has_others);
+        let recovered = Learner::recover(self.configured(), round, self.fresh(), stored, has_others);
         let (learner, round) = recovered.await?;
         let issuer = Issuer::new(&self.config.run.id, self.key.clone());
         let known = KnownReceipts::restore(&storing.journal, learner.epoch(), &issuer).await?;
@@ -194,7 +199,7 @@ impl CrashHarness {
 
     /// The parameters, counted in contributions of each value.
     fn counts(&self, parameters: &[f32]) -> Vec<f32> {
-        let first = self.layout.initial_parameters(self.config.model_spec().seed);
+        let (_, first) = self.fresh();
         first.iter().zip(parameters).map(|(first, now)| (first - now) * PER_STEP as f32).collect()
     }
 

@@ -50,18 +50,18 @@ enum EntryError {
 impl Learner {
     /// The newest checkpoint with the journal replayed over it, or a fresh model; and the open round.
     ///
-    /// `has_others`: the run has other aggregators, which have the steps that cannot be repeated here.
+    /// `first` are the parameters of a fresh model. `has_others`: the run has other aggregators, which have the steps that cannot be repeated here.
     ///
     /// # Errors
     /// [`LearnerError::Gap`] where steps are missing in between.
     pub async fn recover(
         (config, scheme): (&RunConfig, &SynchronousSection),
         round_config: CollectionConfig,
-        layout: &ParameterLayout,
+        (layout, first): (&ParameterLayout, Vec<f32>),
         (checkpoints, journal): (&Checkpoints, &Journal),
         has_others: bool,
     ) -> Result<(Self, CollectionRound), LearnerError> {
-        let mut learner = Self::fresh((config, scheme), layout).await?;
+        let mut learner = Self::fresh((config, scheme), layout, first).await?;
         let loaded = checkpoints.load_latest(&config.run.id, &learner.spec).await?;
         loaded.set_aside.iter().for_each(warn_of);
         if let Some(checkpoint) = loaded.checkpoint {

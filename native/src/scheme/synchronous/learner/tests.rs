@@ -98,8 +98,9 @@ impl LearnerHarness {
     async fn recover_both(&self) -> Result<(Learner, CollectionRound), LearnerError> {
         let configured = (&self.config, self.config.synchronous().unwrap());
         let round = round_config(configured, self.layout.n_parameters());
-        Learner::recover(configured, round, &self.layout, (&self.checkpoints, &self.journal), self.has_others)
-            .await
+        let first = self.layout.initial_parameters(self.config.model_spec().seed);
+        let stored = (&self.checkpoints, &self.journal);
+        Learner::recover(configured, round, (&self.layout, first), stored, self.has_others).await
     }
 
     /// Flips a bit of an object of its journal.

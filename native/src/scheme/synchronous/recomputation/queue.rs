@@ -10,6 +10,7 @@ mod work;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use barnraise_learning::{ComputeDevice, ParameterLayout};
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::PublicKey;
@@ -180,8 +181,11 @@ impl Recomputing {
             metrics: world.metrics.clone(),
         };
         recomputing.metrics.on_share(section.share, section.share);
-        let recomputer = Recomputer::new(&world.description, device.clone(), section.tolerance)?;
-        let anew = move |run: &RunDescription| Recomputer::new(run, device.clone(), section.tolerance);
+        let frozen = world.shards.frozen(&world.description).await.context("the frozen weights")?;
+        let anew = move |run: &RunDescription| {
+            Recomputer::new(run, frozen.as_ref(), device.clone(), section.tolerance)
+        };
+        let recomputer = anew(&world.description)?;
         let working = work::work(recomputing.clone(), world, recomputer, anew, of_others);
         let until_shutdown = async move {
             let _ = Box::pin(shutdown.run_until_cancelled_owned(working)).await;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use barnraise_contributor::description::{self, DescriptionError};
 use barnraise_contributor::{PlatformError, trainer};
-use barnraise_learning::{ComputeDevice, ModelError, Precision, Trainer};
+use barnraise_learning::{ComputeDevice, FrozenWeights, ModelError, Precision, Trainer};
 use barnraise_protocol::ConversationError;
 use barnraise_protocol::commitment::SampleId;
 use barnraise_protocol::dataset::{DatasetError, Samples};
@@ -68,19 +68,20 @@ pub struct Recomputer {
 }
 
 impl Recomputer {
-    /// For contributions to `run`; devices may differ by `tolerance`, relative to a gradient's norm.
+    /// For contributions to `run`, with the frozen weights that its model has; devices may differ by `tolerance`, relative to a gradient's norm.
     ///
     /// # Errors
     /// The run is of another scheme, or the device does not support the model.
     pub fn new(
         run: &RunDescription,
+        frozen: Option<&FrozenWeights>,
         device: ComputeDevice,
         tolerance: f32,
     ) -> Result<Self, RecomputationError> {
         // Contributions to such a run are computed in single precision.
         let device = device.with_precision(Precision::Single).map_err(ModelError::from)?;
         Ok(Self {
-            trainer: trainer(run, evidence::scheme(run)?, device)?,
+            trainer: trainer(run, evidence::scheme(run)?, frozen, device)?,
             tolerance,
             shards: DecodedShards::default(),
         })

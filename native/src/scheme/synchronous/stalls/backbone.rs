@@ -326,5 +326,6 @@ async fn recover(
 ) -> (Learner, barnraise_swarm::collection::CollectionRound) {
     let configured = (config, config.synchronous().unwrap());
     let round = learner::round_config(configured, layout.n_parameters());
-    Learner::recover(configured, round, layout, (checkpoints, journal), false).await.unwrap()
+    let first = layout.initial_parameters(configured.0.model_spec().seed);
+    Learner::recover(configured, round, (layout, first), (checkpoints, journal), false).await.unwrap()
 }

@@ -7,6 +7,7 @@ use barnraise_protocol::run::model::operation::{
     Attention, BatchNorm, Cosine, Dropout, GlobalPool, Operation,
 };
 use burn::tensor::activation::{gelu, relu, sigmoid, silu, softmax};
+use burn::tensor::module::linear;
 use burn::tensor::{Device, Int, Tensor};
 
 use super::attention::KeptKeys;
@@ -14,8 +15,10 @@ use super::value::{Value, WrongKind, on_each_rank, on_equal_ranks};
 use super::{attention, dropout, maps, norm};
 use crate::engine::arithmetic::wide;
 use crate::engine::tensors::Cursor;
-use crate::graph::{ResolvedGraph, Step};
+use crate::graph::{ResolvedGraph, Step, TensorPlace};
 
+/// Tensors of a frozen batch normalization: weight, bias, running means and variances.
+const FROZEN_NORM_TENSORS: usize = 4;
 /// Added to the square of a length that is divided by.
 const LENGTH_EPSILON: f32 = 1e-12;
 
@@ -253,7 +256,25 @@ impl GraphPass<'_> {
         let weight = self.matrix(step, 0, self.operand(step, 0))?;
         let bias = self.bias(step);
         let input = input.cast(self.parameters.dtype())?;
-        on_each_rank!(input, tensor => burn::tensor::module::linear(tensor, weight, bias))
+        let Some(adapter) = &step.adapter else {
+            return on_each_rank!(input, tensor => linear(tensor, weight, bias));
+        };
+        let (a, b) = (self.adapter(adapter.a)?, self.adapter(adapter.b)?);
+        on_each_rank!(input, tensor => {
+            let added = linear(linear(tensor.clone(), a, None), b, None) * adapter.scale;
+            linear(tensor, weight, bias) + added
+        })
+    }
+
+    /// One of the two matrices of an adapter.
+    fn adapter(&self, index: usize) -> Result<Tensor<2>, WrongKind> {
+        let place = TensorPlace::Trained(index);
+        match *self.graph.segment(place).shape {
+            [rows, columns] => {
+                Ok(self.parameters.at(place).cast(self.parameters.dtype()).reshape([rows, columns]))
+            }
+            _ => Err(WrongKind),
+        }
     }
 
     fn embedding(&self, step: &Step, input: Value) -> Result<Value, WrongKind> {
@@ -287,11 +308,11 @@ impl GraphPass<'_> {
     fn batch_norm(&mut self, step: &Step, options: &BatchNorm, input: Value) -> Result<Value, WrongKind> {
         let (weight, bias) = (self.vector(step, 0), self.vector(step, 1));
         let running = match (&self.mode, step.statistics) {
-            (Mode::Evaluation { running }, Some(index)) => running.get(index),
+            (Mode::Evaluation { running }, Some(index)) => running.get(index).cloned(),
+            _ if step.parameters.len() == FROZEN_NORM_TENSORS => Some([2, 3].map(|at| self.vector(step, at))),
             _ => None,
         };
-        if let Some([mean, variance]) = running {
-            let statistics = [mean.clone(), variance.clone()];
+        if let Some(statistics) = running {
             return on_each_rank!(input, tensor => norm::by_running(tensor, weight, bias, statistics, options.epsilon));
         }
         let (value, moments, n_samples) = match input {
@@ -335,7 +356,7 @@ impl GraphPass<'_> {
     }
 
     fn shape(&self, step: &Step, tensor: usize) -> &[usize] {
-        &self.graph.layout().segments()[step.parameters[tensor]].shape
+        &self.graph.segment(step.parameters[tensor]).shape
     }
 
     fn matrix(&self, step: &Step, tensor: usize, flat: Tensor<1>) -> Result<Tensor<2>, WrongKind> {

@@ -18,7 +18,7 @@ use crate::graph::{GraphData, ResolvedGraph};
 fn engine(graph: &Graph, data: GraphData, seed: u64) -> GraphEngine {
     let resolved = ResolvedGraph::of(graph, data).unwrap_or_else(|error| panic!("{error}"));
     let flat = resolved.layout().initial_parameters(seed);
-    GraphEngine::new(Arc::new(resolved), ComputeDevice::cpu().burn(), &flat)
+    GraphEngine::new(Arc::new(resolved), ComputeDevice::cpu().burn(), &flat, None)
 }
 
 /// Losses of a pass, whose gradient is summed.

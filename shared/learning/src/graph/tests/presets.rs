@@ -53,30 +53,14 @@ fn transformers_have_the_sizes_of_their_libraries() {
     let vit = Vit { patch: 16, width: 768, layers: 12, heads: 12 };
     assert_eq!(resolved(&Preset::Vit(vit), PHOTOS).layout().n_parameters(), 86_567_656);
     let text = GraphData::Tokens { length: 1024, vocabulary: 50_257, n_masked: 154 };
-    let gpt = Gpt {
-        family: GptFamily::Gpt2,
-        width: 768,
-        layers: 12,
-        heads: 12,
-        key_value_heads: 0,
-        inner: 0,
-        dropout: 0.1,
-    };
+    let gpt = Gpt { dropout: 0.1, ..Gpt::new(GptFamily::Gpt2, 768, 12, 12) };
     let gpt2 = resolved(&Preset::Gpt(gpt), text);
     assert_eq!(gpt2.layout().n_parameters(), 124_439_808);
     assert!(gpt2.has_dropout());
     assert!(names(&gpt2).contains(&"transformer.h.11.attn.c_attn.weight"));
     // Llama's shape as `LlamaConfig(vocab_size=1000, hidden_size=64, intermediate_size=172, num_hidden_layers=3,
     // num_attention_heads=8, num_key_value_heads=2, tie_word_embeddings=True)` counts it.
-    let llama = Gpt {
-        family: GptFamily::Llama,
-        width: 64,
-        layers: 3,
-        heads: 8,
-        key_value_heads: 2,
-        inner: 172,
-        dropout: 0.0,
-    };
+    let llama = Gpt { key_value_heads: 2, inner: 172, ..Gpt::new(GptFamily::Llama, 64, 3, 8) };
     let text = GraphData::Tokens { length: 32, vocabulary: 1000, n_masked: 5 };
     let layer = 2 * 64 * 64 + 2 * 64 * 16 + 3 * 64 * 172 + 2 * 64;
     assert_eq!(resolved(&Preset::Gpt(llama), text).layout().n_parameters(), 64_000 + 3 * layer + 64);

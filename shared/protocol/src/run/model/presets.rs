@@ -13,7 +13,7 @@ use crate::run::model::graph::{Block, Graph};
 use crate::run::model::operation::{Dense, GroupNorm, Initial, LayerNorm, Operation};
 use serde::{Deserialize, Serialize};
 
-use super::ModelSpec;
+use super::{FirstWeights, ModelSpec};
 
 /// A network by name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -124,6 +124,15 @@ pub struct Gpt {
     /// Of the weights of attention, and in GPT-2 of embeddings and residuals, too.
     #[serde(default)]
     pub dropout: f32,
+    /// Added to what normalizations divide by.
+    #[serde(default = "epsilon")]
+    pub epsilon: f32,
+    /// Of Llama: base of the wave lengths of its rotary embedding.
+    #[serde(default = "theta")]
+    pub theta: f32,
+    /// Of Llama: whether the last layer has weights of its own, and not those of the embedding.
+    #[serde(default)]
+    pub untied: bool,
 }
 
 /// Whose layers a causal language model has.
@@ -133,8 +142,7 @@ pub enum GptFamily {
     /// Layer norm, learned positions, GELU (Radford et al. 2019), as transformers' `GPT2LMHeadModel`.
     #[default]
     Gpt2,
-    /// RMS norm, rotary embedding, SwiGLU, grouped heads (Touvron et al. 2023), as transformers' `LlamaForCausalLM`
-    /// with a tied embedding.
+    /// RMS norm, rotary embedding, SwiGLU, grouped heads (Touvron et al. 2023), as transformers' `LlamaForCausalLM`.
     Llama,
 }
 
@@ -179,6 +187,32 @@ pub enum SwavTrunk {
     ResNet50(ResNet),
 }
 
+fn epsilon() -> f32 {
+    1e-5
+}
+
+fn theta() -> f32 {
+    10_000.0
+}
+
+impl Gpt {
+    /// GPT-2 or Llama of some width, with the other options as they are by default.
+    pub fn new(family: GptFamily, width: u32, layers: u32, heads: u32) -> Self {
+        Self {
+            family,
+            width,
+            layers,
+            heads,
+            key_value_heads: 0,
+            inner: 0,
+            dropout: 0.0,
+            epsilon: epsilon(),
+            theta: theta(),
+            untied: false,
+        }
+    }
+}
+
 impl Default for ResNet {
     fn default() -> Self {
         Self { norm: Norm::Batch, small_pictures: false, width: 64 }
@@ -207,7 +241,7 @@ impl Preset {
 
     /// Its graph, with the seed of the first weights.
     pub fn model(&self, seed: u64) -> ModelSpec {
-        ModelSpec { graph: self.graph(), seed }
+        ModelSpec { graph: self.graph(), seed, weights: FirstWeights::Drawn }
     }
 }
 

@@ -29,7 +29,7 @@ async fn fill(world: &CrashHarness, storage: &Storage) -> u64 {
         if epoch < STEPS {
             let (stored, round) =
                 ((&checkpoints, journal), learner::round_config(world.configured(), n_parameters));
-            let recovered = Learner::recover(world.configured(), round, &world.layout, stored, false).await;
+            let recovered = Learner::recover(world.configured(), round, world.fresh(), stored, false).await;
             let before = recovered.unwrap().0.version().hash;
             let n_samples = ENTRIES * u64::from(SAMPLES);
             let commit = CommitRecord {
@@ -60,7 +60,8 @@ async fn a_restart_has_one_contribution_in_memory_at_a_time_however_many_there_a
     let mut alive = world.start(storage, &store).await.unwrap();
     let shard = ShardEntry { n_samples: 1_000_000, n_bytes: 1, sha256: Sha256Hash::of(b"") };
     let samples = SampleKind::Tokens(TokenShape { length: 1, vocabulary: 4 });
-    let manifest = Manifest { name: String::new(), samples, shards: vec![shard], gallery: shard };
+    let manifest =
+        Manifest { name: String::new(), samples, shards: vec![shard], gallery: shard, frozen: Vec::new() };
     let ledger = SharedLedger::restore(&manifest, &journal, STEPS).await.unwrap();
     alive.recording.catch_up().await.unwrap();
     // The open step is more than enough, and is made.

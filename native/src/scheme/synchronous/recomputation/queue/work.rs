@@ -119,7 +119,7 @@ async fn recompute(
     let (peer, epoch, id) = (*peer, offer.epoch, offer.contribution_id);
     let shards = world.shards.clone();
     let shard = async move |index| {
-        let bytes = shards.get(ShardId::Train(index)).await;
+        let bytes = shards.get(ShardId::Numbered(index)).await;
         bytes.map(|bytes| bytes.to_vec()).map_err(ShardSourceError::from)
     };
     // The device may block: on a CPU a pass holds its thread.

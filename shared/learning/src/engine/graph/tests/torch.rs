@@ -120,7 +120,7 @@ impl Golden<'_> {
             segments.iter().flat_map(|segment| drawn(&segment.name, segment.len)).collect();
         flat.extend_from_slice(&layout.initial_parameters(0)[layout.n_trained()..]);
         let batch = self.batch(&resolved);
-        let mut engine = GraphEngine::new(Arc::new(resolved), ComputeDevice::cpu().burn(), &flat);
+        let mut engine = GraphEngine::new(Arc::new(resolved), ComputeDevice::cpu().burn(), &flat, None);
         self.check_output(&mut engine, &batch);
         let (values, gradient) = pass(&mut engine, &batch);
         let losses = &values[..values.len() / 2];

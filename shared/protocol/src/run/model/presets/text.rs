@@ -12,8 +12,6 @@ use super::{Albert, Gpt, dense, layer_norm, layers_of};
 pub(super) const NORMAL_002: f32 = 0.034_641_016;
 /// Of ALBERT's normalizations. The paper has 1e-12, which single precision does not see.
 const ALBERT_EPSILON: f32 = 1e-6;
-/// Of GPT-2's and Llama's normalizations.
-const GPT_EPSILON: f32 = 1e-5;
 /// Name of the one part.
 const LAYER: &str = "layer";
 
@@ -98,7 +96,7 @@ pub(super) fn gpt2(options: Gpt) -> Graph {
     let linear = |name: &str, units: u32| dense(name, units, true, Initial::Uniform(NORMAL_002));
     let n_residuals = times.saturating_mul(2).max(1);
     let scaled = Initial::Uniform(NORMAL_002 / (n_residuals as f32).sqrt());
-    let norm = |name: &str| layer_norm(name, GPT_EPSILON);
+    let norm = |name: &str| layer_norm(name, options.epsilon);
     let dropout = |name: &str| (rate > 0.0).then(|| Block::new(name, Operation::Dropout(Dropout { rate })));
     let layer = [
         Some(norm("ln_1")),
@@ -130,9 +128,9 @@ pub(super) fn gpt2(options: Gpt) -> Graph {
 
 /// Pre-norm, no biases, SwiGLU.
 pub(super) fn llama(options: Gpt) -> Graph {
-    let Gpt { width, layers: times, heads, key_value_heads, .. } = options;
+    let Gpt { width, layers: times, heads, key_value_heads, epsilon, theta, untied, .. } = options;
     let linear = |name: &str, units: u32| dense(name, units, false, Initial::Uniform(NORMAL_002));
-    let norm = |name: &str| Block::new(name, Operation::RmsNorm(RmsNorm { epsilon: GPT_EPSILON }));
+    let norm = |name: &str| Block::new(name, Operation::RmsNorm(RmsNorm { epsilon }));
     // With no heads resolving refuses the attention.
     let head_width = width.checked_div(heads).unwrap_or(width);
     let n_key_value = if key_value_heads == 0 { heads } else { key_value_heads };
@@ -142,7 +140,7 @@ pub(super) fn llama(options: Gpt) -> Graph {
         linear("self_attn.q_proj", width).from(&["input_layernorm"]),
         linear("self_attn.k_proj", key_value).from(&["input_layernorm"]),
         linear("self_attn.v_proj", key_value).from(&["input_layernorm"]),
-        Block::new("self_attn", causal(options, Some(Rotary { theta: 10_000.0 }))).from(&[
+        Block::new("self_attn", causal(options, Some(Rotary { theta }))).from(&[
             "self_attn.q_proj",
             "self_attn.k_proj",
             "self_attn.v_proj",
@@ -162,7 +160,10 @@ pub(super) fn llama(options: Gpt) -> Graph {
         embedding(table, width),
         layers("model.layers", times, false),
         norm("model.norm"),
-        unembedding("lm_head", false, table),
+        match untied {
+            true => dense("lm_head", Size::Vocabulary, false, Initial::Uniform(NORMAL_002)),
+            false => unembedding("lm_head", false, table),
+        },
     ];
     let parts = vec![Part { name: LAYER.to_owned(), blocks: layer }];
     Graph { name: layers_of("Llama", times, width), parts, blocks, loss: Loss::CausalLanguageModel }
