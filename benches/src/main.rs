@@ -14,6 +14,7 @@ mod kills;
 mod lab;
 mod load;
 mod local_steps;
+mod memory;
 mod native;
 mod native_steps;
 mod optimizer;
@@ -86,6 +87,8 @@ enum BenchCommand {
     Soak(load::SoakArgs),
     /// A backbone that is killed a thousand times: is anything lost that it acknowledged, or counted twice?
     Kills(kills::KillArgs),
+    /// Bytes that a parameter costs a backbone and a native peer
+    Memory(memory::MemoryArgs),
     /// How soon a backbone's core answers while a large model steps
     Core(answers::CoreArgs),
     /// What a backbone gives away of the data where peers pass shards on, and where they do not
@@ -147,6 +150,7 @@ fn main() -> Result<()> {
         BenchCommand::Load(args) => runtime.block_on(load::load(&args)),
         BenchCommand::Soak(args) => runtime.block_on(load::soak(&args)),
         BenchCommand::Kills(args) => runtime.block_on(kills::kill(&args)),
+        BenchCommand::Memory(args) => runtime.block_on(memory::measure(&args)),
         BenchCommand::Core(args) => answers::measure(&args),
         BenchCommand::Shards(args) => runtime.block_on(shards::compare(&args)),
         BenchCommand::Strangers(args) => runtime.block_on(strangers::compare(&args)),

@@ -3,6 +3,8 @@
 //! What takes less than a millisecond is computed at once. So nothing about a small model depends on threads, and the
 //! simulations of one are the same each time.
 
+use std::sync::Arc;
+
 use tracing::Span;
 
 /// Bytes that are computed with at once.
@@ -24,6 +26,18 @@ pub async fn compute<T: Send + 'static>(n_bytes: usize, work: impl FnOnce() -> T
             // The runtime ends, and with it the task that waits here.
             Err(_) => std::future::pending().await,
         },
+    }
+}
+
+/// Parameters as little-endian bytes, which they are in memory.
+#[derive(Debug, Clone)]
+pub struct ParameterBytes(pub Arc<Vec<f32>>);
+
+const _: () = assert!(cfg!(target_endian = "little"), "parameters are sent and stored as they are in memory");
+
+impl AsRef<[u8]> for ParameterBytes {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
     }
 }
 

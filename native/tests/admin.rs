@@ -378,7 +378,7 @@ async fn a_checkpoint_comes_as_it_is_stored_and_its_card_has_the_hash() {
         model: fixture::run().model,
         epoch: 3,
         n_samples_total: 9,
-        parameters: vec![0.5; 100_000],
+        parameters: std::sync::Arc::new(vec![0.5; 100_000]),
         optimizer_state: vec![1, 2, 3],
         included: [].into(),
         history: Vec::new(),

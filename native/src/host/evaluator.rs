@@ -59,15 +59,13 @@ impl Evaluator {
         mut state: watch::Receiver<PublishedState>,
         driver: &EventSender<Evaluated>,
     ) -> Result<(), ModelError> {
-        let frozen = self.frozen.as_ref();
-        let mut trainer = Trainer::with_frozen(&self.model, self.data, frozen, self.device.clone())?;
         let mut next = 0;
         loop {
             let newest = state.borrow_and_update().clone();
             let epoch = newest.header.epoch;
             if epoch >= next {
                 next = epoch + self.every_epochs;
-                let evaluation = self.evaluate(&mut trainer, &newest.parameters)?;
+                let evaluation = self.evaluate(&newest.parameters)?;
                 if let Some(publisher) = &self.publisher {
                     publisher.publish(epoch, (self.clock)(), evaluation, newest.parameters.clone());
                 }
@@ -81,7 +79,10 @@ impl Evaluator {
         }
     }
 
-    fn evaluate(&self, trainer: &mut Trainer, parameters: &[f32]) -> Result<Evaluation, ModelError> {
+    /// Its trainer is gone afterwards: between evaluations a model takes no memory here.
+    fn evaluate(&self, parameters: &[f32]) -> Result<Evaluation, ModelError> {
+        let frozen = self.frozen.as_ref();
+        let mut trainer = Trainer::with_frozen(&self.model, self.data, frozen, self.device.clone())?;
         trainer.load_parameters(parameters)?;
         block_on(async {
             match (&self.reference, &self.test) {

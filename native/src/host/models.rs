@@ -51,7 +51,7 @@ pub struct Snapshot {
     /// Loss and accuracy on held-out samples.
     pub evaluation: Evaluation,
     /// `[n_parameters]`.
-    pub parameters: Arc<[f32]>,
+    pub parameters: Arc<Vec<f32>>,
     /// Hash of the parameters as encoded in the file.
     pub sha256: Sha256Hash,
     header: Bytes,
@@ -67,7 +67,7 @@ impl Snapshot {
         epoch: u64,
         made_at: UnixTime,
         evaluation: Evaluation,
-        parameters: Arc<[f32]>,
+        parameters: Arc<Vec<f32>>,
     ) -> Result<Self, TensorFileError> {
         let mut hash = Sha256::new();
         for values in parameters.chunks(PIECE_VALUES) {
@@ -125,7 +125,7 @@ impl Publisher {
     }
 
     /// Publishes the evaluated model of `epoch`.
-    pub fn publish(&self, epoch: u64, made_at: UnixTime, evaluation: Evaluation, parameters: Arc<[f32]>) {
+    pub fn publish(&self, epoch: u64, made_at: UnixTime, evaluation: Evaluation, parameters: Arc<Vec<f32>>) {
         match Snapshot::new(&self.facts, epoch, made_at, evaluation, parameters) {
             Ok(snapshot) => drop(self.latest.send_replace(Some(Arc::new(snapshot)))),
             Err(error) => tracing::warn!(epoch, %error, "the model cannot be published"),

@@ -4,13 +4,16 @@
 //! the newest; an interrupted one continues where it was while its epoch is here.
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use barnraise_protocol::bulk::{ChunkSource, Withdrawn, in_memory};
+use barnraise_protocol::codec::{CodecError, first_not_finite};
 use barnraise_protocol::state::StateHeader;
-use barnraise_protocol::{Refusal, Sha256Hash};
+use barnraise_protocol::{Refusal, Sha256Hash, TensorCodec};
 use tokio::sync::watch;
+
+use crate::computing::ParameterBytes;
 
 /// Parameters that participants can pull.
 #[derive(Debug, Clone)]
@@ -18,9 +21,45 @@ pub struct PublishedState {
     /// Epoch, codec, length and hash.
     pub header: StateHeader,
     /// Encoded for the wire.
-    pub bytes: Arc<[u8]>,
+    pub bytes: StateBytes,
     /// `[n_parameters]`.
-    pub parameters: Arc<[f32]>,
+    pub parameters: Arc<Vec<f32>>,
+}
+
+/// Encoded parameters. In f32 they are the parameters as they are in memory, and take none of their own.
+#[derive(Debug, Clone)]
+pub enum StateBytes {
+    /// In another codec.
+    Encoded(Arc<[u8]>),
+    /// In f32.
+    Parameters(ParameterBytes),
+}
+
+impl StateBytes {
+    /// Encodes `parameters`, `[n_parameters]`.
+    ///
+    /// # Errors
+    /// A value that is not finite.
+    pub fn of(parameters: &Arc<Vec<f32>>, codec: TensorCodec) -> Result<Self, CodecError> {
+        if codec != TensorCodec::F32 {
+            return Ok(Self::Encoded(codec.encode(parameters)?.into()));
+        }
+        match first_not_finite(parameters) {
+            Some(index) => Err(CodecError::NotFinite { index }),
+            None => Ok(Self::Parameters(ParameterBytes(parameters.clone()))),
+        }
+    }
+}
+
+impl Deref for StateBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Encoded(bytes) => bytes,
+            Self::Parameters(parameters) => parameters.as_ref(),
+        }
+    }
 }
 
 /// Encoded parameters of an epoch.
@@ -29,7 +68,9 @@ pub(crate) struct KeptState {
     /// Epoch, codec, length and hash.
     pub header: StateHeader,
     /// Encoded.
-    pub bytes: Arc<[u8]>,
+    pub bytes: StateBytes,
+    /// Held by each reader.
+    readers: Arc<()>,
 }
 
 /// The newest states. Cheap to clone.
@@ -40,16 +81,17 @@ pub(crate) struct States {
     n_kept_max: usize,
 }
 
-/// A reader of one epoch's parameters, which it does not keep alive.
+/// A reader of one epoch's parameters. It keeps them alive for one epoch more than they are wanted, and not longer.
 #[derive(Debug, Clone)]
 pub(crate) struct StateReader {
     states: States,
     header: StateHeader,
+    _reading: Arc<()>,
 }
 
 impl States {
     /// Returns them with the task that follows the published states until their sender is dropped. The parameters of the
-    /// newest `n_kept_max` epochs are here.
+    /// newest `n_kept_max` epochs are here, and while somebody reads them those of one epoch more.
     pub(crate) fn follow(
         newest: watch::Receiver<PublishedState>,
         n_kept_max: usize,
@@ -71,9 +113,11 @@ impl States {
         let newest = self.newest.borrow();
         let sha256 = newest.header.transfer.sha256;
         if kept.back().is_none_or(|known| known.header.transfer.sha256 != sha256) {
-            kept.push_back(KeptState { header: newest.header.clone(), bytes: newest.bytes.clone() });
+            let (header, bytes) = (newest.header.clone(), newest.bytes.clone());
+            kept.push_back(KeptState { header, bytes, readers: Arc::default() });
         }
-        if kept.len() > self.n_kept_max {
+        let is_read = |state: &KeptState| Arc::strong_count(&state.readers) > 1;
+        while kept.len() > self.n_kept_max + usize::from(kept.front().is_some_and(is_read)) {
             kept.pop_front();
         }
         kept
@@ -94,9 +138,9 @@ impl States {
     pub(crate) fn read(&self, epoch: Option<u64>) -> Result<(StateHeader, StateReader), Refusal> {
         let kept = self.note();
         let found = kept.iter().rev().find(|state| epoch.is_none_or(|epoch| state.header.epoch == epoch));
-        let header = found.map(|state| state.header.clone()).ok_or_else(|| self.gone(epoch))?;
-        let read = StateReader { states: self.clone(), header: header.clone() };
-        Ok((header, read))
+        let KeptState { header, readers, .. } = found.ok_or_else(|| self.gone(epoch))?;
+        let read = StateReader { states: self.clone(), header: header.clone(), _reading: readers.clone() };
+        Ok((header.clone(), read))
     }
 
     fn gone(&self, epoch: Option<u64>) -> Refusal {
@@ -123,7 +167,7 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
 
     use barnraise_protocol::bulk::Transfer;
-    use barnraise_protocol::{ConversationError, TensorCodec, state};
+    use barnraise_protocol::{ConversationError, state};
     use barnraise_relay::tasks;
     use futures::AsyncReadExt as _;
     use tokio_util::compat::TokioAsyncReadCompatExt as _;
@@ -134,8 +178,8 @@ mod tests {
     const STATES_MAX: usize = 6;
 
     fn published(epoch: u64) -> PublishedState {
-        let parameters: Arc<[f32]> = vec![epoch as f32; N_VALUES].into();
-        let bytes: Arc<[u8]> = TensorCodec::F32.encode(&parameters).unwrap().into();
+        let parameters = Arc::new(vec![epoch as f32; N_VALUES]);
+        let bytes = StateBytes::of(&parameters, TensorCodec::F32).unwrap();
         let (codec, transfer) = (TensorCodec::F32, Transfer::of(&bytes));
         let header = StateHeader { epoch, n_values: N_VALUES as u64, codec, transfer };
         PublishedState { header, bytes, parameters }
@@ -158,12 +202,12 @@ mod tests {
         let (publish, newest) = watch::channel(published(0));
         let (states, following) = States::follow(newest, STATES_MAX);
         let _following = tasks::spawn("states", following);
-        let mut held = vec![Arc::downgrade(&publish.borrow().bytes)];
+        let mut held = vec![Arc::downgrade(&publish.borrow().parameters)];
         let (mut readers, mut serving) = (Vec::new(), tokio::task::JoinSet::new());
         for epoch in 0..20u64 {
             if epoch > 0 {
                 publish.send_replace(published(epoch));
-                held.push(Arc::downgrade(&publish.borrow().bytes));
+                held.push(Arc::downgrade(&publish.borrow().parameters));
             }
             for _ in 0..10 {
                 let (a, b) = tokio::io::duplex(1024);
@@ -175,7 +219,7 @@ mod tests {
         }
         // Two hundred readers of twenty epochs are in the middle of a chunk, and few epochs are in memory.
         let n_held = held.iter().filter(|bytes| bytes.strong_count() > 0).count();
-        assert_eq!(n_held, STATES_MAX);
+        assert_eq!(n_held, STATES_MAX + 1);
         // The first of them are told, the last go on.
         for (mut reader, is_here) in [(readers.remove(0), false), (readers.pop().unwrap(), true)] {
             let mut chunk = vec![0; 3 * (64 * 1024 + 12)];

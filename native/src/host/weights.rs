@@ -12,7 +12,7 @@ use barnraise_protocol::state::StateHeader;
 use barnraise_protocol::{Sha256Hash, TensorCodec};
 use sha2::{Digest, Sha256};
 
-use super::states::PublishedState;
+use super::states::{PublishedState, StateBytes};
 use crate::computing::compute;
 
 /// Values that are hashed at a time: a call for each would cost more than the hash.
@@ -44,7 +44,8 @@ pub enum WeightsError {
 #[derive(Debug)]
 pub(crate) struct Weights {
     optimizer: Optimizer,
-    parameters: Vec<f32>,
+    /// Shared with those who read the newest ones: a step makes others.
+    parameters: Arc<Vec<f32>>,
 }
 
 /// The weights of a driver. Cheap to clone.
@@ -57,6 +58,7 @@ pub(crate) struct SharedWeights {
 impl SharedWeights {
     pub(crate) fn new(optimizer: Optimizer, parameters: Vec<f32>) -> Self {
         let n_bytes = size_of_val(parameters.as_slice());
+        let parameters = Arc::new(parameters);
         Self { n_bytes, weights: Arc::new(Mutex::new(Weights { optimizer, parameters })) }
     }
 
@@ -83,7 +85,8 @@ impl Weights {
     /// # Errors
     /// It would leave the finite numbers; nothing has changed then.
     pub(crate) fn step(&mut self, mean: &[f32], learning_rate: f32) -> Result<(), OptimizerError> {
-        self.optimizer.step(&mut self.parameters, mean, learning_rate)
+        let parameters: &mut Vec<f32> = Arc::make_mut(&mut self.parameters);
+        self.optimizer.step(parameters, mean, learning_rate)
     }
 
     /// Replaces both, of a model of the same length.
@@ -92,7 +95,7 @@ impl Weights {
     /// The state is of another optimizer; nothing has changed then.
     pub(crate) fn replace(
         &mut self,
-        parameters: Vec<f32>,
+        parameters: Arc<Vec<f32>>,
         optimizer_state: &[u8],
     ) -> Result<(), WeightsError> {
         let (want, got) = (self.parameters.len(), parameters.len());
@@ -118,14 +121,15 @@ impl Weights {
 
     /// The parameters as contributors pull them.
     pub(crate) fn publish(&self, epoch: u64, codec: TensorCodec) -> Result<PublishedState, WeightsError> {
-        let bytes: Arc<[u8]> = codec.encode(&self.parameters)?.into();
-        let n_values = self.parameters.len() as u64;
+        let parameters = self.parameters.clone();
+        let bytes = StateBytes::of(&parameters, codec)?;
+        let n_values = parameters.len() as u64;
         let header = StateHeader { epoch, n_values, codec, transfer: Transfer::of(&bytes) };
-        Ok(PublishedState { header, bytes, parameters: self.parameters.as_slice().into() })
+        Ok(PublishedState { header, bytes, parameters })
     }
 
-    /// Parameters, and the state of the optimizer in its encoding.
-    pub(crate) fn copy(&self) -> Result<(Vec<f32>, Vec<u8>), WeightsError> {
+    /// Parameters, and a copy of the state of the optimizer in its encoding.
+    pub(crate) fn copy(&self) -> Result<(Arc<Vec<f32>>, Vec<u8>), WeightsError> {
         Ok((self.parameters.clone(), postcard::to_allocvec(self.optimizer.state())?))
     }
 }

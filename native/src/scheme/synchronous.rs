@@ -22,7 +22,7 @@ use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::commitment::STALENESS_EPOCHS_MAX;
 use barnraise_protocol::contribute::RunProgress;
 use barnraise_protocol::dht::progress::LocalProgress as Standing;
-use barnraise_protocol::run::RunDescription;
+use barnraise_protocol::run::{RunDescription, Synchronous};
 use barnraise_swarm::collection::CollectionRound;
 use libp2p::Multiaddr;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -56,9 +56,13 @@ use crate::host::states::{PublishedState, States};
 use crate::host::status::StatusPublisher;
 use crate::net::speed::SpeedMeter;
 
-/// Epochs whose parameters are kept: the newest, the one before for delayed updates, and the earlier ones of which late
-/// work is accepted.
-const STATES_MAX: usize = 2 + STALENESS_EPOCHS_MAX as usize;
+/// Epochs whose parameters are kept: the newest; where contributions are recomputed or updates delayed, the one before;
+/// and the earlier ones of which late work is accepted.
+fn states_max(scheme: &Synchronous) -> usize {
+    let before = scheme.recomputed || scheme.delayed_updates;
+    let late = if scheme.local_steps.is_some() { STALENESS_EPOCHS_MAX } else { 0 };
+    1 + usize::from(before) + late as usize
+}
 
 /// Drives a run until its shutdown. Its page is served elsewhere: `mounting` receives the routes, and training starts once
 /// they are served.
@@ -158,7 +162,8 @@ impl SynchronousRun {
         let (events, heard) = mpsc::channel(EVENTS_MAX);
         let ledger = SharedLedger::restore(&description.data.manifest, &storing.journal, learner.epoch());
         let ledger = ledger.await.context("the journal cannot be read")?;
-        let (states, following) = States::follow(state.clone(), STATES_MAX);
+        let described = description.synchronous().context("the scheme is another one")?;
+        let (states, following) = States::follow(state.clone(), states_max(described));
         host.tasks.spawn(following);
         let parts =
             DriverParts { scheme, description, device, metrics, states, events, store, work, evidence };

@@ -7,23 +7,26 @@ mod branch;
 mod keeping;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_protocol::api::HistoryPoint;
 use barnraise_protocol::run::ModelSpec;
+use bytes::Bytes;
+use object_store::PutPayload;
 use object_store::path::Path as ObjectPath;
 use serde::{Deserialize, Serialize};
 
 pub use self::keeping::AGES;
 use super::sealed::{self, ObjectKind, SealError};
 use super::{Chunks, Damage, SetAside, Storage, StorageError};
-use crate::computing::compute;
+use crate::computing::{ParameterBytes, compute};
 
 pub(super) const KIND: ObjectKind = ObjectKind { name: *b"ckpt", what: "checkpoint", version: 3 };
 const FOLDER: &str = "checkpoints";
 const CORRUPT: &str = "corrupt";
-/// Largest checkpoint that is written or read: a hundred million parameters with Adam's moments.
-pub const CHECKPOINT_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
+/// Largest checkpoint that is written or read: the largest model with Adam's moments.
+pub const CHECKPOINT_BYTES_MAX: u64 = 13 * 1024 * 1024 * 1024;
 
 /// The state of a run after some optimizer step.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,8 +39,8 @@ pub struct Checkpoint {
     pub epoch: u64,
     /// Samples behind all those steps.
     pub n_samples_total: u64,
-    /// `[n_parameters]`, in the order of `barnraise-learning`.
-    pub parameters: Vec<f32>,
+    /// `[n_parameters]`, in the order of `barnraise-learning`. Those of a run that goes on are shared with it.
+    pub parameters: Arc<Vec<f32>>,
     /// State of the optimizer, in its own encoding.
     pub optimizer_state: Vec<u8>,
     /// The last step that each aggregator took part in, by the bytes of its peer id.
@@ -176,12 +179,13 @@ impl Checkpoints {
 
     async fn write(&self, path: &ObjectPath, checkpoint: Checkpoint) -> Result<(), CheckpointError> {
         let (epoch, n_bytes) = (checkpoint.epoch, checkpoint.n_value_bytes());
-        let bytes = compute(n_bytes, move || encode(&checkpoint)).await;
-        let bytes = bytes.map_err(|source| CheckpointError::Encode { epoch, source })?;
-        if bytes.len() as u64 > CHECKPOINT_BYTES_MAX {
-            return Err(CheckpointError::TooLarge { epoch, got: bytes.len() as u64 });
+        let pieces = compute(n_bytes, move || pieces(checkpoint)).await;
+        let pieces = pieces.map_err(|source| CheckpointError::Encode { epoch, source })?;
+        let got = pieces.iter().map(|piece| piece.len() as u64).sum();
+        if got > CHECKPOINT_BYTES_MAX {
+            return Err(CheckpointError::TooLarge { epoch, got });
         }
-        Ok(self.storage.put(path, bytes).await?)
+        Ok(self.storage.put(path, PutPayload::from_iter(pieces)).await?)
     }
 
     /// Finds the newest checkpoint that is whole and was not rolled back; damaged ones are moved to
@@ -293,9 +297,25 @@ fn object_path(epoch: u64) -> ObjectPath {
     ObjectPath::from_iter([FOLDER, &format!("{epoch:012}.ckpt")])
 }
 
-/// Encodes a checkpoint for the store or a peer.
+/// Encodes a checkpoint for a peer.
 pub fn encode(checkpoint: &Checkpoint) -> Result<Vec<u8>, SealError> {
-    let header = Header {
+    sealed::seal_parts(KIND, &header(checkpoint), &raw(checkpoint))
+}
+
+/// The same for the store, without a copy of the parameters and the optimizer's state.
+fn pieces(checkpoint: Checkpoint) -> Result<[Bytes; 3], SealError> {
+    let before = sealed::seal_before(KIND, &header(&checkpoint), &raw(&checkpoint))?;
+    let parameters = Bytes::from_owner(ParameterBytes(checkpoint.parameters));
+    Ok([before.into(), parameters, checkpoint.optimizer_state.into()])
+}
+
+/// What follows the header, as it is in memory.
+fn raw(checkpoint: &Checkpoint) -> [&[u8]; 2] {
+    [bytemuck::cast_slice(&checkpoint.parameters), &checkpoint.optimizer_state]
+}
+
+fn header(checkpoint: &Checkpoint) -> Header {
+    Header {
         run_id: checkpoint.run_id.clone(),
         model: checkpoint.model.clone(),
         epoch: checkpoint.epoch,
@@ -304,9 +324,7 @@ pub fn encode(checkpoint: &Checkpoint) -> Result<Vec<u8>, SealError> {
         n_optimizer_bytes: checkpoint.optimizer_state.len() as u64,
         included: checkpoint.included.clone(),
         history: checkpoint.history.clone(),
-    };
-    let parameters: Vec<u8> = checkpoint.parameters.iter().flat_map(|value| value.to_le_bytes()).collect();
-    sealed::seal_parts(KIND, &header, &[&parameters, &checkpoint.optimizer_state])
+    }
 }
 
 /// Decodes a checkpoint from the store or a peer.
@@ -332,7 +350,7 @@ pub fn decode(bytes: &[u8]) -> Result<Checkpoint, SealError> {
         model: header.model,
         epoch: header.epoch,
         n_samples_total: header.n_samples_total,
-        parameters: values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
+        parameters: Arc::new(values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()),
         optimizer_state: optimizer_state.to_vec(),
         history: header.history,
         included: header.included,
@@ -362,7 +380,7 @@ mod tests {
             model: model(),
             epoch,
             n_samples_total: epoch * 1024,
-            parameters: (0..100).map(|i| i as f32 * 0.5 - epoch as f32).collect(),
+            parameters: Arc::new((0..100).map(|i| i as f32 * 0.5 - epoch as f32).collect()),
             optimizer_state: vec![epoch as u8; 33],
             included: BTreeMap::from([(vec![1, 2], Included { epoch, nonce: 5 })]),
             history: vec![HistoryPoint {
@@ -393,7 +411,11 @@ mod tests {
     /// As the last version wrote it, byte by byte.
     #[test]
     fn golden_bytes() {
-        let want = Checkpoint { parameters: vec![1.0, -2.0], optimizer_state: vec![7; 3], ..checkpoint(2) };
+        let want = Checkpoint {
+            parameters: Arc::new(vec![1.0, -2.0]),
+            optimizer_state: vec![7; 3],
+            ..checkpoint(2)
+        };
         let bytes = encode(&want).unwrap();
         assert_eq!(sealed::hex(&bytes), GOLDEN);
         assert_eq!(decode(&bytes).unwrap(), want);

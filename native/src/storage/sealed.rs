@@ -119,14 +119,21 @@ pub fn check_version(kind: ObjectKind, bytes: &[u8]) -> Result<(), SealError> {
 
 /// Puts a payload into an envelope.
 pub fn seal(kind: ObjectKind, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEADER_BYTES + payload.len());
+    let mut bytes = envelope(kind, &[payload]);
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+/// The envelope of a payload in parts.
+fn envelope(kind: ObjectKind, payload: &[&[u8]]) -> Vec<u8> {
+    let n_bytes: usize = payload.iter().map(|part| part.len()).sum();
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + payload.first().map_or(0, |part| part.len()));
     bytes.extend_from_slice(MAGIC);
     bytes.extend_from_slice(&kind.name);
     bytes.extend_from_slice(&kind.version.to_le_bytes());
-    bytes.extend_from_slice(&(payload.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(&(n_bytes as u64).to_le_bytes());
     let hash = hash(&bytes, payload);
     bytes.extend_from_slice(&hash.0);
-    bytes.extend_from_slice(payload);
     bytes
 }
 
@@ -150,7 +157,7 @@ pub fn open(kind: ObjectKind, bytes: &[u8]) -> Result<&[u8], SealError> {
     if want != got {
         return Err(SealError::Length { want, got });
     }
-    let (want, got) = (Sha256Hash(*want_hash), hash(prefix, payload));
+    let (want, got) = (Sha256Hash(*want_hash), hash(prefix, &[payload]));
     if want != got {
         return Err(SealError::Hash { want, got });
     }
@@ -164,14 +171,21 @@ pub fn open(kind: ObjectKind, bytes: &[u8]) -> Result<&[u8], SealError> {
 
 /// Seals a header, as postcard behind its length, and raw bytes that need no encoding.
 pub fn seal_parts<T: Serialize>(kind: ObjectKind, header: &T, raw: &[&[u8]]) -> Result<Vec<u8>, SealError> {
+    let mut bytes = seal_before(kind, header, raw)?;
+    raw.iter().for_each(|part| bytes.extend_from_slice(part));
+    Ok(bytes)
+}
+
+/// The beginning of what [`seal_parts`] gives: all before the raw bytes, which need not be copied then.
+pub fn seal_before<T: Serialize>(kind: ObjectKind, header: &T, raw: &[&[u8]]) -> Result<Vec<u8>, SealError> {
     let header = postcard::to_allocvec(header).map_err(|error| SealError::Payload(error.to_string()))?;
     let n_bytes = u32::try_from(header.len())
         .map_err(|_| SealError::Payload("a header larger than 4 GiB cannot be stored".into()))?;
-    let mut payload = Vec::with_capacity(4 + header.len() + raw.iter().map(|part| part.len()).sum::<usize>());
-    payload.extend_from_slice(&n_bytes.to_le_bytes());
-    payload.extend_from_slice(&header);
-    raw.iter().for_each(|part| payload.extend_from_slice(part));
-    Ok(seal(kind, &payload))
+    let before = [&n_bytes.to_le_bytes()[..], &header].concat();
+    let payload: Vec<&[u8]> = std::iter::once(&before[..]).chain(raw.iter().copied()).collect();
+    let mut bytes = envelope(kind, &payload);
+    bytes.extend_from_slice(&before);
+    Ok(bytes)
 }
 
 /// Opens an object of [`seal_parts`]: the header, and the raw bytes behind it.
@@ -199,8 +213,9 @@ pub fn peek_header<T: DeserializeOwned>(kind: ObjectKind, start: &[u8]) -> Resul
     postcard::from_bytes(header).map_err(|error| SealError::Payload(error.to_string()))
 }
 
-fn hash(prefix: &[u8], payload: &[u8]) -> Sha256Hash {
-    Sha256Hash(Sha256::new().chain_update(prefix).chain_update(payload).finalize().into())
+fn hash(prefix: &[u8], payload: &[&[u8]]) -> Sha256Hash {
+    let hashed = Sha256::new().chain_update(prefix);
+    Sha256Hash(payload.iter().fold(hashed, |hashed, part| hashed.chain_update(part)).finalize().into())
 }
 
 /// Bytes as tests write them down.

@@ -40,8 +40,6 @@ pub const FULL_NAME_BYTES_MAX: usize = 256;
 /// Most values of a flat vector: 4 GiB in single precision, the address space of a tab. What a device can hold is the
 /// device's to say.
 pub const PARAMETERS_MAX: usize = 1 << 30;
-/// Most values of a flat vector in a run, a quarter of a GiB: its messages and files are bounded by it.
-pub const RUN_PARAMETERS_MAX: usize = 1 << 26;
 /// Most classes of pictures: a label is one byte.
 pub const CLASSES_MAX: usize = 256;
 /// Most values that a forward pass keeps for one sample.

@@ -4,7 +4,7 @@ use barnraise_protocol::run::{ModelSpec, RunDescription};
 
 use crate::data_shape::{DataShape, RowTarget};
 use crate::error::ModelError;
-use crate::graph::{CLASSES_MAX, GraphError, RUN_PARAMETERS_MAX, ResolvedGraph};
+use crate::graph::{CLASSES_MAX, GraphError, ResolvedGraph};
 use crate::parameters::{BATCH_ACTIVATIONS_MAX, ParameterLayout};
 
 impl ResolvedGraph {
@@ -21,9 +21,6 @@ impl ResolvedGraph {
         }
         let graph = Self::with_adapters(&spec.graph, data.into(), spec.weights.adapters())?;
         let layout = graph.layout();
-        if layout.n_parameters() > RUN_PARAMETERS_MAX {
-            return Err(GraphError::TooManyParameters { max: RUN_PARAMETERS_MAX }.into());
-        }
         if layout.n_activations > BATCH_ACTIVATIONS_MAX {
             return Err(GraphError::Activations { max: BATCH_ACTIVATIONS_MAX }.into());
         }

@@ -423,6 +423,14 @@ pub struct JoinOutcome {
 }
 
 impl PeerProcess {
+    /// Number of the process.
+    ///
+    /// # Errors
+    /// Where it has ended.
+    pub fn pid(&self) -> Result<u32> {
+        self.process.child.id().context("the process has ended")
+    }
+
     /// What a terminal sends that is closed.
     ///
     /// # Errors

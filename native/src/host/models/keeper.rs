@@ -14,12 +14,11 @@ use crate::storage::{Chunks, ObjectInfo, Storage, StorageError};
 const FOLDER: &str = "models";
 const SUFFIX: &str = ".safetensors";
 /// Largest file that is kept or read: the largest model that there can be, and its header.
-pub const KEPT_BYTES_MAX: u64 = 260 * 1024 * 1024;
+pub const KEPT_BYTES_MAX: u64 = 4100 * 1024 * 1024;
 
 const _: () = assert!(
     KEPT_BYTES_MAX as usize
-        >= barnraise_learning::graph::RUN_PARAMETERS_MAX * 4
-            + barnraise_learning::tensor_file::HEADER_BYTES_MAX
+        >= barnraise_learning::graph::PARAMETERS_MAX * 4 + barnraise_learning::tensor_file::HEADER_BYTES_MAX
 );
 
 /// The task that keeps models.

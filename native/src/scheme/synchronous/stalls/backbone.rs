@@ -31,7 +31,7 @@ use super::super::learner::{self, Learner, LearnerError};
 use super::super::ledger::SharedLedger;
 use super::super::metrics::Metrics;
 use super::super::streams::{Services, answer};
-use super::super::{STATES_MAX, outputs};
+use super::super::{outputs, states_max};
 use crate::config::RunConfig;
 use crate::data::TrainingData;
 use crate::data::shards::ShardStore;
@@ -215,7 +215,8 @@ impl SimulatedBackbone {
         let metrics = Metrics::new(status, Some(storing.disk_space.clone()));
         let ledger = SharedLedger::restore(manifest, &storing.journal, learner.epoch()).await;
         let (events, heard) = mpsc::channel(EVENTS_MAX);
-        let (states, following) = States::follow(state.clone(), STATES_MAX);
+        let (states, following) =
+            States::follow(state.clone(), states_max(description.synchronous().unwrap()));
         tokio::spawn(following);
         let services = Services {
             sessions: SessionServices {
