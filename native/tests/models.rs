@@ -75,7 +75,7 @@ impl ModelsHarness {
     }
 
     /// Parameters that differ at each epoch.
-    fn parameters(&self, epoch: u64) -> Arc<[f32]> {
+    fn parameters(&self, epoch: u64) -> Arc<Vec<f32>> {
         self.facts.layout.initial_parameters(epoch).into()
     }
 

@@ -541,7 +541,7 @@ mod tests {
                 model: Preset::Mlp { hidden }.model(epoch),
                 epoch,
                 n_samples_total: 9,
-                parameters,
+                parameters: Arc::new(parameters),
                 optimizer_state,
                 included: BTreeMap::from([(vec![7; 38], Included { epoch, nonce: 5 })]),
                 history: vec![point; 3],

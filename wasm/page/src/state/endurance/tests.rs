@@ -261,7 +261,7 @@ fn a_tab_whose_program_the_server_no_longer_has_goes_on_in_the_new_page() {
 /// A backbone that was updated while the tab computed tells its worker; the page is up to date after one reload.
 #[test]
 fn a_tab_that_is_older_than_its_run_says_so_and_goes_on_in_the_new_page() {
-    let versions = OlderThanRun { ours: run::PROTOCOL.to_owned(), theirs: "/barnraise/run/10".into() };
+    let versions = OlderThanRun { ours: run::PROTOCOL.to_owned(), theirs: "/barnraise/run/999".into() };
     let reason = Interruption::OlderThanRun(versions);
     let told = |activity| PageEvent::FromPeer(PeerToPage::Event(ContributorEvent::Activity(activity)));
     let mut page = at_work(DeviceKind::BrowserCpu);
@@ -276,7 +276,7 @@ fn a_tab_that_is_older_than_its_run_says_so_and_goes_on_in_the_new_page() {
     assert!(page.endurance.has_new_version, "the new page is offered");
     let details: Vec<String> = crate::report::transports(&page).into_iter().map(|line| line.text).collect();
     let said = details.join(" ");
-    assert!(said.contains("/barnraise/run/10") && said.contains(run::PROTOCOL), "{said}");
+    assert!(said.contains("/barnraise/run/999") && said.contains(run::PROTOCOL), "{said}");
     // A tab that does not contribute shows the notice.
     let mut page = fixture::page();
     assert_eq!(page.on_event(1.0, broken), []);
