@@ -124,7 +124,7 @@ fn play_on<T>(
 #[test]
 fn a_run_of_a_newer_version_is_left_with_the_reason() {
     let backbone = InMemoryBackbone::new(3, 64);
-    backbone.speaks.set("/barnraise/run/10");
+    backbone.speaks.set("/barnraise/run/11");
     let platform = TestPlatform::new(&backbone);
     let (reason, given) = play(&backbone, &platform, async |mut script| {
         script.send(ContributorCommand::Start);
@@ -136,8 +136,8 @@ fn a_run_of_a_newer_version_is_left_with_the_reason() {
         reason.clone()
     });
     let Interruption::OlderThanRun(OlderThanRun { ours, theirs }) = &reason else { panic!("{reason:?}") };
-    assert_eq!((&ours[..], &theirs[..]), (run::PROTOCOL, "/barnraise/run/10"));
-    for part in ["older than the run", run::PROTOCOL, "/barnraise/run/10", "reload"] {
+    assert_eq!((&ours[..], &theirs[..]), (run::PROTOCOL, "/barnraise/run/11"));
+    for part in ["older than the run", run::PROTOCOL, "/barnraise/run/11", "reload"] {
         assert!(reason.to_string().contains(part), "{part} is missing in: {reason}");
     }
     assert_eq!(given.n_samples_computed, 0);

@@ -34,10 +34,11 @@ pub use self::synchronous::{NotRecomputable, RECOMPUTED_STEPS_MAX, Synchronous};
 ///
 /// Its version stands for all conversations of a contributor: it is raised with each of them. So a contributor with
 /// another version of any of them learns of it here, before it computes anything (`tests/versions.rs`).
-pub const PROTOCOL: &str = "/barnraise/run/9";
+pub const PROTOCOL: &str = "/barnraise/run/10";
 
 /// Protocol names of older contributors, the newest last.
-pub const OLDER_PROTOCOLS: [&str; 3] = ["/barnraise/run/6", "/barnraise/run/7", "/barnraise/run/8"];
+pub const OLDER_PROTOCOLS: [&str; 4] =
+    ["/barnraise/run/6", "/barnraise/run/7", "/barnraise/run/8", "/barnraise/run/9"];
 
 /// Longest protocol name in [`BackboneToContributor::Newer`], in bytes.
 const SPOKEN_BYTES_MAX: usize = 64;

@@ -22,6 +22,10 @@ impl ResolvedGraph {
     /// # Errors
     /// The first thing that is wrong: a bound, a name, or a block with the shape wanted and the shape got.
     pub fn of(graph: &Graph, data: GraphData) -> Result<Self, GraphError> {
+        let masks = matches!(graph.loss, Loss::MaskedLanguageModel);
+        if masks && matches!(data, GraphData::Tokens { n_masked: 0, .. }) {
+            return Err(GraphError::NoMask);
+        }
         let expansion = expand(graph, &data)?;
         check_output(&graph.loss, &data, &expansion)?;
         if graph.loss == Loss::CausalLanguageModel {
