@@ -484,6 +484,7 @@ impl RunConfig {
     fn take_folders_from(&mut self, base: &Path) {
         let sources = self.data.text.iter_mut().flat_map(|text| &mut text.sources);
         let sources = sources.map(|source| &mut source.path);
+        let tokenizer = self.data.text.as_mut().and_then(|text| text.tokenizer.as_mut());
         let pictures = self.data.pictures.iter_mut().map(|pictures| &mut pictures.folder);
         let folders = [&mut self.data.folder, &mut self.data.cache].into_iter().flatten();
         let tables = self.data.table.iter_mut().map(|table| &mut table.file);
@@ -496,6 +497,7 @@ impl RunConfig {
             .chain(sources);
         let secret = self.access.oidc.as_mut().and_then(|oidc| oidc.client_secret_file.as_mut());
         folders
+            .chain(tokenizer)
             .chain([&mut self.storage.folder])
             .chain(secret)
             .for_each(|folder| *folder = base.join(&*folder));

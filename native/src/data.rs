@@ -15,8 +15,8 @@ pub mod text;
 
 use std::path::Path;
 
-use barnraise_learning::unigram::Vocabulary;
 use barnraise_protocol::dataset::{SampleKind, Samples};
+use bytes::Bytes;
 
 /// A data set in memory.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,8 +29,8 @@ pub struct TrainingData {
     pub train: Samples,
     /// Held-out samples.
     pub test: Samples,
-    /// Vocabulary of a text.
-    pub vocabulary: Option<Vocabulary>,
+    /// The `tokenizer.json` of a text.
+    pub tokenizer: Option<Bytes>,
 }
 
 /// Why the training data cannot be loaded.

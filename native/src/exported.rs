@@ -4,13 +4,13 @@ mod fetch;
 mod layout;
 #[cfg(test)]
 mod tests;
-mod vocabulary;
+mod tokenizer;
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use barnraise_learning::unigram::{Unigram, Vocabulary, VocabularyError};
+use barnraise_learning::tokenizer::{self as learned, TextStream, TokenizerError};
 use barnraise_learning::{ComputeDevice, Continuation, DataShape, ModelError, ParameterLayout, Trainer};
 use barnraise_protocol::run::RunDescription;
 use clap::Args;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use self::fetch::FetchError;
 use self::layout::LayoutError;
-use self::vocabulary::TokenizerFileError;
+use self::tokenizer::RunTokenizer;
 
 /// What the field does not name: the run, with the model's graph.
 const RUN_FILE: &str = "barnraise.json";
@@ -86,13 +86,16 @@ pub enum ExportedError {
     /// The model cannot be computed.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// The text cannot be tokenized.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
     /// The model has no text.
     #[error("the model in {} is none of text", .0.display())]
     NoText(PathBuf),
 }
 
 /// A model with all that it takes to use it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 struct ExportedModel {
     run: RunDescription,
     /// Optimizer steps made.
@@ -100,7 +103,7 @@ struct ExportedModel {
     /// `[n_parameters]`
     parameters: Vec<f32>,
     /// Of a run of text.
-    vocabulary: Option<Vocabulary>,
+    tokenizer: Option<RunTokenizer>,
 }
 
 /// Content of [`RUN_FILE`].
@@ -127,7 +130,7 @@ pub fn export(args: &ExportArgs) -> Result<String, ExportedError> {
     if files.iter().any(|(name, _)| *name == CONFIG_FILE) {
         said.push_str(&format!("In Python: AutoModelForCausalLM.from_pretrained(\"{folder}\")\n"));
     }
-    if model.vocabulary.is_some() {
+    if model.tokenizer.is_some() {
         said.push_str(&format!("Here: barnraise generate {folder} \"Once upon a time\"\n"));
     }
     Ok(said)
@@ -139,20 +142,19 @@ pub fn export(args: &ExportArgs) -> Result<String, ExportedError> {
 /// No exported folder, a model that does not go on with texts, an output that is closed.
 pub fn generate(args: &GenerateArgs, output: &mut impl Write) -> Result<(), ExportedError> {
     let model = ExportedModel::read(&args.folder)?;
-    let vocabulary = model.vocabulary.clone().ok_or_else(|| ExportedError::NoText(args.folder.clone()))?;
-    let unigram = Unigram::new(vocabulary).map_err(|error: VocabularyError| ExportedError::File {
-        path: args.folder.join(TOKENIZER_FILE),
-        reason: error.to_string(),
-    })?;
+    let tokenizer = model.tokenizer.as_ref().ok_or_else(|| ExportedError::NoText(args.folder.clone()))?;
+    let tokenizer = tokenizer.tokenizer();
     let trainer = model.trainer()?;
-    let mut continuation = Continuation::of(&unigram.encode(&args.text), args.seed);
+    let prompt = tokenizer.encode_prompt(&args.text)?;
+    let mut continuation = Continuation::of(&prompt, tokenizer.special(), args.seed);
+    let mut text = TextStream::after(tokenizer, &prompt)?;
     let failed = |source| ExportedError::Io { path: "standard output".into(), source };
     let mut say =
         |text: &str| output.write_all(text.as_bytes()).and_then(|()| output.flush()).map_err(failed);
     say(args.text.trim_end())?;
     for _ in 0..args.tokens {
         let Some(id) = futures::executor::block_on(continuation.next(&trainer))? else { break };
-        say(&unigram.text(id))?;
+        say(&text.push(id)?)?;
     }
     say("\n")
 }
@@ -167,12 +169,13 @@ impl ExportedModel {
         let tensors = tensors.encode(self.epoch).map_err(of_layout(Path::new(TENSORS_FILE)))?;
         let mut files =
             vec![(RUN_FILE, json(&run)), (TENSORS_FILE, tensors), (CARD_FILE, card.as_bytes().to_vec())];
-        if let Some(config) = layout::config(&self.run) {
+        let separator = self.tokenizer.as_ref().map(|file| file.tokenizer().special().separator);
+        if let Some(config) = layout::config(&self.run, separator) {
             files.push((CONFIG_FILE, json(&config)));
         }
-        if let Some(vocabulary) = &self.vocabulary {
-            files.push((TOKENIZER_FILE, json(&vocabulary::file(vocabulary))));
-            files.push((TOKENIZER_CONFIG_FILE, json(&vocabulary::config(&self.run))));
+        if let Some(tokenizer) = &self.tokenizer {
+            files.push((TOKENIZER_FILE, tokenizer.bytes().to_vec()));
+            files.push((TOKENIZER_CONFIG_FILE, json(&tokenizer.config(&self.run))));
         }
         Ok(files)
     }
@@ -185,18 +188,14 @@ impl ExportedModel {
         let tensors = read_file(&of(TENSORS_FILE), bytes_max as u64)?;
         let parameters = layout::parameters(&run, &tensors).map_err(of_layout(&of(TENSORS_FILE)))?;
         let path = of(TOKENIZER_FILE);
-        let vocabulary = match path.exists() {
+        let tokenizer = match path.exists() {
             true => {
-                let bytes = read_file(&path, FILE_BYTES_MAX)?;
-                let read = vocabulary::read(&bytes);
-                Some(read.map_err(|error: TokenizerFileError| ExportedError::File {
-                    path,
-                    reason: error.to_string(),
-                })?)
+                let read = RunTokenizer::read(read_file(&path, learned::FILE_BYTES_MAX as u64)?);
+                Some(read.map_err(|error| ExportedError::File { path, reason: error.to_string() })?)
             }
             false => None,
         };
-        Ok(Self { run, epoch, parameters, vocabulary })
+        Ok(Self { run, epoch, parameters, tokenizer })
     }
 
     fn trainer(&self) -> Result<Trainer, ModelError> {

@@ -12,7 +12,6 @@ use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::Response;
 use barnraise_learning::tensor_file;
-use barnraise_learning::unigram::Vocabulary;
 use barnraise_learning::{DataShape, Evaluation, ParameterLayout};
 use barnraise_native::host::models::{DOWNLOADS_MAX, Facts, Keeper, ModelFiles, Publisher};
 use barnraise_native::storage::Storage;
@@ -47,6 +46,9 @@ fn run() -> RunDescription {
     RunDescription { identity, model, ..run }
 }
 
+/// Is sent as it is.
+const TOKENIZER: &[u8] = br#"{"model":{}}"#;
+
 struct ModelsHarness {
     facts: Facts,
     publisher: Publisher,
@@ -67,8 +69,7 @@ impl ModelsHarness {
         tokio::spawn(keeper.run(latest.clone()));
         let clock = Arc::new(|| UnixTime(NOW + 10 * MINUTE));
         let files = ModelFiles::new(facts.clone(), latest, kept.clone(), storage.clone(), clock);
-        let vocabulary = Vocabulary { pieces: vec![("a".into(), -1.5)] };
-        let files = files.with_vocabulary(Some(&vocabulary)).unwrap();
+        let files = files.with_tokenizer(Some(TOKENIZER.into()));
         let (status, shown) = watch::channel(status(&facts.run));
         let app = files.routes(shown, None);
         Self { facts, publisher, kept, storage, app, _status: status }
@@ -208,12 +209,12 @@ async fn only_so_many_take_the_model_at_a_time() {
 }
 
 #[tokio::test]
-async fn the_vocabulary_is_sent_once() {
+async fn the_tokenizer_is_sent_once() {
     let world = ModelsHarness::new(Storage::in_memory()).await;
     let response = world.get("/api/tokenizer.json", "").await;
     assert_eq!(header(response.headers(), "content-type"), "application/json");
     let tag = header(response.headers(), "etag").to_owned();
-    assert_eq!(bytes(response).await, br#"{"pieces":[["a",-1.5]]}"#);
+    assert_eq!(bytes(response).await, TOKENIZER);
     assert_eq!(world.get("/api/tokenizer.json", &tag).await.status(), StatusCode::NOT_MODIFIED);
 }
 

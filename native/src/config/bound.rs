@@ -61,6 +61,9 @@ struct BoundPictures {
 
 #[derive(Debug, Serialize)]
 struct BoundText {
+    /// The hash of an existing one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokenizer: Option<String>,
     vocabulary: u16,
     sequence_tokens: u16,
     held_out: f64,
@@ -121,16 +124,25 @@ impl RunConfig {
     /// The fixed values of a text: the hashes of the files, without any paths.
     fn bound_text(&self) -> Result<String, BindError> {
         let Some(text) = &self.data.text else { return Ok(NONE.to_owned()) };
+        let hash = |path: &PathBuf| {
+            let bytes = std::fs::read(path);
+            let bytes = bytes.map_err(|error| BindError::Source { path: path.clone(), source: error })?;
+            Ok::<_, BindError>(Sha256Hash::of(&bytes).to_string())
+        };
         let mut sources = Vec::new();
         for source in &text.sources {
-            let bytes = std::fs::read(&source.path);
-            let bytes =
-                bytes.map_err(|error| BindError::Source { path: source.path.clone(), source: error })?;
             let (field, weight) = (source.field.clone(), source.weight);
-            sources.push(BoundSource { sha256: Sha256Hash::of(&bytes).to_string(), field, weight });
+            sources.push(BoundSource { sha256: hash(&source.path)?, field, weight });
         }
+        let tokenizer = text.tokenizer.as_ref().map(hash).transpose()?;
         let (vocabulary, sequence_tokens) = (text.vocabulary, text.sequence_tokens);
-        Ok(as_written(&BoundText { vocabulary, sequence_tokens, held_out: text.held_out, sources }))
+        Ok(as_written(&BoundText {
+            tokenizer,
+            vocabulary,
+            sequence_tokens,
+            held_out: text.held_out,
+            sources,
+        }))
     }
 
     /// Stores the fixed values in a new run's folder, or compares them with the stored ones.

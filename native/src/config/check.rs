@@ -165,7 +165,7 @@ mod tests {
     use barnraise_protocol::TensorCodec;
     use barnraise_protocol::codec::WARMUP_DENSITY;
     use barnraise_protocol::run::Preset;
-    use barnraise_protocol::run::model::presets::Albert;
+    use barnraise_protocol::run::model::presets::{Albert, Gpt, GptFamily};
     use barnraise_protocol::run::{GradientCodec, SlowLinks, TopK};
     use bytesize::ByteSize;
 
@@ -236,8 +236,31 @@ mod tests {
     }
 
     #[test]
+    fn a_model_that_guesses_masked_tokens_needs_a_tokenizer_that_masks() {
+        let mut config = RunConfig::default();
+        let tokenizers =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/learning/tests/tokenizers");
+        let tokenizer = |name: &str| Some(tokenizers.join(name));
+        of_text(&mut config).tokenizer = tokenizer("word-piece.json");
+        assert_eq!(config.validate(), Ok(()));
+        of_text(&mut config).tokenizer = tokenizer("byte-level.json");
+        let error = config.validate().unwrap_err();
+        assert!(error.key == "model.kind" && error.want.contains("needs a mask token"), "{error}");
+        config.model.kind = Preset::Gpt(Gpt {
+            family: GptFamily::Gpt2,
+            width: 16,
+            layers: 1,
+            heads: 2,
+            key_value_heads: 0,
+            inner: 0,
+            dropout: 0.0,
+        });
+        assert_eq!(config.validate(), Ok(()));
+    }
+
+    #[test]
     fn every_check_names_its_key() {
-        let cases: [(&str, ConfigEdit); 31] = [
+        let cases: [(&str, ConfigEdit); 32] = [
             ("device.precision", |c| (c.device.contributes, c.device.precision) = (true, Precision::Mixed)),
             ("run.id", |c| c.run.id = "No spaces".into()),
             ("run.id", |c| c.run.id = String::new()),
@@ -254,6 +277,7 @@ mod tests {
                 c.data.text = Some(text());
             }),
             ("data.text.vocabulary", |c| of_text(c).vocabulary = 3),
+            ("data.text.tokenizer", |c| of_text(c).tokenizer = Some("none.json".into())),
             ("data.text.sequence_tokens", |c| of_text(c).sequence_tokens = 3),
             ("data.text.held_out", |c| of_text(c).held_out = f64::NAN),
             ("data.text.sources", |c| of_text(c).sources.clear()),

@@ -6,9 +6,7 @@ use barnraise_learning::frozen::shard_sizes;
 use barnraise_learning::graph::ResolvedGraph;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{AccessDescription, PublicKey};
-use barnraise_protocol::dataset::{
-    Manifest, RatingShape, SampleKind, ShardEntry, TableShape, TableTarget, TokenShape,
-};
+use barnraise_protocol::dataset::{Manifest, RatingShape, SampleKind, ShardEntry, TableShape, TableTarget};
 use barnraise_protocol::run::{DataSpec, RunDescription, RunIdentity};
 
 use super::{Invalid, RunConfig, as_written};
@@ -66,7 +64,7 @@ fn frozen(config: &RunConfig, samples: &SampleKind) -> Vec<ShardEntry> {
 /// table, is known once they are read.
 pub(super) fn samples(config: &RunConfig) -> SampleKind {
     if let Some(text) = &config.data.text {
-        return SampleKind::Tokens(TokenShape { length: text.sequence_tokens, vocabulary: text.vocabulary });
+        return SampleKind::Tokens(text.shape());
     }
     if config.data.table.is_some() {
         let names = |names: [&str; 2]| names.map(str::to_owned).into();

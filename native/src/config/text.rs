@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use barnraise_protocol::dataset::{SEQUENCE_TOKENS, SPECIAL_TOKENS};
+use barnraise_protocol::dataset::{SEQUENCE_TOKENS, TokenShape};
 use serde::{Deserialize, Serialize};
 
 use super::Invalid;
-use crate::data::text::{TextSettings, TextSource};
+use crate::data::text::{N_SPECIAL, TextSettings, TextSource, existing_tokenizer};
 
 /// Smallest vocabulary; with fewer tokens a masked one is hardly worth guessing.
 const VOCABULARY_MIN: u16 = 50;
@@ -18,7 +18,10 @@ const SOURCES_MAX: usize = 64;
 pub struct TextSection {
     /// Name for people.
     pub name: String,
-    /// Tokens of the vocabulary, at most.
+    /// A `tokenizer.json`, as those of GPT-2, BERT and T5. Not set: a vocabulary is trained on the text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<PathBuf>,
+    /// Tokens of a vocabulary that is trained, at most.
     #[serde(default = "vocabulary")]
     pub vocabulary: u16,
     /// Tokens of a sequence, the sample of a run on text.
@@ -76,6 +79,7 @@ impl TextSection {
         TextSettings {
             name: self.name.clone(),
             sources: self.sources.iter().map(source).collect(),
+            tokenizer: self.tokenizer.clone(),
             vocabulary: self.vocabulary,
             sequence_tokens: self.sequence_tokens,
             held_out: self.held_out,
@@ -83,10 +87,26 @@ impl TextSection {
         }
     }
 
+    /// The sequences that the section leads to: a vocabulary that is trained may become smaller.
+    pub(super) fn shape(&self) -> TokenShape {
+        let existing = self.tokenizer.as_ref().and_then(|path| existing_tokenizer(path).ok());
+        let (vocabulary, mask) = match existing {
+            Some((_, tokenizer)) => (tokenizer.size(), tokenizer.special().mask),
+            None => (self.vocabulary, Some(0)),
+        };
+        TokenShape { length: self.sequence_tokens, vocabulary, mask }
+    }
+
     pub(super) fn validate(&self) -> Result<(), Invalid> {
         super::check::text("data.text", &self.name, 100)?;
-        let vocabulary = VOCABULARY_MIN + SPECIAL_TOKENS..=u16::MAX;
+        let vocabulary = VOCABULARY_MIN + N_SPECIAL..=u16::MAX;
         Invalid::check_range("data.text.vocabulary", self.vocabulary, vocabulary)?;
+        if let Some(path) = &self.tokenizer
+            && let Err(error) = existing_tokenizer(path)
+        {
+            let got = format!("{:?}", path.display().to_string());
+            return Err(Invalid::new("data.text.tokenizer", error, got));
+        }
         Invalid::check_range("data.text.sequence_tokens", self.sequence_tokens, SEQUENCE_TOKENS)?;
         let is_share = self.held_out > 0.0 && self.held_out <= 0.5;
         Invalid::check("data.text.held_out", is_share, "above 0 and at most 0.5", self.held_out)?;

@@ -229,7 +229,7 @@ impl From<Dataset> for TrainingData {
             kind: SampleKind::Images { shape: dataset.shape, class_names },
             train: Samples::Images(dataset.train),
             test: Samples::Images(dataset.test),
-            vocabulary: None,
+            tokenizer: None,
         }
     }
 }

@@ -158,7 +158,7 @@ impl PictureSettings {
             kind: SampleKind::Images { shape: self.shape(), class_names: decoded.class_names },
             train: Samples::Images(train),
             test: Samples::Images(test),
-            vocabulary: None,
+            tokenizer: None,
         })
     }
 

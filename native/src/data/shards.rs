@@ -390,7 +390,7 @@ mod tests {
             kind,
             train: part(n_train),
             test: part(n_test),
-            vocabulary: None,
+            tokenizer: None,
         }
     }
 
@@ -460,8 +460,8 @@ mod tests {
         let ids = (0..103_u16).flat_map(|n| [n + 3; 4]).collect();
         let train = Samples::Tokens(TokenSequences { length: 4, ids });
         let test = Samples::Tokens(TokenSequences { length: 4, ids: vec![3; 40] });
-        let kind = SampleKind::Tokens(TokenShape { length: 4, vocabulary: 106 });
-        let data = TrainingData { name: "text".into(), kind, train, test, vocabulary: None };
+        let kind = SampleKind::Tokens(TokenShape { length: 4, vocabulary: 106, mask: Some(1) });
+        let data = TrainingData { name: "text".into(), kind, train, test, tokenizer: None };
         let store = ShardStore::open(Storage::in_memory(), &data, sharding(10, 1)).await.unwrap();
         let mut seen = Vec::new();
         for shard in decoded(&store).await {
@@ -524,7 +524,7 @@ mod tests {
             gallery: ShardEntry { n_samples: 2, ..entry },
             frozen: Vec::new(),
         };
-        let samples = SampleKind::Tokens(TokenShape { length: 4, vocabulary: 106 });
+        let samples = SampleKind::Tokens(TokenShape { length: 4, vocabulary: 106, mask: Some(1) });
         let text = Manifest { samples, ..pictures.clone() };
         let storage = Storage::in_memory();
         for (manifest, golden) in [(pictures, GOLDEN_PICTURES), (text, GOLDEN_TEXT)] {
@@ -575,7 +575,8 @@ mod tests {
   "samples": {
     "Tokens": {
       "length": 4,
-      "vocabulary": 106
+      "vocabulary": 106,
+      "mask": 1
     }
   },
   "shards": [

@@ -309,7 +309,7 @@ impl TableSettings {
         let (train, test) = (part(false), part(true));
         let columns = columns.into_iter().map(|column| column.name).collect();
         let kind = SampleKind::Rows(TableShape { columns, target });
-        Ok(TrainingData { name: self.name.clone(), kind, train, test, vocabulary: None })
+        Ok(TrainingData { name: self.name.clone(), kind, train, test, tokenizer: None })
     }
 
     /// All columns but what is to be told, as numbers.
@@ -457,7 +457,7 @@ impl RatingSettings {
         let (train, test) = (part(false), part(true));
         let shape = RatingShape { n_users: users.len() as u32, n_items: items.len() as u32 };
         let (name, kind) = (self.name.clone(), SampleKind::Ratings(shape));
-        Ok(TrainingData { name, kind, train, test, vocabulary: None })
+        Ok(TrainingData { name, kind, train, test, tokenizer: None })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Text data: documents from files, a vocabulary trained on them, and sequences of tokens.
+//! Text data: documents from files, a tokenizer, and sequences of tokens.
 //!
 //! Deterministic: the same files, settings and seed give the same sequences. Each file is bounded and checked, and an
 //! error names it. Blocking: call it from a thread that may block.
@@ -11,13 +11,16 @@ mod tokenizer;
 
 use std::path::{Path, PathBuf};
 
+use barnraise_learning::tokenizer::Tokenizer;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::dataset::{SampleKind, Samples, TokenSequences, TokenShape};
 
 use super::TrainingData;
 pub use source::SourceError;
-pub(crate) use tokenizer::SPECIAL_NAMES;
-pub use tokenizer::{Tokenizer, TokenizerError};
+pub(crate) use tokenizer::N_SPECIAL;
+#[cfg(test)]
+pub(crate) use tokenizer::train as train_tokenizer;
+pub use tokenizer::{RunTokenizerError, existing as existing_tokenizer};
 
 /// Most held-out sequences.
 pub const TEST_SEQUENCES_MAX: usize = 512;
@@ -29,7 +32,9 @@ pub struct TextSettings {
     pub name: String,
     /// Files, and their weights.
     pub sources: Vec<TextSource>,
-    /// Tokens of the vocabulary, the special ones included; a small text gives fewer.
+    /// An existing `tokenizer.json`; without one, a vocabulary is trained on the text.
+    pub tokenizer: Option<PathBuf>,
+    /// Tokens of a vocabulary that is trained, the special ones included; a small text gives fewer.
     pub vocabulary: u16,
     /// Tokens of a sequence.
     pub sequence_tokens: u16,
@@ -61,9 +66,9 @@ pub enum TextError {
         /// The error.
         source: SourceError,
     },
-    /// The vocabulary.
+    /// The tokenizer.
     #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
+    Tokenizer(#[from] RunTokenizerError),
     /// Too little text in a file for one sequence to train on and one to hold out.
     #[error("{}: {got} tokens, at least {want} are needed", path.display())]
     TooShort {
@@ -77,7 +82,8 @@ pub enum TextError {
 }
 
 impl TextSettings {
-    /// Reads the sources, trains the vocabulary or takes it from `cache`, and cuts and mixes the sequences.
+    /// Reads the sources and the tokenizer, which is trained or taken from `cache` where none is named, and cuts and mixes
+    /// the sequences.
     pub fn load(&self, cache: &Path) -> Result<TrainingData, TextError> {
         let mut documents = Vec::with_capacity(self.sources.len());
         let mut bytes_left = source::TEXT_BYTES_MAX;
@@ -88,11 +94,12 @@ impl TextSettings {
             bytes_left = bytes_left.saturating_sub(read.iter().map(|text| text.len() as u64).sum());
             documents.push(read);
         }
-        let tokenizer = self.tokenizer(&documents, cache)?;
-        let shape = TokenShape { length: self.sequence_tokens, vocabulary: tokenizer.vocabulary() };
+        let (file, tokenizer) = self.tokenizer(&documents, cache)?;
+        let mask = tokenizer.special().mask;
+        let shape = TokenShape { length: self.sequence_tokens, vocabulary: tokenizer.size(), mask };
         let mut parts = Vec::with_capacity(documents.len());
         for (source, documents) in self.sources.iter().zip(documents) {
-            let ids = tokenizer.encode_all(&documents)?;
+            let ids = tokenizer::encode_all(&tokenizer, &documents).map_err(RunTokenizerError::from)?;
             parts.push(self.cut(source, &ids)?);
         }
         let (train, test): (Vec<mix::SourceSequences>, Vec<mix::SourceSequences>) = parts.into_iter().unzip();
@@ -107,19 +114,27 @@ impl TextSettings {
             kind: SampleKind::Tokens(shape),
             train: samples(&train, n_train, 0),
             test: samples(&test, TEST_SEQUENCES_MAX.min(n_test), 1),
-            vocabulary: Some(tokenizer.export()),
+            tokenizer: Some(file.into()),
         })
     }
 
-    /// The tokenizer from the cache, whose key is a hash of the texts and the vocabulary size, or a new one.
-    fn tokenizer(&self, documents: &[Vec<String>], cache: &Path) -> Result<Tokenizer, TextError> {
+    /// The tokenizer that is named; else the one from the cache, whose key is a hash of the texts and the vocabulary size,
+    /// or a new one.
+    fn tokenizer(
+        &self,
+        documents: &[Vec<String>],
+        cache: &Path,
+    ) -> Result<(Vec<u8>, Tokenizer), RunTokenizerError> {
+        if let Some(path) = &self.tokenizer {
+            return tokenizer::existing(path);
+        }
         let mut key = Vec::new();
         for document in documents.iter().flatten() {
             key.extend_from_slice(&Sha256Hash::of(document.as_bytes()).0);
         }
         key.extend_from_slice(&self.vocabulary.to_le_bytes());
         let texts = documents.iter().flatten().map(String::as_str);
-        Ok(Tokenizer::cached(cache, &Sha256Hash::of(&key), || Tokenizer::train(texts, self.vocabulary))?)
+        tokenizer::cached(cache, &key, || tokenizer::train(texts, self.vocabulary))
     }
 
     /// Cuts a source into training sequences and held-out ones, which are its end.
@@ -162,6 +177,7 @@ mod tests {
                 source("rhyme.txt", RHYME.repeat(100), 3.0),
                 source("dogs.jsonl", lines.collect(), 1.0),
             ],
+            tokenizer: None,
             vocabulary: 120,
             sequence_tokens: 16,
             held_out: 0.1,
@@ -191,14 +207,32 @@ mod tests {
     }
 
     #[test]
+    fn an_existing_tokenizer_is_used_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let tokenizers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/learning/tests/tokenizers");
+        for (name, size, mask) in [("byte-level.json", 700, None), ("word-piece.json", 900, Some(4))] {
+            let path = tokenizers.join(name);
+            let settings = TextSettings { tokenizer: Some(path.clone()), ..settings(folder.path()) };
+            let data = settings.load(&folder.path().join("cache")).unwrap();
+            let shape = TokenShape { length: 16, vocabulary: size, mask };
+            assert_eq!(data.kind, SampleKind::Tokens(shape));
+            assert_eq!(data.tokenizer.unwrap(), std::fs::read(path).unwrap());
+            let Samples::Tokens(tokens) = data.train else { panic!("no text") };
+            assert!(tokens.ids.iter().all(|&id| id < size && Some(id) != mask));
+        }
+        assert!(!folder.path().join("cache").exists(), "nothing is trained");
+    }
+
+    #[test]
     fn a_vocabulary_is_found_for_a_few_words_that_come_often() {
         let words = ["horse", "house", "farm", "cat", "MacDonald"];
         for n_words in 1..=words.len() {
             let text = words[..n_words].join(" ").repeat(3000);
             for vocabulary in [60, 100, 200, 2000] {
-                let tokenizer = Tokenizer::train([text.as_str()].into_iter(), vocabulary).unwrap();
-                assert!(tokenizer.vocabulary() <= vocabulary);
-                let ids = tokenizer.encode_all(&["horse z".into()]).unwrap();
+                let file = tokenizer::train([text.as_str()].into_iter(), vocabulary).unwrap();
+                let tokenizer = Tokenizer::read(&file).unwrap();
+                assert!(tokenizer.size() <= vocabulary);
+                let ids = tokenizer::encode_all(&tokenizer, &["horse z".into()]).unwrap();
                 assert_eq!(ids.iter().filter(|&&id| id == 0).count(), 1, "z is not known: {ids:?}");
             }
         }

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use barnraise_learning::tensor_file::{self, TensorFileError};
-use barnraise_learning::unigram::Vocabulary;
+use barnraise_learning::tokenizer::{FILE_BYTES_MAX, TokenizerError};
 use barnraise_learning::{ModelError, ParameterLayout};
 use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::dataset::SampleKind;
 
 use super::ExportedModel;
+use super::tokenizer::RunTokenizer;
 
 /// Largest answer but the model.
 const ANSWER_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -70,16 +71,16 @@ pub(super) fn newest(page: &str) -> Result<(ExportedModel, String), FetchError> 
     let epoch = file.notes.get("epoch").and_then(|epoch| epoch.parse().ok());
     let epoch = epoch.ok_or_else(|| broken(&"it does not say of which step it is"))?;
     let card = fetch(&url("model-card.md"), ANSWER_BYTES_MAX)?;
-    let vocabulary: Option<Vocabulary> = match run.data.manifest.samples {
+    let tokenizer = match run.data.manifest.samples {
         SampleKind::Tokens(_) => {
-            let bytes = fetch(&url("tokenizer.json"), ANSWER_BYTES_MAX)?;
-            let read = serde_json::from_slice(&bytes);
-            Some(read.map_err(|error| not_understood("tokenizer.json", error.to_string()))?)
+            let bytes = fetch(&url("tokenizer.json"), FILE_BYTES_MAX as u64)?;
+            let refused = |error: TokenizerError| not_understood("tokenizer.json", error.to_string());
+            Some(RunTokenizer::read(bytes).map_err(refused)?)
         }
         SampleKind::Images { .. } | SampleKind::Rows(_) | SampleKind::Ratings(_) => None,
     };
     let card = String::from_utf8_lossy(&card).into_owned();
-    Ok((ExportedModel { run, epoch, parameters: file.parameters, vocabulary }, card))
+    Ok((ExportedModel { run, epoch, parameters: file.parameters, tokenizer }, card))
 }
 
 fn fetch(url: &str, bytes_max: u64) -> Result<Vec<u8>, FetchError> {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use barnraise_learning::graph::{ResolvedGraph, TensorPlace};
 use barnraise_learning::{DataShape, ModelError, ParameterLayout};
-use barnraise_protocol::dataset::{SEPARATOR_TOKEN, SampleKind, TokenShape};
+use barnraise_protocol::dataset::{SampleKind, TokenShape};
 use barnraise_protocol::run::model::graph::Graph;
 use barnraise_protocol::run::model::operation::Operation;
 use barnraise_protocol::run::model::presets::{Gpt, GptFamily};
@@ -109,16 +109,18 @@ fn transposed(values: &[f32], [rows, columns]: [usize; 2]) -> Vec<f32> {
 }
 
 /// `config.json` of `transformers`; `None` where it has no such model.
-pub(super) fn config(run: &RunDescription) -> Option<Value> {
-    let SampleKind::Tokens(TokenShape { length, vocabulary }) = run.data.manifest.samples else {
+///
+/// - `separator`: the id that stands between documents
+pub(super) fn config(run: &RunDescription, separator: Option<u16>) -> Option<Value> {
+    let SampleKind::Tokens(TokenShape { length, vocabulary, .. }) = run.data.manifest.samples else {
         return None;
     };
     let gpt = gpt_of(&run.model.graph)?;
     let Gpt { family, width, layers, heads, key_value_heads, inner, dropout, .. } = gpt;
     let ends = json!({
         "vocab_size": vocabulary,
-        "bos_token_id": SEPARATOR_TOKEN,
-        "eos_token_id": SEPARATOR_TOKEN,
+        "bos_token_id": separator,
+        "eos_token_id": separator,
         "tie_word_embeddings": !gpt.untied,
         "dtype": "float32",
     });

@@ -6,7 +6,7 @@ use barnraise_protocol::run::model::presets::{Gpt, GptFamily};
 use futures::executor::block_on;
 
 use super::*;
-use crate::data::text::Tokenizer;
+use crate::data::text::train_tokenizer;
 use crate::fixture;
 
 const VOCABULARY: u16 = 40;
@@ -22,24 +22,25 @@ const TEXTS: [&str; 8] = [
     "👩‍👩‍👧 emoji ___ <masked> \u{0}a\u{0}\u{200b}b 𝔘𝔫𝔦 e\u{301}",
 ];
 
-fn tokenizer() -> Tokenizer {
+fn tokenizer() -> RunTokenizer {
     let text = TEXTS.join(" ").repeat(3);
-    Tokenizer::train([text.as_str()].into_iter(), 400).unwrap()
+    RunTokenizer::read(train_tokenizer([text.as_str()].into_iter(), 400).unwrap()).unwrap()
 }
 
 fn gpt(family: GptFamily) -> Preset {
     Preset::Gpt(Gpt { key_value_heads: 2, inner: 24, dropout: 0.1, ..Gpt::new(family, 16, 2, 4) })
 }
 
-fn exported(preset: &Preset, vocabulary: Option<Vocabulary>) -> ExportedModel {
+fn exported(preset: &Preset, tokenizer: Option<RunTokenizer>) -> ExportedModel {
     let mut run = fixture::run();
     run.model = preset.model(7);
     if matches!(preset, Preset::Gpt(_)) {
-        let size = vocabulary.as_ref().map_or(VOCABULARY, |vocabulary| vocabulary.pieces.len() as u16 + 3);
-        run.data.manifest.samples = SampleKind::Tokens(TokenShape { length: 12, vocabulary: size });
+        let size = tokenizer.as_ref().map_or(VOCABULARY, |file| file.tokenizer().size());
+        run.data.manifest.samples =
+            SampleKind::Tokens(TokenShape { length: 12, vocabulary: size, mask: Some(1) });
     }
     let parameters = ParameterLayout::of_run(&run).unwrap().initial_parameters(7);
-    ExportedModel { run, epoch: 300, parameters, vocabulary }
+    ExportedModel { run, epoch: 300, parameters, tokenizer }
 }
 
 fn write(model: &ExportedModel, folder: &Path) {
@@ -49,26 +50,21 @@ fn write(model: &ExportedModel, folder: &Path) {
 #[test]
 fn what_is_written_is_read_back() {
     let folder = tempfile::tempdir().unwrap();
-    let vocabulary = Some(tokenizer().export());
-    for (name, preset, vocabulary) in [
-        ("gpt2", gpt(GptFamily::Gpt2), vocabulary.clone()),
-        ("llama", gpt(GptFamily::Llama), vocabulary),
+    for (name, preset, tokenizer) in [
+        ("gpt2", gpt(GptFamily::Gpt2), Some(tokenizer())),
+        ("llama", gpt(GptFamily::Llama), Some(tokenizer())),
         ("mlp", Preset::Mlp { hidden: vec![3] }, None),
     ] {
-        let (model, folder) = (exported(&preset, vocabulary), folder.path().join(name));
+        let (model, folder) = (exported(&preset, tokenizer), folder.path().join(name));
         write(&model, &folder);
         let read = ExportedModel::read(&folder).unwrap();
         assert!(
             (read.run, read.epoch, read.parameters) == (model.run, model.epoch, model.parameters),
             "{name}"
         );
-        let vocabularies = read.vocabulary.zip(model.vocabulary);
-        assert_eq!(vocabularies.is_some(), name != "mlp");
-        for (read, (piece, score)) in
-            vocabularies.into_iter().flat_map(|(a, b)| a.pieces.into_iter().zip(b.pieces))
-        {
-            assert!(read.0 == piece && (read.1 - score).abs() < 1e-9, "{read:?} and {piece:?}");
-        }
+        let bytes = |file: &Option<RunTokenizer>| file.as_ref().map(|file| file.bytes().to_vec());
+        assert_eq!(bytes(&read.tokenizer), bytes(&model.tokenizer));
+        assert_eq!(read.tokenizer.is_some(), name != "mlp");
         assert_eq!(folder.join(CONFIG_FILE).exists(), name != "mlp");
         assert_eq!(fs::read_to_string(folder.join(CARD_FILE)).unwrap(), "# A card\n");
     }
@@ -108,28 +104,26 @@ const OF_LLAMA: [f32; VOCABULARY as usize] = [
     -3.661_44, -3.795_76, -3.693_27, -3.681_08,
 ];
 
-/// The library reads the file, and cuts every script as we do.
+/// What `transformers` asks for beside the file.
 #[test]
-fn the_tokenizers_library_gives_the_same_tokens() {
-    let vocabulary = tokenizer().export();
-    let file = vocabulary::file(&vocabulary).to_string();
-    let theirs = tokenizers::Tokenizer::from_bytes(file.as_bytes()).unwrap();
-    let ours = Unigram::new(vocabulary).unwrap();
-    let long = ["a".repeat(100), "9".repeat(49), "=".repeat(97)].join(" ");
-    let texts = TEXTS.iter().copied().chain([long.as_str(), "", " ", "unseen: Ω ß ☃☃☃ ☃"]);
-    for text in texts {
-        let want: Vec<u32> = ours.encode(text).into_iter().map(u32::from).collect();
-        assert_eq!(theirs.encode(text, false).unwrap().get_ids(), want, "{text:?}");
-    }
-    let ids: Vec<u32> = ours.encode("It's 1913, and").into_iter().map(u32::from).collect();
-    assert_eq!(theirs.decode(&ids, true).unwrap(), "It's 1913, and");
+fn the_special_tokens_are_named_for_transformers() {
+    let config = tokenizer().config(&exported(&gpt(GptFamily::Gpt2), None).run);
+    assert_eq!(config["model_max_length"], 12);
+    assert_eq!(
+        (&config["eos_token"], &config["bos_token"]),
+        (&"<end of text>".into(), &"<end of text>".into())
+    );
+    assert_eq!(
+        (&config["mask_token"], &config["unk_token"]),
+        (&"<masked token>".into(), &"<unknown token>".into())
+    );
 }
 
 #[test]
 fn a_text_is_written_as_it_comes_and_the_seed_decides() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("model");
-    write(&exported(&gpt(GptFamily::Llama), Some(tokenizer().export())), &folder);
+    write(&exported(&gpt(GptFamily::Llama), Some(tokenizer())), &folder);
     let said = |seed| {
         let args = GenerateArgs { folder: folder.clone(), text: "It's ".into(), tokens: 9, seed };
         let mut output = Vec::new();
@@ -147,7 +141,7 @@ fn other_folders_are_refused_by_the_name_of_the_file() {
     let folder = root.path().join("model");
     let error = ExportedModel::read(&folder).unwrap_err().to_string();
     assert!(error.contains("barnraise.json"), "{error}");
-    write(&exported(&gpt(GptFamily::Llama), Some(tokenizer().export())), &folder);
+    write(&exported(&gpt(GptFamily::Llama), Some(tokenizer())), &folder);
     let refused = |name: &str, content: &[u8]| {
         let path = folder.join(name);
         let kept = fs::read(&path).unwrap();

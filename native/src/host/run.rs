@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use barnraise_learning::graph::ResolvedGraph;
-use barnraise_learning::unigram::Vocabulary;
 use barnraise_learning::{ComputeDevice, DataShape, FrozenWeights, ParameterLayout, open_device};
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::api::{LiveProgress, RunStatus};
@@ -23,6 +22,7 @@ use barnraise_relay::dht::{Dht, DhtConfig};
 use barnraise_relay::server::operator_routes_with;
 use barnraise_relay::webtransport::WebTransportConfig;
 use barnraise_relay::{MetricsRegistry, Node, NodeConfig, Routing, warn_about_open_files};
+use bytes::Bytes;
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 use tokio::sync::{broadcast, oneshot, watch};
@@ -296,11 +296,11 @@ impl RunHost {
         &mut self,
         description: &Arc<RunDescription>,
         layout: ParameterLayout,
-        vocabulary: Option<&Vocabulary>,
+        tokenizer: Option<Bytes>,
     ) -> anyhow::Result<Option<SharedModel>> {
         let (config, shards) = (&self.config, Arc::clone(&self.shards));
         let shared =
-            SharedModel::open(config, description, layout, &self.storage, vocabulary, shards).await?;
+            SharedModel::open(config, description, layout, &self.storage, tokenizer, shards).await?;
         Ok(shared.map(|(shared, keeping)| {
             self.tasks.spawn(keeping);
             shared

@@ -213,7 +213,8 @@ mod tests {
         let huge = Preset::Mlp { hidden: vec![u32::MAX, u32::MAX] }.graph();
         assert!(matches!(rejected(|run| run.model.graph = huge.clone()), DescriptionError::Model(_)));
         let text = |run: &mut RunDescription| {
-            run.data.manifest.samples = SampleKind::Tokens(TokenShape { length: 1024, vocabulary: u16::MAX });
+            run.data.manifest.samples =
+                SampleKind::Tokens(TokenShape { length: 1024, vocabulary: u16::MAX, mask: Some(1) });
         };
         assert!(matches!(rejected(text), DescriptionError::Model(ModelError::Graph(_))));
         let error = rejected(|run| {

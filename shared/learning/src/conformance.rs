@@ -4,9 +4,7 @@
 //! the deviation. Nothing is asserted here: the caller decides what a failure means.
 
 pub use barnraise_protocol::check::CheckOutcome;
-use barnraise_protocol::dataset::{
-    ImageShape, LabelledImages, SPECIAL_TOKENS, Samples, TokenSequences, TokenShape,
-};
+use barnraise_protocol::dataset::{ImageShape, LabelledImages, Samples, TokenSequences, TokenShape};
 use barnraise_protocol::run::model::presets::{Albert, Gpt, GptFamily, Norm, ResNet, Swav, SwavTrunk, Vit};
 use barnraise_protocol::run::{
     DecayDescription, LocalSteps, ModelSpec, OptimizerDescription, Preset, ScheduleDescription,
@@ -31,7 +29,9 @@ const DIFFERENCE_STEP: f32 = 2e-3;
 
 const SHAPE: ImageShape = ImageShape { height: 28, width: 28, channels: 1 };
 const N_CLASSES: usize = 10;
-const TOKENS: TokenShape = TokenShape { length: 16, vocabulary: 60 };
+const TOKENS: TokenShape = TokenShape { length: 16, vocabulary: 60, mask: Some(1) };
+/// Ids of it that no sample has.
+const N_SPECIAL: u16 = 3;
 const N_SAMPLES: usize = 32;
 /// Where the batch is cut in two for the accumulation check, unevenly.
 const CUT: usize = 11;
@@ -242,11 +242,10 @@ fn blobs() -> LabelledImages {
 
 /// Ids that rise by a step of the sequence's own, and begin again at the end of the vocabulary.
 fn progressions(shape: TokenShape) -> TokenSequences {
-    let n_words = usize::from(shape.vocabulary - SPECIAL_TOKENS);
+    let n_words = usize::from(shape.vocabulary - N_SPECIAL);
     let length = usize::from(shape.length);
     let id = |sample: usize, place: usize| (sample * 5 + place * (1 + sample % 4)) % n_words;
-    let ids =
-        (0..N_SAMPLES * length).map(|at| SPECIAL_TOKENS + id(at / length, at % length) as u16).collect();
+    let ids = (0..N_SAMPLES * length).map(|at| N_SPECIAL + id(at / length, at % length) as u16).collect();
     TokenSequences { length: shape.length, ids }
 }
 

@@ -1,11 +1,10 @@
 //! Goes on with a text token by token, by sampling from what a causal language model predicts.
 
-use barnraise_protocol::dataset::{SEPARATOR_TOKEN, SPECIAL_TOKENS};
-
 use crate::engine::TokenCache;
 use crate::error::ModelError;
 use crate::random::SplitMix64;
 use crate::statistics;
+use crate::tokenizer::SpecialTokens;
 use crate::trainer::Trainer;
 
 /// Logits are divided by it: below 1 the likely tokens become likelier.
@@ -24,17 +23,23 @@ pub struct Continuation {
     /// How many of them the model has seen.
     n_seen: usize,
     random: SplitMix64,
+    /// Is drawn where the text ends.
+    separator: u16,
+    /// Are never drawn.
+    never: Vec<u16>,
     has_ended: bool,
 }
 
 impl Continuation {
     /// Of a text that begins with `prompt`; without one, of a new document. The same seed gives the same continuation on
     /// the same device.
-    pub fn of(prompt: &[u16], seed: u64) -> Self {
+    pub fn of(prompt: &[u16], special: &SpecialTokens, seed: u64) -> Self {
+        let separator = special.separator;
+        let never = special.all.iter().copied().filter(|&id| id != separator).collect();
         // In the data a document follows a separator.
-        let ids = if prompt.is_empty() { vec![SEPARATOR_TOKEN] } else { prompt.to_vec() };
+        let ids = if prompt.is_empty() { vec![separator] } else { prompt.to_vec() };
         let random = SplitMix64 { state: seed };
-        Self { cache: TokenCache::default(), ids, n_seen: 0, random, has_ended: false }
+        Self { cache: TokenCache::default(), ids, n_seen: 0, random, separator, never, has_ended: false }
     }
 
     /// The next token, never a special one; `None` where the model ends the text.
@@ -54,21 +59,25 @@ impl Continuation {
         }
         let mut logits = trainer.next_logits(&self.ids[self.n_seen..], &mut self.cache).await?;
         self.n_seen = self.ids.len();
-        let id = sample(&mut logits, &mut self.random)?;
-        self.has_ended = id == SEPARATOR_TOKEN;
+        let id = sample(&mut logits, &self.never, &mut self.random)?;
+        self.has_ended = id == self.separator;
         self.ids.push(id);
         Ok((!self.has_ended).then_some(id))
     }
 }
 
-/// Draws a token; of the special ones only the separator.
-fn sample(logits: &mut [f32], random: &mut SplitMix64) -> Result<u16, ModelError> {
+/// Draws a token that is not among `never`.
+fn sample(logits: &mut [f32], never: &[u16], random: &mut SplitMix64) -> Result<u16, ModelError> {
     if let Some(index) = logits.iter().position(|logit| !logit.is_finite()) {
         return Err(ModelError::NotFinite { index });
     }
-    for (id, logit) in logits.iter_mut().enumerate() {
-        let is_drawn = id >= usize::from(SPECIAL_TOKENS) || id == usize::from(SEPARATOR_TOKEN);
-        *logit = if is_drawn { *logit / TEMPERATURE } else { f32::MIN };
+    for logit in logits.iter_mut() {
+        *logit /= TEMPERATURE;
+    }
+    for &id in never {
+        if let Some(logit) = logits.get_mut(usize::from(id)) {
+            *logit = f32::MIN;
+        }
     }
     statistics::softmax_rows(logits, logits.len());
     let mut ranking: Vec<(usize, f32)> = logits.iter().copied().enumerate().collect();

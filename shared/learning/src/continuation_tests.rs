@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use barnraise_protocol::dataset::{TokenShape, UNKNOWN_TOKEN};
+use barnraise_protocol::dataset::TokenShape;
 use barnraise_protocol::run::model::presets::{Gpt, GptFamily};
 use barnraise_protocol::run::{ModelSpec, Preset};
 use futures::executor::block_on;
@@ -14,13 +14,21 @@ use crate::optimizer::{Optimizer, OptimizerSpec};
 const LENGTH: u16 = 12;
 const VOCABULARY: u16 = 20;
 
+fn special() -> SpecialTokens {
+    SpecialTokens { separator: 2, mask: Some(1), unknown: Some(0), all: vec![0, 1, 2] }
+}
+
+fn after(prompt: &[u16], seed: u64) -> Continuation {
+    Continuation::of(prompt, &special(), seed)
+}
+
 fn spec(family: GptFamily) -> ModelSpec {
     let gpt = Gpt { key_value_heads: 2, inner: 24, dropout: 0.1, ..Gpt::new(family, 16, 2, 4) };
     Preset::Gpt(gpt).model(3)
 }
 
 fn trainer(spec: &ModelSpec) -> Trainer {
-    let shape = TokenShape { length: LENGTH, vocabulary: VOCABULARY };
+    let shape = TokenShape { length: LENGTH, vocabulary: VOCABULARY, mask: Some(1) };
     Trainer::new(spec, DataShape::Tokens(shape), ComputeDevice::cpu()).unwrap()
 }
 
@@ -69,7 +77,7 @@ fn a_model_that_learned_a_text_goes_on_with_it_beyond_its_length() {
         optimizer.step(&mut parameters, &mean.values, 0.01).unwrap();
         trainer.load_parameters(&parameters).unwrap();
     }
-    let mut continuation = Continuation::of(&[3, 4, 5], 1);
+    let mut continuation = after(&[3, 4, 5], 1);
     for at in 3..40 {
         assert_eq!(block_on(continuation.next(&trainer)).unwrap(), Some(3 + at % period), "token {at}");
     }
@@ -79,13 +87,13 @@ fn a_model_that_learned_a_text_goes_on_with_it_beyond_its_length() {
 fn the_same_seed_draws_the_same_tokens_and_no_special_ones() {
     let trainer = trainer(&spec(GptFamily::Gpt2));
     let draw = |seed| {
-        let mut continuation = Continuation::of(&[5, 6], seed);
+        let mut continuation = after(&[5, 6], seed);
         std::iter::from_fn(|| block_on(continuation.next(&trainer)).unwrap()).take(30).collect::<Vec<u16>>()
     };
     assert_eq!(draw(1), draw(1));
     assert_ne!(draw(1), draw(2));
-    assert!((1..20).flat_map(draw).all(|id| id >= SPECIAL_TOKENS));
-    let mut ended = Continuation { has_ended: true, ..Continuation::of(&[5], 1) };
+    assert!((1..20).flat_map(draw).all(|id| id >= 3));
+    let mut ended = Continuation { has_ended: true, ..after(&[5], 1) };
     assert_eq!(block_on(ended.next(&trainer)).unwrap(), None);
 }
 
@@ -98,13 +106,13 @@ fn likely_tokens_are_drawn_as_often_as_they_are_likely_and_unlikely_ones_never()
         // Probabilities of 0.62, 0.34, 0.02 and 0.02 after the temperature; the special tokens would be likelier.
         let logit = |probability: f32| TEMPERATURE * probability.ln();
         let mut logits = [9.0, 9.0, -9.0, logit(0.62), logit(0.34), logit(0.02), logit(0.02)];
-        counts[usize::from(sample(&mut logits, &mut random).unwrap())] += 1;
+        counts[usize::from(sample(&mut logits, &[0, 1], &mut random).unwrap())] += 1;
     }
     assert_eq!([counts[0], counts[1], counts[2], counts[5], counts[6]], [0; 5]);
     let share = f64::from(counts[3]) / f64::from(n_draws);
     assert!((share - 0.62 / 0.96).abs() < 0.02, "{share}");
     let mut broken = [0.0, 0.0, 0.0, f32::NAN];
-    assert_eq!(sample(&mut broken, &mut random), Err(ModelError::NotFinite { index: 3 }));
+    assert_eq!(sample(&mut broken, &[0, 1], &mut random), Err(ModelError::NotFinite { index: 3 }));
 }
 
 #[test]
@@ -117,11 +125,11 @@ fn what_no_model_of_text_from_left_to_right_can_do_is_refused() {
         layers: 1,
     });
     let masked = trainer(&masked.model(1));
-    let refused = block_on(Continuation::of(&[3], 1).next(&masked));
+    let refused = block_on(after(&[3], 1).next(&masked));
     assert_eq!(refused, Err(ModelError::WrongData { got: "a text to go on with" }));
     let trainer = trainer(&spec(GptFamily::Gpt2));
-    assert!(block_on(Continuation::of(&[VOCABULARY], 1).next(&trainer)).is_err());
-    assert!(block_on(Continuation::of(&[UNKNOWN_TOKEN], 1).next(&trainer)).is_ok());
+    assert!(block_on(after(&[VOCABULARY], 1).next(&trainer)).is_err());
+    assert!(block_on(after(&[0], 1).next(&trainer)).is_ok());
     let mut cache = TokenCache::default();
     assert!(block_on(trainer.next_logits(&[], &mut cache)).is_err());
     assert!(block_on(trainer.next_logits(&[3; 13], &mut cache)).is_err());

@@ -1,8 +1,8 @@
 //! Sizes of the samples that a model is built for. Holds no sample.
 
 use barnraise_protocol::dataset::{
-    ImageShape, LabelledImages, RatingShape, Ratings, RowTargets, SEPARATOR_TOKEN, SampleKind, Samples,
-    TableRows, TableShape, TableTarget, TokenSequences, TokenShape,
+    ImageShape, LabelledImages, RatingShape, Ratings, RowTargets, SampleKind, Samples, TableRows, TableShape,
+    TableTarget, TokenSequences, TokenShape,
 };
 
 /// The sizes that a model's layers depend on.
@@ -64,7 +64,7 @@ impl DataShape {
                 Samples::Images(LabelledImages { images, labels: vec![0; n_samples] })
             }
             Self::Tokens(TokenShape { length, .. }) => {
-                let ids = vec![SEPARATOR_TOKEN; n_samples.saturating_mul(length.into())];
+                let ids = vec![0; n_samples.saturating_mul(length.into())];
                 Samples::Tokens(TokenSequences { length, ids })
             }
             Self::Rows { n_columns, target } => {

@@ -1,10 +1,9 @@
-//! Fuzz targets: any bytes as a safetensors file; any graph, resolved and computed; any vocabulary and text.
+//! Fuzz targets: any bytes as a safetensors file; any graph, resolved and computed; any tokenizer and text.
 
 use std::sync::OnceLock;
 
-use barnraise_fuzz::arbitrary::{self, Arbitrary};
 use barnraise_fuzz::{fuzz, value};
-use barnraise_protocol::dataset::{ImageShape, SPECIAL_TOKENS, TokenShape};
+use barnraise_protocol::dataset::{ImageShape, TokenShape};
 use barnraise_protocol::framing;
 use barnraise_protocol::run::model::FirstWeights;
 use barnraise_protocol::run::model::Graph;
@@ -17,8 +16,8 @@ use crate::error::ModelError;
 use crate::graph::BLOCKS_MAX;
 use crate::parameters::ParameterLayout;
 use crate::tensor_file;
+use crate::tokenizer::{BLANKS_MAX, Tokenizer};
 use crate::trainer::Trainer;
-use crate::unigram::{BLANKS_MAX, Unigram, Vocabulary};
 
 #[test]
 fn tensor_file() {
@@ -55,7 +54,7 @@ fn graph() {
                 let shape = ImageShape { height: 4, width: 4, channels: 1 };
                 DataShape::Images { shape, n_classes: 2 }
             }
-            _ => DataShape::Tokens(TokenShape { length: 6, vocabulary: 12 }),
+            _ => DataShape::Tokens(TokenShape { length: 6, vocabulary: 12, mask: Some(1) }),
         };
         let spec = ModelSpec { graph, seed: 1, weights: FirstWeights::Drawn };
         let Ok(layout) = ParameterLayout::of(&spec, data) else { return };
@@ -82,22 +81,16 @@ fn graph() {
     });
 }
 
-#[derive(Debug, Arbitrary)]
-struct UnigramCase {
-    pieces: Vec<(String, f64)>,
-    length: u8,
-    text: String,
-}
-
+/// Any bytes as a tokenizer.json, and a text for it.
 #[test]
-fn vocabulary() {
-    fuzz!("vocabulary", |input| {
-        let Some(UnigramCase { pieces, length, text }) = value(input) else { return };
-        let n_pieces = pieces.len();
-        let Ok(unigram) = Unigram::new(Vocabulary { pieces }) else { return };
-        assert_eq!(usize::from(unigram.size()), n_pieces + usize::from(SPECIAL_TOKENS));
-        assert!(unigram.encode(&text).iter().all(|&id| id < unigram.size()));
-        if let Ok(blanked) = unigram.encode_with_blanks(&text, length.into()) {
+fn tokenizer_file() {
+    fuzz!("tokenizer_file", |input| {
+        let Some((length, text, file)) = value::<(u8, &str, &[u8])>(input) else { return };
+        let Ok(tokenizer) = Tokenizer::read(file) else { return };
+        let Ok(ids) = tokenizer.encode(text) else { return };
+        assert!(ids.iter().all(|&id| id < tokenizer.size() && Some(id) != tokenizer.special().mask));
+        let _ = tokenizer.decode(&ids);
+        if let Ok(blanked) = tokenizer.encode_with_blanks(text, length.into()) {
             assert_eq!(blanked.ids.len(), usize::from(length));
             assert!((1..=BLANKS_MAX).contains(&blanked.blanks.len()));
             assert!(blanked.blanks.iter().all(|&at| at < length.into()));

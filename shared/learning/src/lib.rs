@@ -16,9 +16,8 @@ pub mod local;
 pub mod optimizer;
 pub mod schedule;
 pub mod tensor_file;
+pub mod tokenizer;
 pub mod trainer;
-pub mod unigram;
-pub mod words;
 
 mod batch;
 mod continuation;

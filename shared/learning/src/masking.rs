@@ -4,7 +4,7 @@
 //! The choice follows from the sequence, the run's seed and the number of the draw alone: every peer that computes a
 //! sequence in an epoch computes the same gradient. Pure host code.
 
-use barnraise_protocol::dataset::{MASK_TOKEN, SPECIAL_TOKENS, TokenShape};
+use barnraise_protocol::dataset::TokenShape;
 
 use crate::random::{SplitMix64, state_of};
 
@@ -30,9 +30,9 @@ pub fn masked_per_sequence(length: usize) -> usize {
 }
 
 impl MaskedTokens {
-    /// Masks `ids`, `[n_sequences, length]`: of the chosen tokens 80 % become the mask, 10 % any token of the
-    /// vocabulary, and 10 % stay.
-    pub fn of(ids: &[u16], shape: TokenShape, seed: u64, draw: u64) -> Self {
+    /// Masks `ids`, `[n_sequences, length]`, by the token `mask`: of the chosen tokens 80 % become the mask, 10 % any token
+    /// of the vocabulary, and 10 % stay.
+    pub fn of(ids: &[u16], shape: TokenShape, mask: u16, seed: u64, draw: u64) -> Self {
         let length = usize::from(shape.length).max(1);
         let n_masked = masked_per_sequence(length);
         let n_sequences = ids.len() / length;
@@ -41,7 +41,7 @@ impl MaskedTokens {
             positions: Vec::with_capacity(n_sequences * n_masked),
             targets: Vec::with_capacity(n_sequences * n_masked),
         };
-        let n_words = usize::from(shape.vocabulary.saturating_sub(SPECIAL_TOKENS)).max(1);
+        let n_tokens = usize::from(shape.vocabulary).max(1);
         let mut order: Vec<usize> = Vec::with_capacity(length);
         for (index, sequence) in ids.chunks_exact(length).enumerate() {
             let bytes = sequence.iter().flat_map(|id| id.to_le_bytes());
@@ -58,9 +58,9 @@ impl MaskedTokens {
                 masked.positions.push(at as u32);
                 masked.targets.push(sequence[place]);
                 match random.below(10) {
-                    0 => masked.inputs[at] = SPECIAL_TOKENS + random.below(n_words) as u16,
+                    0 => masked.inputs[at] = random.below(n_tokens) as u16,
                     1 => {}
-                    _ => masked.inputs[at] = MASK_TOKEN,
+                    _ => masked.inputs[at] = mask,
                 }
             }
         }
@@ -76,17 +76,18 @@ mod tests {
 
     use super::*;
 
-    const SHAPE: TokenShape = TokenShape { length: 40, vocabulary: 500 };
+    const MASK: u16 = 1;
+    const SHAPE: TokenShape = TokenShape { length: 40, vocabulary: 500, mask: Some(MASK) };
 
     fn ids(n_sequences: usize) -> Vec<u16> {
         let mut random = SplitMix64 { state: 5 };
-        (0..n_sequences * 40).map(|_| SPECIAL_TOKENS + random.below(497) as u16).collect()
+        (0..n_sequences * 40).map(|_| 3 + random.below(497) as u16).collect()
     }
 
     /// Who computes a contribution once more may be of another build than who made it.
     #[test]
     fn what_is_masked_is_the_same_everywhere() {
-        let masked = MaskedTokens::of(&ids(50), SHAPE, 7, 3);
+        let masked = MaskedTokens::of(&ids(50), SHAPE, MASK, 7, 3);
         let numbers = masked.inputs.iter().chain(&masked.targets).copied().map(u32::from);
         let bytes: Vec<u8> = numbers.chain(masked.positions).flat_map(u32::to_le_bytes).collect();
         assert_eq!(
@@ -98,17 +99,17 @@ mod tests {
     #[test]
     fn a_fixed_share_of_each_sequence_is_masked_in_the_proportions_of_the_paper() {
         let ids = ids(2000);
-        let masked = MaskedTokens::of(&ids, SHAPE, 7, 3);
+        let masked = MaskedTokens::of(&ids, SHAPE, MASK, 7, 3);
         assert_eq!(masked.positions.len(), 2000 * 6);
         let (mut n_masks, mut n_kept, mut n_others) = (0, 0, 0);
         for (&position, &target) in masked.positions.iter().zip(&masked.targets) {
             let position = position as usize;
             assert_eq!(ids[position], target);
             match masked.inputs[position] {
-                MASK_TOKEN => n_masks += 1,
+                MASK => n_masks += 1,
                 id if id == target => n_kept += 1,
                 id => {
-                    assert!((SPECIAL_TOKENS..SHAPE.vocabulary).contains(&id));
+                    assert!(id < SHAPE.vocabulary);
                     n_others += 1;
                 }
             }
@@ -131,11 +132,11 @@ mod tests {
     #[test]
     fn the_choice_depends_on_sequence_seed_and_draw_alone() {
         let ids = ids(3);
-        let all = MaskedTokens::of(&ids, SHAPE, 7, 3);
-        assert_eq!(all, MaskedTokens::of(&ids, SHAPE, 7, 3));
-        assert_ne!(all.positions, MaskedTokens::of(&ids, SHAPE, 8, 3).positions);
-        assert_ne!(all.positions, MaskedTokens::of(&ids, SHAPE, 7, 4).positions);
-        let last = MaskedTokens::of(&ids[80..], SHAPE, 7, 3);
+        let all = MaskedTokens::of(&ids, SHAPE, MASK, 7, 3);
+        assert_eq!(all, MaskedTokens::of(&ids, SHAPE, MASK, 7, 3));
+        assert_ne!(all.positions, MaskedTokens::of(&ids, SHAPE, MASK, 8, 3).positions);
+        assert_ne!(all.positions, MaskedTokens::of(&ids, SHAPE, MASK, 7, 4).positions);
+        let last = MaskedTokens::of(&ids[80..], SHAPE, MASK, 7, 3);
         assert_eq!(last.inputs, all.inputs[80..]);
         assert_eq!(last.targets, all.targets[12..]);
     }
@@ -144,7 +145,13 @@ mod tests {
     fn short_sequences_have_one_guess() {
         assert_eq!(masked_per_sequence(4), 1);
         assert_eq!(masked_per_sequence(64), 10);
-        let masked = MaskedTokens::of(&[3, 4, 5, 6], TokenShape { length: 4, vocabulary: 9 }, 1, 1);
+        let masked = MaskedTokens::of(
+            &[3, 4, 5, 6],
+            TokenShape { length: 4, vocabulary: 9, mask: Some(MASK) },
+            MASK,
+            1,
+            1,
+        );
         assert_eq!((masked.positions.len(), masked.targets.len()), (1, 1));
     }
 }

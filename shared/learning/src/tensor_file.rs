@@ -162,7 +162,7 @@ mod tests {
 
     fn layout(kind: &Preset) -> ParameterLayout {
         let data = match kind {
-            Preset::Albert(_) => DataShape::Tokens(TokenShape { length: 16, vocabulary: 50 }),
+            Preset::Albert(_) => DataShape::Tokens(TokenShape { length: 16, vocabulary: 50, mask: Some(1) }),
             _ => {
                 DataShape::Images { shape: ImageShape { height: 12, width: 12, channels: 1 }, n_classes: 10 }
             }

@@ -32,14 +32,6 @@ pub const RATED_MAX: u32 = 1 << 24;
 pub const LABEL_BYTES_MAX: usize = 256;
 /// Fewest and most tokens of a sequence.
 pub const SEQUENCE_TOKENS: std::ops::RangeInclusive<u16> = 4..=1024;
-/// Id of unknown tokens.
-pub const UNKNOWN_TOKEN: u16 = 0;
-/// Id of the mask token, which marks a token to predict; it is never in the data.
-pub const MASK_TOKEN: u16 = 1;
-/// Id of the token between two documents.
-pub const SEPARATOR_TOKEN: u16 = 2;
-/// Number of special tokens: ids below it have the same meaning in every vocabulary.
-pub const SPECIAL_TOKENS: u16 = 3;
 
 /// Describes the training data and its shards.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,8 +99,10 @@ pub struct RatingShape {
 pub struct TokenShape {
     /// Tokens in each sequence.
     pub length: u16,
-    /// Number of ids: each token is below it. The first [`SPECIAL_TOKENS`] are no text.
+    /// Number of ids: each token is below it.
     pub vocabulary: u16,
+    /// Id of the token that marks a token to predict, where the vocabulary has one; it is never in the data.
+    pub mask: Option<u16>,
 }
 
 /// Height, width and channels of an image, in pixels.
@@ -296,8 +290,11 @@ impl Manifest {
                 if !SEQUENCE_TOKENS.contains(&tokens.length) {
                     return fail("a sequence must have 4 to 1024 tokens");
                 }
-                if tokens.vocabulary <= SPECIAL_TOKENS {
-                    return fail("a vocabulary must have more than its three special tokens");
+                if tokens.vocabulary < 2 {
+                    return fail("a vocabulary must have two tokens or more");
+                }
+                if tokens.mask.is_some_and(|mask| mask >= tokens.vocabulary) {
+                    return fail("the mask token must be of the vocabulary");
                 }
             }
             SampleKind::Rows(table) => table.validate()?,
@@ -590,7 +587,7 @@ fn images(mut images: Vec<u8>, entry: &ShardEntry, n_classes: usize) -> Result<L
 fn tokens(raw: &[u8], shape: TokenShape) -> Result<TokenSequences, DatasetError> {
     let (pairs, _) = raw.as_chunks::<2>();
     let ids: Vec<u16> = pairs.iter().map(|pair| u16::from_le_bytes(*pair)).collect();
-    match ids.iter().find(|&&id| id >= shape.vocabulary || id == MASK_TOKEN) {
+    match ids.iter().find(|&&id| id >= shape.vocabulary || Some(id) == shape.mask) {
         Some(&token) => Err(DatasetError::Token { token, vocabulary: shape.vocabulary }),
         None => Ok(TokenSequences { length: shape.length, ids }),
     }

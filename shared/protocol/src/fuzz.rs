@@ -347,7 +347,7 @@ fn account_list() {
         let entry = |n_samples| ShardEntry { n_samples, n_bytes: 1, sha256 };
         let manifest = Manifest {
             name: String::new(),
-            samples: SampleKind::Tokens(TokenShape { length: 4, vocabulary: 4 }),
+            samples: SampleKind::Tokens(TokenShape { length: 4, vocabulary: 4, mask: Some(1) }),
             shards: shards.iter().copied().map(entry).collect(),
             gallery: entry(1),
             frozen: Vec::new(),
@@ -426,7 +426,7 @@ fn shard_bytes() {
         let names = |n: usize| vec![String::new(); n];
         let table = |target| SampleKind::Rows(TableShape { columns: names(side.into()), target });
         let samples = match kind % 5 {
-            0 => SampleKind::Tokens(TokenShape { length: side.into(), vocabulary }),
+            0 => SampleKind::Tokens(TokenShape { length: side.into(), vocabulary, mask: None }),
             1 => SampleKind::Images { shape, class_names: names(10) },
             2 => table(TableTarget::Class(names(10))),
             3 => table(TableTarget::Values(names(2))),

@@ -13,8 +13,8 @@ use barnraise_protocol::bulk::{
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::commitment::Commitment;
 use barnraise_protocol::dataset::{
-    DatasetError, ImageShape, LabelledImages, MASK_TOKEN, Manifest, SHARD_BYTES_MAX, SHARD_RAW_BYTES_MAX,
-    SHARDS_MAX, SPECIAL_TOKENS, SampleKind, Samples, ShardEntry, TokenSequences, TokenShape,
+    DatasetError, ImageShape, LabelledImages, Manifest, SHARD_BYTES_MAX, SHARD_RAW_BYTES_MAX, SHARDS_MAX,
+    SampleKind, Samples, ShardEntry, TokenSequences, TokenShape,
 };
 use barnraise_protocol::framing;
 use barnraise_protocol::gradient::{self, ContributionRefusal, Offer, PreparedContribution};
@@ -307,7 +307,7 @@ fn a_shard_is_checked_against_its_manifest() {
 fn a_shard_of_text_is_checked_token_by_token() {
     let ids: Vec<u16> = (0..400).map(|i| 3 + i % 50).collect();
     let tokens = |ids: &[u16]| Samples::Tokens(TokenSequences { length: 8, ids: ids.to_vec() });
-    let shape = TokenShape { length: 8, vocabulary: 53 };
+    let shape = TokenShape { length: 8, vocabulary: 53, mask: Some(1) };
     let decoded = |samples: &Samples, shape| {
         let (bytes, entry) = samples.encode().unwrap();
         let manifest = Manifest {
@@ -327,9 +327,16 @@ fn a_shard_of_text_is_checked_token_by_token() {
     assert!(matches!(decoded(&tokens(&ids), longer), Err(DatasetError::Length { want: 900, got: 800 })));
     // The mask is what the model is to see in place of a token, and no token.
     let mut masked = ids.clone();
-    masked[7] = MASK_TOKEN;
-    assert!(matches!(decoded(&tokens(&masked), shape), Err(DatasetError::Token { token: MASK_TOKEN, .. })));
-    for shape in [TokenShape { length: 3, ..shape }, TokenShape { vocabulary: 3, ..shape }] {
+    masked[7] = 1;
+    assert!(matches!(decoded(&tokens(&masked), shape), Err(DatasetError::Token { token: 1, .. })));
+    let unmasked = TokenShape { mask: None, ..shape };
+    assert_eq!(decoded(&tokens(&masked), unmasked), Ok(tokens(&masked)));
+    let bad = [
+        TokenShape { length: 3, ..shape },
+        TokenShape { vocabulary: 1, ..unmasked },
+        TokenShape { mask: Some(53), ..shape },
+    ];
+    for shape in bad {
         assert!(matches!(decoded(&tokens(&ids), shape), Err(DatasetError::Manifest(_))));
     }
 }
@@ -707,14 +714,14 @@ fn a_manifest_keeps_within_its_limits() {
         };
         manifest.validate().is_ok()
     };
-    let text = |length, vocabulary| SampleKind::Tokens(TokenShape { length, vocabulary });
+    let text = |length, vocabulary| SampleKind::Tokens(TokenShape { length, vocabulary, mask: Some(1) });
     for (n_classes, is_good) in [(0, false), (1, true), (256, true), (257, false)] {
         assert_eq!(of(images(n_classes), entry, 1), is_good, "{n_classes} classes");
     }
     for (length, is_good) in [(3, false), (4, true), (1024, true), (1025, false)] {
         assert_eq!(of(text(length, 4), entry, 1), is_good, "sequences of {length}");
     }
-    assert!(!of(text(4, SPECIAL_TOKENS), entry, 1) && of(text(4, SPECIAL_TOKENS + 1), entry, 1));
+    assert!(!of(text(4, 1), entry, 1) && of(text(4, 2), entry, 1));
     for (n_shards, is_good) in [(0, false), (1, true), (SHARDS_MAX, true), (SHARDS_MAX + 1, false)] {
         assert_eq!(of(images(1), entry, n_shards), is_good, "{n_shards} shards");
     }
@@ -773,7 +780,7 @@ fn a_manifest_says_what_its_samples_are() {
     let (pictures, _) = manifest();
     assert_eq!(pictures.image_shape(), Some(ImageShape { height: 2, width: 2, channels: 1 }));
     assert_eq!(pictures.class_names()[9], "9");
-    let text = SampleKind::Tokens(TokenShape { length: 8, vocabulary: 53 });
+    let text = SampleKind::Tokens(TokenShape { length: 8, vocabulary: 53, mask: Some(1) });
     let text = Manifest { samples: text, ..pictures };
     assert_eq!((text.image_shape(), text.class_names().len()), (None, 0));
 }

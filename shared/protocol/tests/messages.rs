@@ -180,8 +180,10 @@ fn choices_within_a_description() {
 
 #[test]
 fn what_a_text_run_adds_to_the_description() {
-    let tokens = SampleKind::Tokens(TokenShape { length: 64, vocabulary: 300 });
-    check(&tokens, 64, "0140ac02");
+    let tokens = SampleKind::Tokens(TokenShape { length: 64, vocabulary: 300, mask: Some(1) });
+    check(&tokens, 64, "0140ac020101");
+    let unmasked = SampleKind::Tokens(TokenShape { length: 64, vocabulary: 300, mask: None });
+    check(&unmasked, 64, "0140ac0200");
 }
 
 #[test]
@@ -363,7 +365,7 @@ fn shards() {
     let kind = SampleKind::Images { shape, class_names: vec!["a".into(), "b".into()] };
     let pictures = Samples::Images(LabelledImages { images: vec![1, 2, 3, 250], labels: vec![1, 0] });
     assert_eq!(decode(&bytes(PICTURES), kind, 2), Ok(pictures));
-    let kind = SampleKind::Tokens(TokenShape { length: 4, vocabulary: 500 });
+    let kind = SampleKind::Tokens(TokenShape { length: 4, vocabulary: 500, mask: Some(1) });
     let text = Samples::Tokens(TokenSequences { length: 4, ids: vec![3, 4, 300, 5] });
     assert_eq!(decode(&bytes(TEXT), kind, 1), Ok(text));
 }
@@ -422,7 +424,7 @@ proptest! {
         let entry = ShardEntry { n_samples, n_bytes: bytes.len() as u32, sha256 };
         let mut manifest = description().data.manifest;
         let _ = Samples::decode(&bytes, &entry, &manifest);
-        manifest.samples = SampleKind::Tokens(TokenShape { length: 7, vocabulary: 100 });
+        manifest.samples = SampleKind::Tokens(TokenShape { length: 7, vocabulary: 100, mask: Some(1) });
         let _ = Samples::decode(&bytes, &entry, &manifest);
     }
 

@@ -1,6 +1,6 @@
 //! A run that learns from text: files become tokens, and masked ones are guessed ever better.
 
-use barnraise_learning::unigram::{Unigram, Vocabulary};
+use barnraise_learning::tokenizer::Tokenizer;
 use barnraise_learning::{ComputeDevice, DataShape, ParameterLayout, Trainer, tensor_file};
 use barnraise_protocol::dataset::{SampleKind, Samples};
 use barnraise_protocol::run::RunDescription;
@@ -79,25 +79,24 @@ async fn get(backbone: &BackboneProcess, path: &str) -> Vec<u8> {
     got.await.unwrap().unwrap()
 }
 
-/// As a tab does it: with the vocabulary and the model that anybody may download.
+/// As a tab does it: with the tokenizer and the model that anybody may download.
 async fn ensure_blanks_are_filled(backbone: &BackboneProcess, run: &RunDescription) {
-    let vocabulary: Vocabulary = serde_json::from_slice(&get(backbone, "/api/tokenizer.json").await).unwrap();
-    let unigram = Unigram::new(vocabulary).unwrap();
+    let tokenizer = Tokenizer::read(&get(backbone, "/api/tokenizer.json").await).unwrap();
     let SampleKind::Tokens(shape) = run.data.manifest.samples else {
         panic!("{:?}", run.data.manifest.samples)
     };
-    assert_eq!(unigram.size(), shape.vocabulary);
+    assert_eq!(tokenizer.size(), shape.vocabulary);
     let data = DataShape::of(&run.data.manifest.samples);
     let layout = ParameterLayout::of(&run.model, data).unwrap();
     let file = tensor_file::read(&get(backbone, "/api/model.safetensors").await, &layout).unwrap();
     let mut trainer = Trainer::new(&run.model, data, ComputeDevice::cpu()).unwrap();
     trainer.load_parameters(&file.parameters).unwrap();
-    let blanked = unigram.encode_with_blanks("the cat that ___ the", shape.length.into()).unwrap();
+    let blanked = tokenizer.encode_with_blanks("the cat that ___ the", shape.length.into()).unwrap();
     let probabilities = trainer.fill(&blanked.ids, &blanked.blanks).await.unwrap();
     assert_eq!(probabilities.len(), usize::from(shape.vocabulary));
     let sum: f32 = probabilities.iter().sum();
     assert!((sum - 1.0).abs() < 1e-3, "{sum}");
-    let likeliest = unigram.likeliest(&probabilities, 3);
+    let likeliest = tokenizer.likeliest(&probabilities, 3);
     println!("{likeliest:?}");
     assert_eq!(likeliest.len(), 3);
     // Better than a guess of anything.

@@ -73,7 +73,8 @@ pub(crate) fn run() -> RunDescription {
 pub(crate) fn text_page() -> PageState {
     let mut page = page();
     if let Some(run) = &mut page.run {
-        run.data.manifest.samples = SampleKind::Tokens(TokenShape { length: 64, vocabulary: 4000 });
+        run.data.manifest.samples =
+            SampleKind::Tokens(TokenShape { length: 64, vocabulary: 4000, mask: Some(1) });
         run.model.graph =
             Preset::Albert(Albert { embedding: 64, hidden: 128, heads: 4, inner: 512, layers: 4 }).graph();
     }

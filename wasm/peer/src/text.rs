@@ -1,10 +1,10 @@
 //! Fills the blanks of a text, or goes on with it, by a model of the web server or by the one that this browser cached.
-//! The text never leaves the tab: the vocabulary is downloaded instead.
+//! The text never leaves the tab: the tokenizer is downloaded instead.
 
 use std::rc::Rc;
 
 use barnraise_contributor::decode_cached_model;
-use barnraise_learning::unigram::{BlankError, Unigram, Vocabulary, VocabularyError};
+use barnraise_learning::tokenizer::{BlankError, FILE_BYTES_MAX, TextStream, Tokenizer, TokenizerError};
 use barnraise_learning::{Continuation, Trainer};
 use barnraise_protocol::api::Models;
 use barnraise_protocol::dataset::{SampleKind, TokenShape};
@@ -19,8 +19,6 @@ use crate::platform::{ShardCache, fetch_status};
 const TOKENS_MAX: u32 = 120;
 /// Guesses per blank.
 const GUESSES: usize = 3;
-/// Longest vocabulary, in bytes: as many pieces as there are ids.
-const VOCABULARY_BYTES_MAX: u32 = 16 * 1024 * 1024;
 /// Longest list of models.
 const MODELS_BYTES_MAX: usize = 64 * 1024;
 
@@ -42,21 +40,18 @@ pub(crate) enum FillError {
     /// The run learns from pictures.
     #[error("this run does not learn from text")]
     NotText,
-    /// The vocabulary is of another version.
-    #[error("the vocabulary is not understood: {0}")]
-    VocabularyFile(#[source] serde_json::Error),
-    /// The vocabulary is invalid.
+    /// The tokenizer is invalid, or not for this text.
     #[error(transparent)]
-    Vocabulary(#[from] VocabularyError),
-    /// Model and vocabulary do not belong together.
-    #[error("the model was made for another vocabulary")]
-    OtherVocabulary,
+    Tokenizer(#[from] TokenizerError),
+    /// Model and tokenizer do not belong together.
+    #[error("the model was made for another tokenizer")]
+    OtherTokenizer,
     /// The text has no blank, too many, or too many pieces.
     #[error(transparent)]
     Text(#[from] BlankError),
 }
 
-/// A model of text with its vocabulary. Cheap to clone.
+/// A model of text with its tokenizer. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct TextModels {
     origin: String,
@@ -66,7 +61,7 @@ pub(crate) struct TextModels {
 
 #[derive(Default)]
 struct LoadedTextModel {
-    vocabulary: Option<Unigram>,
+    tokenizer: Option<Tokenizer>,
     model: Option<TextModel>,
     /// One from before, which was asked for last.
     earlier: Option<TextModel>,
@@ -105,12 +100,12 @@ impl TextModels {
     /// Fills the blanks of a text.
     pub(crate) async fn fill(&self, text: &str) -> Result<FilledBlanks, FillError> {
         let mut loaded = self.loaded.lock().await;
-        let (unigram, model) = self.load(&mut loaded, None).await?;
+        let (tokenizer, model) = self.load(&mut loaded, None).await?;
         let length = usize::from(model.shape.length);
-        let blanked = unigram.encode_with_blanks(text, length)?;
+        let blanked = tokenizer.encode_with_blanks(text, length)?;
         let guesses = model.trainer.fill(&blanked.ids, &blanked.blanks).await.map_err(LoadError::from)?;
-        let rows = guesses.chunks_exact(usize::from(unigram.size()));
-        Ok((model.epoch, rows.map(|row| unigram.likeliest(row, GUESSES)).collect()))
+        let rows = guesses.chunks_exact(usize::from(tokenizer.size()));
+        Ok((model.epoch, rows.map(|row| tokenizer.likeliest(row, GUESSES)).collect()))
     }
 
     /// Goes on with a text as long as it is `wanted`, by the newest model or that of an earlier epoch.
@@ -122,11 +117,13 @@ impl TextModels {
         on_token: impl Fn(ContinuedToken),
     ) -> Result<(), FillError> {
         let mut loaded = self.loaded.lock().await;
-        let (unigram, model) = self.load(&mut loaded, epoch).await?;
+        let (tokenizer, model) = self.load(&mut loaded, epoch).await?;
         let epoch = model.epoch;
         // Another continuation each time that somebody asks.
         let seed = js_sys::Date::now().to_bits();
-        let mut continuation = Continuation::of(&unigram.encode(text), seed);
+        let prompt = tokenizer.encode_prompt(text)?;
+        let mut continuation = Continuation::of(&prompt, tokenizer.special(), seed);
+        let mut said = TextStream::after(tokenizer, &prompt)?;
         let began = Instant::now();
         let mut n_tokens = 0;
         while wanted() {
@@ -134,7 +131,8 @@ impl TextModels {
                 true => continuation.next(&model.trainer).await.map_err(LoadError::from)?,
                 false => None,
             };
-            let (is_end, text) = (id.is_none(), id.map(|id| unigram.text(id)).unwrap_or_default());
+            let text = id.map(|id| said.push(id)).transpose()?.unwrap_or_default();
+            let is_end = id.is_none();
             n_tokens += u32::from(!is_end);
             let seconds = began.elapsed().as_secs_f64();
             on_token(ContinuedToken { epoch, text, n_tokens, seconds, is_end });
@@ -147,12 +145,12 @@ impl TextModels {
         Ok(())
     }
 
-    /// Loads vocabulary and model.
+    /// Loads tokenizer and model.
     async fn load<'a>(
         &self,
         loaded: &'a mut LoadedTextModel,
         epoch: Option<u64>,
-    ) -> Result<(&'a Unigram, &'a TextModel), FillError> {
+    ) -> Result<(&'a Tokenizer, &'a TextModel), FillError> {
         match epoch {
             Some(epoch) => self.load_earlier(loaded, epoch).await?,
             None => {
@@ -163,36 +161,36 @@ impl TextModels {
                 }
             }
         }
-        let LoadedTextModel { vocabulary, model, earlier } = loaded;
+        let LoadedTextModel { tokenizer, model, earlier } = loaded;
         let model = if epoch.is_some() { earlier } else { model };
-        let (Some(unigram), Some(model)) = (vocabulary, model) else { return Err(FillError::NoModel) };
-        match unigram.size() == model.shape.vocabulary {
-            true => Ok((unigram, model)),
-            false => Err(FillError::OtherVocabulary),
+        let (Some(tokenizer), Some(model)) = (tokenizer, model) else { return Err(FillError::NoModel) };
+        match tokenizer.size() == model.shape.vocabulary {
+            true => Ok((tokenizer, model)),
+            false => Err(FillError::OtherTokenizer),
         }
     }
 
     async fn load_earlier(&self, loaded: &mut LoadedTextModel, epoch: u64) -> Result<(), FillError> {
-        self.load_vocabulary(loaded).await?;
+        self.load_tokenizer(loaded).await?;
         if loaded.earlier.as_ref().is_none_or(|model| model.epoch != epoch) {
             loaded.earlier = Some(self.fetch_model(Some(epoch)).await?);
         }
         Ok(())
     }
 
-    async fn load_vocabulary(&self, loaded: &mut LoadedTextModel) -> Result<(), FillError> {
-        if loaded.vocabulary.is_none() {
+    async fn load_tokenizer(&self, loaded: &mut LoadedTextModel) -> Result<(), FillError> {
+        if loaded.tokenizer.is_none() {
             let url = format!("{}/api/tokenizer.json", self.origin);
-            let bytes = download(&url, VOCABULARY_BYTES_MAX as usize).await.map_err(LoadError::from)?;
-            loaded.vocabulary = Some(read_vocabulary(&bytes)?);
-            self.cache.put_vocabulary(&bytes).await;
+            let bytes = download(&url, FILE_BYTES_MAX).await.map_err(LoadError::from)?;
+            loaded.tokenizer = Some(Tokenizer::read(&bytes)?);
+            self.cache.put_tokenizer(&bytes).await;
         }
         Ok(())
     }
 
     /// Loads the newest model of the web server, unless it is loaded.
     async fn renew(&self, loaded: &mut LoadedTextModel) -> Result<(), FillError> {
-        self.load_vocabulary(loaded).await?;
+        self.load_tokenizer(loaded).await?;
         let newest = self.newest().await?;
         if loaded.model.as_ref().is_none_or(|model| model.epoch != newest) {
             loaded.model = Some(self.fetch_model(None).await?);
@@ -201,16 +199,16 @@ impl TextModels {
     }
 
     /// Falls back to a model that is loaded, or that this browser cached. Returns whether there is a model and a
-    /// vocabulary.
+    /// tokenizer.
     async fn restore(&self, loaded: &mut LoadedTextModel) -> bool {
-        if loaded.vocabulary.is_none() {
-            let cached = self.cache.vocabulary(VOCABULARY_BYTES_MAX).await;
-            loaded.vocabulary = cached.and_then(|bytes| read_vocabulary(&bytes).ok());
+        if loaded.tokenizer.is_none() {
+            let cached = self.cache.tokenizer(FILE_BYTES_MAX as u32).await;
+            loaded.tokenizer = cached.and_then(|bytes| Tokenizer::read(&bytes).ok());
         }
         if loaded.model.is_none() {
             loaded.model = self.cached_model().await;
         }
-        loaded.vocabulary.is_some() && loaded.model.is_some()
+        loaded.tokenizer.is_some() && loaded.model.is_some()
     }
 
     /// The model that the contributor of this browser cached, if it is a text model.
@@ -243,7 +241,37 @@ impl TextModels {
     }
 }
 
-fn read_vocabulary(bytes: &[u8]) -> Result<Unigram, FillError> {
-    let vocabulary: Vocabulary = serde_json::from_slice(bytes).map_err(FillError::VocabularyFile)?;
-    Ok(Unigram::new(vocabulary)?)
+#[cfg(feature = "tests")]
+mod tests {
+    use wasm_bindgen_test::wasm_bindgen_test;
+
+    use super::*;
+
+    /// As `shared/learning/tests/tokenizers/make.py` wrote them; the native test compares the same.
+    const EXPECTED: &str = include_str!("../../../shared/learning/tests/tokenizers/expected.json");
+    const FILES: [(&str, &str); 5] = [
+        ("byte-fallback", include_str!("../../../shared/learning/tests/tokenizers/byte-fallback.json")),
+        ("byte-level", include_str!("../../../shared/learning/tests/tokenizers/byte-level.json")),
+        ("byte-level-split", include_str!("../../../shared/learning/tests/tokenizers/byte-level-split.json")),
+        ("unigram", include_str!("../../../shared/learning/tests/tokenizers/unigram.json")),
+        ("word-piece", include_str!("../../../shared/learning/tests/tokenizers/word-piece.json")),
+    ];
+
+    #[wasm_bindgen_test]
+    fn every_script_gives_the_ids_that_python_gives() {
+        let expected: serde_json::Value = serde_json::from_str(EXPECTED).unwrap();
+        let texts = expected["texts"].as_array().unwrap();
+        for (name, file) in FILES {
+            let tokenizer = Tokenizer::read(file.as_bytes()).unwrap();
+            let want = &expected["kinds"][name];
+            assert_eq!(want["size"], tokenizer.size(), "{name}");
+            let (ids, decoded) = (want["ids"].as_array().unwrap(), want["decoded"].as_array().unwrap());
+            for ((text, ids), decoded) in texts.iter().zip(ids).zip(decoded) {
+                let (text, decoded) = (text.as_str().unwrap(), decoded.as_str().unwrap());
+                let ids: Vec<u16> = serde_json::from_value(ids.clone()).unwrap();
+                assert_eq!(tokenizer.encode(text).unwrap(), ids, "{name}: {text:?}");
+                assert_eq!(tokenizer.decode(&ids).unwrap(), decoded, "{name}: {text:?}");
+            }
+        }
+    }
 }

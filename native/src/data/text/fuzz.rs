@@ -1,4 +1,4 @@
-//! Any bytes as an operator's text, and as the vocabulary in the cache.
+//! Any bytes as an operator's text.
 
 use std::io::Cursor;
 
@@ -6,7 +6,6 @@ use barnraise_fuzz::fuzz;
 
 use super::source::parquet;
 use super::source::{decode, json_lines};
-use super::tokenizer;
 
 const BYTES_MAX: u64 = 4096;
 
@@ -28,14 +27,5 @@ fn json_file() {
         let lines: Vec<String> =
             documents.iter().map(|document| serde_json::json!({ "text": document }).to_string()).collect();
         assert_eq!(json_lines(&lines.join("\n"), "text").unwrap(), documents);
-    });
-}
-
-#[test]
-fn vocabulary_file() {
-    fuzz!("vocabulary_file", |bytes| {
-        let Some(pieces) = tokenizer::kept(bytes) else { return };
-        assert!(pieces.iter().all(|(piece, score)| !piece.is_empty() && score.is_finite()));
-        assert_eq!(tokenizer::kept(tokenizer::keep(pieces.clone()).unwrap().as_bytes()), Some(pieces));
     });
 }

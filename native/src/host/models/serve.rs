@@ -13,7 +13,6 @@ use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Json, Router};
-use barnraise_learning::unigram::Vocabulary;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::api::{Contributions, ContributionsQuery, ModelFile, ModelQuery, Models, RunStatus};
@@ -47,13 +46,13 @@ pub struct ModelFiles {
     storage: Storage,
     clock: WallClock,
     downloads: Seats,
-    tokenizer: Option<Tokenizer>,
+    tokenizer: Option<ServedTokenizer>,
     shards: Option<Arc<ShardStore>>,
 }
 
-/// The encoded vocabulary of a run of text, and its entity tag.
+/// The `tokenizer.json` of a run of text, and its entity tag.
 #[derive(Clone)]
-struct Tokenizer {
+struct ServedTokenizer {
     json: Bytes,
     tag: String,
 }
@@ -126,15 +125,11 @@ impl ModelFiles {
         Self { facts, latest, kept, storage, clock, downloads, tokenizer: None, shards: None }
     }
 
-    /// With the vocabulary of a run that learns from text.
-    ///
-    /// # Errors
-    /// Does not happen.
-    pub fn with_vocabulary(self, vocabulary: Option<&Vocabulary>) -> Result<Self, serde_json::Error> {
-        let Some(vocabulary) = vocabulary else { return Ok(self) };
-        let json: Bytes = serde_json::to_vec(vocabulary)?.into();
-        let tag = format!("\"{}\"", Sha256Hash::of(&json));
-        Ok(Self { tokenizer: Some(Tokenizer { json, tag }), ..self })
+    /// With the `tokenizer.json` of a run that learns from text.
+    pub fn with_tokenizer(self, file: Option<Bytes>) -> Self {
+        let tokenizer =
+            file.map(|json| ServedTokenizer { tag: format!("\"{}\"", Sha256Hash::of(&json)), json });
+        Self { tokenizer, ..self }
     }
 
     /// With the shards of frozen weights, which a tab needs to try the model.
@@ -255,7 +250,7 @@ async fn file(
 }
 
 async fn tokenizer(State(shown): State<ModelRoutes>, asked: HeaderMap) -> Result<Response, NoModel> {
-    let Tokenizer { json, tag } = shown.files.tokenizer.ok_or(NoModel::NoText)?;
+    let ServedTokenizer { json, tag } = shown.files.tokenizer.ok_or(NoModel::NoText)?;
     if asked.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
         return Ok((StatusCode::NOT_MODIFIED, headers(&tag)).into_response());
     }

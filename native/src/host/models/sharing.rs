@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use barnraise_learning::ParameterLayout;
-use barnraise_learning::unigram::Vocabulary;
 use barnraise_protocol::access::AccessMode;
 use barnraise_protocol::run::RunDescription;
+use bytes::Bytes;
 
 use super::{Facts, Keeper, ModelFiles, Publisher};
 use crate::config::RunConfig;
@@ -26,13 +26,13 @@ impl SharedModel {
     /// ends with the publisher.
     ///
     /// # Errors
-    /// The earlier models cannot be listed, or the vocabulary cannot be written.
+    /// The earlier models cannot be listed.
     pub(crate) async fn open(
         config: &RunConfig,
         description: &Arc<RunDescription>,
         layout: ParameterLayout,
         storage: &Storage,
-        vocabulary: Option<&Vocabulary>,
+        tokenizer: Option<Bytes>,
         shards: Arc<ShardStore>,
     ) -> anyhow::Result<Option<(Self, impl Future<Output = ()> + Send + use<>)>> {
         if config.access.mode != AccessMode::Open {
@@ -44,7 +44,7 @@ impl SharedModel {
         let (publisher, latest) = Publisher::new(facts.clone());
         let keeping = keeper.run(latest.clone());
         let files = ModelFiles::new(facts, latest, kept, storage.clone(), system_clock());
-        let files = files.with_vocabulary(vocabulary)?.with_shards(shards);
+        let files = files.with_tokenizer(tokenizer).with_shards(shards);
         Ok(Some((Self { publisher, files }, keeping)))
     }
 }

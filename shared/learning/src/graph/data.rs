@@ -24,7 +24,7 @@ pub enum GraphData {
         length: usize,
         /// Ids.
         vocabulary: usize,
-        /// Tokens of a sequence that are masked, in masked language modelling.
+        /// Tokens of a sequence that are masked, in masked language modelling; none where the vocabulary has no mask.
         n_masked: usize,
     },
     /// Ratings of items by users: the inputs `user` and `item` are one id each, the target is one value.
@@ -56,9 +56,9 @@ impl From<DataShape> for GraphData {
     fn from(data: DataShape) -> Self {
         match data {
             DataShape::Images { shape, n_classes } => Self::Images { shape, n_classes },
-            DataShape::Tokens(TokenShape { length, vocabulary }) => {
+            DataShape::Tokens(TokenShape { length, vocabulary, mask }) => {
                 let (length, vocabulary) = (length.into(), vocabulary.into());
-                let n_masked = crate::masking::masked_per_sequence(length);
+                let n_masked = mask.map_or(0, |_| crate::masking::masked_per_sequence(length));
                 Self::Tokens { length, vocabulary, n_masked }
             }
             DataShape::Rows { n_columns, target } => Self::Rows { n_values: n_columns, target },

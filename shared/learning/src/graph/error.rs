@@ -12,6 +12,11 @@ pub enum GraphError {
     /// Nothing to compute.
     #[error("the graph has no blocks")]
     Empty,
+    /// A model that guesses masked tokens, on a vocabulary that masks none.
+    #[error(
+        "a masked-language-model needs a mask token, such as [MASK] or <mask>, and the tokenizer has none"
+    )]
+    NoMask,
     /// No name that a page can show.
     #[error("the graph's name must be one line of 1 to {max} bytes")]
     Title {

@@ -35,6 +35,10 @@ impl ResolvedGraph {
         data: GraphData,
         adapters: Option<&Adapters>,
     ) -> Result<Self, GraphError> {
+        let masks = matches!(graph.loss, Loss::MaskedLanguageModel);
+        if masks && matches!(data, GraphData::Tokens { n_masked: 0, .. }) {
+            return Err(GraphError::NoMask);
+        }
         let expansion = expand(graph, &data, adapters)?;
         check_output(&graph.loss, &data, &expansion)?;
         if graph.loss == Loss::CausalLanguageModel {

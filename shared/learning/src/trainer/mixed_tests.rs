@@ -17,7 +17,7 @@ use crate::trainer::MeanGradient;
 
 const SHAPE: ImageShape = ImageShape { height: 14, width: 14, channels: 1 };
 const IMAGES: DataShape = DataShape::Images { shape: SHAPE, n_classes: 4 };
-const TOKENS: TokenShape = TokenShape { length: 12, vocabulary: 40 };
+const TOKENS: TokenShape = TokenShape { length: 12, vocabulary: 40, mask: Some(1) };
 
 /// In mixed and in single precision.
 fn trainers(kind: &Preset, data: DataShape) -> [Trainer; 2] {

@@ -35,8 +35,8 @@ impl Trainer {
 
     /// `None` where tokens are predicted from those before them.
     fn masked(&self, ids: &[u16], shape: TokenShape, draw: u64) -> Option<MaskedTokens> {
-        let is_masked = matches!(self.graph.loss(), Loss::MaskedLanguageModel);
-        is_masked.then(|| MaskedTokens::of(ids, shape, self.seed, draw))
+        let mask = shape.mask.filter(|_| matches!(self.graph.loss(), Loss::MaskedLanguageModel))?;
+        Some(MaskedTokens::of(ids, shape, mask, self.seed, draw))
     }
 
     /// Loss and accuracy of the predictions of tokens, in chunks; the same masked tokens every time.

@@ -12,7 +12,7 @@ use crate::conformance::deviation;
 use crate::device::ComputeDevice;
 use crate::optimizer::{Optimizer, OptimizerSpec};
 
-const TOKENS: TokenShape = TokenShape { length: 12, vocabulary: 23 };
+const TOKENS: TokenShape = TokenShape { length: 12, vocabulary: 23, mask: Some(1) };
 
 fn albert() -> ModelSpec {
     Preset::Albert(Albert { embedding: 12, hidden: 24, heads: 2, inner: 48, layers: 2 }).model(5)

@@ -15,8 +15,8 @@ use crate::page;
 
 /// Name of the cache of shards; it changes with their format.
 const NAME: &str = "barnraise-shards-1";
-/// Name of the cache of the newest model and its vocabulary; it changes with their format.
-const MODEL_NAME: &str = "barnraise-model-1";
+/// Name of the cache of the newest model and its tokenizer; it changes with their format.
+const MODEL_NAME: &str = "barnraise-model-2";
 /// Longest model that is read back: a description and its parameters.
 const MODEL_BYTES_MAX: u32 = 1 << 30;
 /// Most cached shards, those of earlier runs included; the oldest is evicted first.
@@ -26,7 +26,7 @@ const SHARDS_MAX: u32 = if cfg!(feature = "tests") { 8 } else { 1024 };
 pub(crate) struct ShardCache {
     folder: String,
     model: String,
-    vocabulary: String,
+    tokenizer: String,
 }
 
 impl ShardCache {
@@ -34,7 +34,7 @@ impl ShardCache {
         Self {
             folder: format!("{origin}/shards/"),
             model: format!("{origin}/model"),
-            vocabulary: format!("{origin}/vocabulary"),
+            tokenizer: format!("{origin}/tokenizer"),
         }
     }
 
@@ -55,15 +55,15 @@ impl ShardCache {
         }
     }
 
-    /// The cached vocabulary of a text model, unless it is longer than `n_bytes_max`.
-    pub(crate) async fn vocabulary(&self, n_bytes_max: u32) -> Option<Vec<u8>> {
-        read(&open(MODEL_NAME).await.ok()?, &self.vocabulary, n_bytes_max).await
+    /// The cached tokenizer of a text model, unless it is longer than `n_bytes_max`.
+    pub(crate) async fn tokenizer(&self, n_bytes_max: u32) -> Option<Vec<u8>> {
+        read(&open(MODEL_NAME).await.ok()?, &self.tokenizer, n_bytes_max).await
     }
 
-    /// Replaces the cached vocabulary.
-    pub(crate) async fn put_vocabulary(&self, vocabulary: &[u8]) {
-        if let Err(error) = replace(&self.vocabulary, vocabulary).await {
-            gloo::console::info!("the vocabulary was not kept:", page::describe(&error));
+    /// Replaces the cached tokenizer.
+    pub(crate) async fn put_tokenizer(&self, tokenizer: &[u8]) {
+        if let Err(error) = replace(&self.tokenizer, tokenizer).await {
+            gloo::console::info!("the tokenizer was not kept:", page::describe(&error));
         }
     }
 
@@ -150,8 +150,8 @@ mod tests {
     #[wasm_bindgen_test]
     async fn entries_above_the_length_limit_are_not_read_back() {
         let cache = ShardCache::new("http://words.test");
-        cache.put_vocabulary(b"12345678").await;
-        assert_eq!(cache.vocabulary(8).await.as_deref(), Some(&b"12345678"[..]));
-        assert_eq!(cache.vocabulary(7).await, None);
+        cache.put_tokenizer(b"12345678").await;
+        assert_eq!(cache.tokenizer(8).await.as_deref(), Some(&b"12345678"[..]));
+        assert_eq!(cache.tokenizer(7).await, None);
     }
 }

@@ -118,7 +118,7 @@ impl SimulationFixture {
                 kind: SampleKind::Images { shape: SHAPE, class_names },
                 train: noise(TRAIN_SAMPLES),
                 test: noise(8 * N_CLASSES),
-                vocabulary: None,
+                tokenizer: None,
             };
             let sharding = config(1, AccessMode::Open).sharding();
             let shards = ShardStore::open(Storage::in_memory(), &data, sharding).await.unwrap();

@@ -59,7 +59,7 @@ async fn a_restart_has_one_contribution_in_memory_at_a_time_however_many_there_a
     let n = fill(&world, &storage).await;
     let mut alive = world.start(storage, &store).await.unwrap();
     let shard = ShardEntry { n_samples: 1_000_000, n_bytes: 1, sha256: Sha256Hash::of(b"") };
-    let samples = SampleKind::Tokens(TokenShape { length: 1, vocabulary: 4 });
+    let samples = SampleKind::Tokens(TokenShape { length: 1, vocabulary: 4, mask: Some(1) });
     let manifest =
         Manifest { name: String::new(), samples, shards: vec![shard], gallery: shard, frozen: Vec::new() };
     let ledger = SharedLedger::restore(&manifest, &journal, STEPS).await.unwrap();
