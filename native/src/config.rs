@@ -12,10 +12,13 @@ mod check;
 pub mod command;
 mod contributions;
 mod conversations;
+mod data;
 mod description;
 mod durations;
 #[cfg(test)]
 mod fuzz;
+mod held_out;
+mod idx;
 pub mod init;
 mod license;
 mod limits;
@@ -31,7 +34,6 @@ mod warnings;
 use std::ffi::OsString;
 use std::fmt::Debug;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -51,6 +53,8 @@ pub use self::aggregators::{AggregatorsSection, ReducersAllowed};
 pub use self::bound::BindError;
 pub use self::contributions::ContributionsSection;
 pub use self::conversations::ConversationsSection;
+pub use self::data::DataSection;
+pub use self::idx::IdxSection;
 pub use self::limits::LimitsSection;
 pub use self::link_speed::{LinkSpeed, LinkSpeedError};
 pub use self::pictures::PicturesSection;
@@ -62,7 +66,7 @@ pub use self::telemetry::TelemetrySection;
 pub use self::text::{SourceSection, TextSection};
 pub use self::warnings::{Warning, warnings};
 use crate::data::DataSource;
-use crate::data::fashion_mnist::{BASE_URLS, Sources};
+use crate::data::sets::Sources;
 use crate::data::shards::Sharding;
 use crate::storage::S3Url;
 pub use barnraise_relay::Invalid;
@@ -130,30 +134,6 @@ pub struct ModelSection {
     pub seed: u64,
     /// SPDX id of the model's licence; shown on the model's card only.
     pub license: Option<String>,
-}
-
-/// `[data]`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct DataSection {
-    /// A folder with the data set's files; no other source is used then.
-    pub folder: Option<PathBuf>,
-    /// Folder for downloads and encoded shards; the user's cache folder by default.
-    pub cache: Option<PathBuf>,
-    /// Hosts to fetch the files from, in order.
-    pub base_urls: Vec<String>,
-    /// Samples in a shard.
-    pub shard_samples: NonZeroUsize,
-    /// Samples in each peer's shuffle buffer (DeDLOC §3.3).
-    pub shuffle_buffer_samples: u32,
-    /// Pictures of the operator's own, in place of Fashion-MNIST.
-    pub pictures: Option<PicturesSection>,
-    /// Rows of a table to train on, in place of pictures.
-    pub table: Option<TableSection>,
-    /// Ratings to train on, in place of pictures.
-    pub ratings: Option<RatingsSection>,
-    /// Text to train on, in place of pictures.
-    pub text: Option<TextSection>,
 }
 
 /// `[storage]`
@@ -321,22 +301,6 @@ impl Default for ModelSection {
     }
 }
 
-impl Default for DataSection {
-    fn default() -> Self {
-        Self {
-            folder: None,
-            cache: None,
-            base_urls: BASE_URLS.map(str::to_owned).into(),
-            shard_samples: NonZeroUsize::MIN.saturating_add(499),
-            shuffle_buffer_samples: 2000,
-            pictures: None,
-            table: None,
-            ratings: None,
-            text: None,
-        }
-    }
-}
-
 impl Default for StorageSection {
     fn default() -> Self {
         Self {
@@ -454,18 +418,10 @@ impl RunConfig {
     }
 
     fn take_folders_from(&mut self, base: &Path) {
-        let sources = self.data.text.iter_mut().flat_map(|text| &mut text.sources);
-        let sources = sources.map(|source| &mut source.path);
-        let pictures = self.data.pictures.iter_mut().map(|pictures| &mut pictures.folder);
-        let folders = [&mut self.data.folder, &mut self.data.cache].into_iter().flatten();
-        let tables = self.data.table.iter_mut().map(|table| &mut table.file);
-        let ratings = self.data.ratings.iter_mut().map(|ratings| &mut ratings.file);
-        let folders = folders.chain(pictures).chain(tables).chain(ratings).chain(sources);
+        self.data.take_from(base);
         let secret = self.access.oidc.as_mut().and_then(|oidc| oidc.client_secret_file.as_mut());
-        folders
-            .chain([&mut self.storage.folder])
-            .chain(secret)
-            .for_each(|folder| *folder = base.join(&*folder));
+        let folders = [&mut self.storage.folder].into_iter().chain(secret);
+        folders.for_each(|folder| *folder = base.join(&*folder));
     }
 
     /// Reads and checks a text alone; `path` is named in errors.
@@ -526,20 +482,7 @@ impl RunConfig {
 
     /// Source of the training data.
     pub fn data_source(&self) -> DataSource {
-        let (data, seed) = (&self.data, self.model.seed);
-        if let Some(text) = &data.text {
-            return DataSource::Text(text.settings(seed));
-        }
-        if let Some(table) = &data.table {
-            return DataSource::Table(table.settings(seed, self.tells_classes()));
-        }
-        if let Some(ratings) = &data.ratings {
-            return DataSource::Ratings(ratings.settings(seed));
-        }
-        match &data.pictures {
-            Some(pictures) => DataSource::Pictures(pictures.settings(seed)),
-            None => DataSource::FashionMnist(self.data_sources()),
-        }
+        self.data.source(&self.data_cache(), self.model.seed, self.tells_classes())
     }
 
     /// Whether the model says which class something is of.
@@ -547,12 +490,9 @@ impl RunConfig {
         self.model.kind.graph().loss == Loss::Classification
     }
 
-    /// Sources of Fashion-MNIST.
+    /// Where the files of the named set are.
     pub fn data_sources(&self) -> Sources {
-        let mut sources = Sources::new(self.data_cache().join("fashion-mnist"));
-        sources.named.clone_from(&self.data.folder);
-        sources.base_urls.clone_from(&self.data.base_urls);
-        sources
+        self.data.sources(&self.data_cache())
     }
 }
 

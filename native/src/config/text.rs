@@ -1,11 +1,10 @@
 //! `[data.text]`: files of text to train on.
 
-use std::path::PathBuf;
-
 use barnraise_protocol::dataset::{SEQUENCE_TOKENS, SPECIAL_TOKENS};
 use serde::{Deserialize, Serialize};
 
-use super::Invalid;
+use super::{Invalid, held_out};
+use crate::data::file::DataFile;
 use crate::data::text::{TextSettings, TextSource};
 
 /// Smallest vocabulary; with fewer tokens a masked one is hardly worth guessing.
@@ -16,8 +15,8 @@ const SOURCES_MAX: usize = 64;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TextSection {
-    /// Name for people.
-    pub name: String,
+    /// Name for people; that of the first file where there is none.
+    pub name: Option<String>,
     /// Tokens of the vocabulary, at most.
     #[serde(default = "vocabulary")]
     pub vocabulary: u16,
@@ -25,9 +24,10 @@ pub struct TextSection {
     #[serde(default = "sequence_tokens")]
     pub sequence_tokens: u16,
     /// Share of each file that is never trained on: its end.
-    #[serde(default = "held_out")]
+    #[serde(default = "held_out::of_text")]
     pub held_out: f64,
-    /// The files.
+    /// The files; none for the text of a named set.
+    #[serde(default)]
     pub sources: Vec<SourceSection>,
 }
 
@@ -35,8 +35,8 @@ pub struct TextSection {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceSection {
-    /// Plain text or JSON lines, compressed by gzip or not, or Parquet.
-    pub path: PathBuf,
+    /// Plain text or JSON lines, compressed by gzip or Zstandard or not, or Parquet.
+    pub path: DataFile,
     /// Field of each JSON line, or column of the Parquet file, that has the text.
     #[serde(default = "field")]
     pub field: String,
@@ -53,10 +53,6 @@ fn sequence_tokens() -> u16 {
     64
 }
 
-fn held_out() -> f64 {
-    0.02
-}
-
 fn field() -> String {
     "text".into()
 }
@@ -65,16 +61,29 @@ fn weight() -> f64 {
     1.0
 }
 
+impl Default for TextSection {
+    fn default() -> Self {
+        Self {
+            name: None,
+            vocabulary: vocabulary(),
+            sequence_tokens: sequence_tokens(),
+            held_out: held_out::of_text(),
+            sources: Vec::new(),
+        }
+    }
+}
+
 impl TextSection {
     /// Settings of the data set.
     pub(super) fn settings(&self, seed: u64) -> TextSettings {
         let source = |source: &SourceSection| TextSource {
-            path: source.path.clone(),
+            file: source.path.clone(),
             field: source.field.clone(),
             weight: source.weight,
         };
+        let of_file = || self.sources.first().and_then(|source| source.path.stem());
         TextSettings {
-            name: self.name.clone(),
+            name: self.name.clone().or_else(of_file).unwrap_or_else(|| "Text".into()),
             sources: self.sources.iter().map(source).collect(),
             vocabulary: self.vocabulary,
             sequence_tokens: self.sequence_tokens,
@@ -83,15 +92,22 @@ impl TextSection {
         }
     }
 
-    pub(super) fn validate(&self) -> Result<(), Invalid> {
-        super::check::text("data.text", &self.name, 100)?;
+    /// - `is_of_set`: the text is that of a named set
+    pub(super) fn validate(&self, is_of_set: bool) -> Result<(), Invalid> {
+        if let Some(name) = &self.name {
+            super::check::text("data.text.name", name, 100)?;
+        }
         let vocabulary = VOCABULARY_MIN + SPECIAL_TOKENS..=u16::MAX;
         Invalid::check_range("data.text.vocabulary", self.vocabulary, vocabulary)?;
         Invalid::check_range("data.text.sequence_tokens", self.sequence_tokens, SEQUENCE_TOKENS)?;
-        let is_share = self.held_out > 0.0 && self.held_out <= 0.5;
-        Invalid::check("data.text.held_out", is_share, "above 0 and at most 0.5", self.held_out)?;
+        held_out::check("data.text.held_out", self.held_out)?;
         let n_sources = self.sources.len();
-        Invalid::check_range("data.text.sources", n_sources, 1..=SOURCES_MAX)?;
+        if is_of_set {
+            let want = "none: [data] names a set, whose text it is";
+            Invalid::check("data.text.sources", n_sources == 0, want, n_sources)?;
+        } else {
+            Invalid::check_range("data.text.sources", n_sources, 1..=SOURCES_MAX)?;
+        }
         for source in &self.sources {
             let is_weight = source.weight.is_finite() && source.weight > 0.0;
             Invalid::check("data.text.sources", is_weight, "a weight above 0", source.weight)?;
