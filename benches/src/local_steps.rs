@@ -9,7 +9,7 @@ use barnraise_learning::{
     ComputeDevice, DataShape, Decay, Optimizer, OptimizerSpec, ScheduleSpec, Trainer, local,
 };
 use barnraise_native::config::RunConfig;
-use barnraise_native::data::fashion_mnist::{CLASS_NAMES, Dataset, FileSpecs};
+use barnraise_native::data::sets::{Dataset, FileSpecs, GARMENTS};
 use barnraise_protocol::codec::Density;
 use barnraise_protocol::dataset::LabelledImages;
 use barnraise_protocol::run::{GradientCodec, LocalSteps, ModelSpec, Preset, TopK};
@@ -159,7 +159,7 @@ struct LocalStepsPeer {
 }
 
 fn shape(data: &Dataset) -> DataShape {
-    DataShape::Images { shape: data.shape, n_classes: CLASS_NAMES.len() }
+    DataShape::Images { shape: data.shape, n_classes: GARMENTS.len() }
 }
 
 async fn train(

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use barnraise_learning::{ComputeDevice, DataShape, Optimizer, Trainer};
 use barnraise_native::config::RunConfig;
-use barnraise_native::data::fashion_mnist::{CLASS_NAMES, Dataset, FileSpecs};
+use barnraise_native::data::sets::{Dataset, FileSpecs, GARMENTS};
 use barnraise_protocol::dataset::LabelledImages;
 use barnraise_protocol::run::Preset;
 use clap::Args;
@@ -62,7 +62,7 @@ async fn train(
     let scheme = config.synchronous().context("swav is measured in the synchronous scheme")?;
     let mut model = config.model_spec();
     model.seed = seed;
-    let shape = DataShape::Images { shape: data.shape, n_classes: CLASS_NAMES.len() };
+    let shape = DataShape::Images { shape: data.shape, n_classes: GARMENTS.len() };
     let mut trainer = Trainer::new(&model, shape, ComputeDevice::cpu())?;
     let layout = trainer.layout().clone();
     let mut parameters = layout.initial_parameters(seed);

@@ -13,10 +13,13 @@ mod check;
 pub mod command;
 mod contributions;
 mod conversations;
+mod data;
 mod description;
 mod durations;
 #[cfg(test)]
 mod fuzz;
+mod held_out;
+mod idx;
 pub mod init;
 mod license;
 mod limits;
@@ -32,7 +35,6 @@ mod warnings;
 use std::ffi::OsString;
 use std::fmt::Debug;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -55,6 +57,8 @@ pub use self::aggregators::{AggregatorsSection, ReducersAllowed};
 pub use self::bound::BindError;
 pub use self::contributions::ContributionsSection;
 pub use self::conversations::ConversationsSection;
+pub use self::data::DataSection;
+pub use self::idx::IdxSection;
 pub use self::limits::LimitsSection;
 pub use self::link_speed::{LinkSpeed, LinkSpeedError};
 pub use self::pictures::PicturesSection;
@@ -66,7 +70,7 @@ pub use self::telemetry::TelemetrySection;
 pub use self::text::{SourceSection, TextSection};
 pub use self::warnings::{Warning, warnings};
 use crate::data::DataSource;
-use crate::data::fashion_mnist::{BASE_URLS, Sources};
+use crate::data::sets::Sources;
 use crate::data::shards::Sharding;
 use crate::pretrained;
 use crate::storage::S3Url;
@@ -142,30 +146,6 @@ pub struct ModelSection {
     /// Hash of the flat vector that the run begins with, once the files of `start_from` are read.
     #[serde(skip)]
     pub given: Option<Sha256Hash>,
-}
-
-/// `[data]`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct DataSection {
-    /// A folder with the data set's files; no other source is used then.
-    pub folder: Option<PathBuf>,
-    /// Folder for downloads and encoded shards; the user's cache folder by default.
-    pub cache: Option<PathBuf>,
-    /// Hosts to fetch the files from, in order.
-    pub base_urls: Vec<String>,
-    /// Samples in a shard.
-    pub shard_samples: NonZeroUsize,
-    /// Samples in each peer's shuffle buffer (DeDLOC §3.3).
-    pub shuffle_buffer_samples: u32,
-    /// Pictures of the operator's own, in place of Fashion-MNIST.
-    pub pictures: Option<PicturesSection>,
-    /// Rows of a table to train on, in place of pictures.
-    pub table: Option<TableSection>,
-    /// Ratings to train on, in place of pictures.
-    pub ratings: Option<RatingsSection>,
-    /// Text to train on, in place of pictures.
-    pub text: Option<TextSection>,
 }
 
 /// `[storage]`
@@ -333,22 +313,6 @@ impl Default for ModelSection {
     }
 }
 
-impl Default for DataSection {
-    fn default() -> Self {
-        Self {
-            folder: None,
-            cache: None,
-            base_urls: BASE_URLS.map(str::to_owned).into(),
-            shard_samples: NonZeroUsize::MIN.saturating_add(499),
-            shuffle_buffer_samples: 2000,
-            pictures: None,
-            table: None,
-            ratings: None,
-            text: None,
-        }
-    }
-}
-
 impl Default for StorageSection {
     fn default() -> Self {
         Self {
@@ -445,9 +409,7 @@ impl RunConfig {
     /// The first mistake.
     pub fn load_in(path: &Path, environment: &Environment) -> Result<Self, ConfigError> {
         let text = read_config(path)?;
-        let mut config = Self::read(&text, path, environment)?.checked(&text, path, environment)?;
-        config.take_folders_from(path.parent().unwrap_or(Path::new("")));
-        Ok(config)
+        Self::read(&text, path, environment)?.checked(&text, path, environment)
     }
 
     /// Parses a text and the environment; checks types and not values.
@@ -458,20 +420,28 @@ impl RunConfig {
             config = environment.apply(&table)?;
             table = environment.apply(&table)?;
         }
-        if table.get("model").and_then(|model| model.get("kind")).is_none() {
-            let taken = config.take_kind_from_start(path.parent().unwrap_or(Path::new("")));
-            taken.map_err(|mistake| located(mistake, text, path, environment))?;
-        }
+        config.take_folders_from(path.parent().unwrap_or(Path::new("")));
+        let names_kind = table.get("model").is_some_and(|model| model.get("kind").is_some());
+        let taken = config.take_from_start(names_kind);
+        taken.map_err(|mistake| located(mistake, text, path, environment))?;
         run_texts::suit(&mut config);
         Ok(config)
     }
 
-    /// Takes the network that the folder of `start_from` describes, if it does. `base` is what that path is relative to.
-    fn take_kind_from_start(&mut self, base: &Path) -> Result<(), Invalid> {
+    /// Takes what the folder of `start_from` has, where nothing else is named: the network that it describes, and its
+    /// tokenizer.
+    fn take_from_start(&mut self, names_kind: bool) -> Result<(), Invalid> {
         let Some(start) = &self.model.start_from else { return Ok(()) };
-        match pretrained::preset(&base.join(start)) {
-            Ok(preset) => preset.into_iter().for_each(|preset| self.model.kind = preset),
-            Err(error) => return Err(Invalid::new("model.start_from", error, as_written(start))),
+        if !names_kind {
+            let preset = pretrained::preset(start);
+            let preset =
+                preset.map_err(|error| Invalid::new("model.start_from", error, as_written(start)))?;
+            preset.into_iter().for_each(|preset| self.model.kind = preset);
+        }
+        if let Some(text) = &mut self.data.text
+            && text.tokenizer.is_none()
+        {
+            text.tokenizer = pretrained::tokenizer(start);
         }
         Ok(())
     }
@@ -482,25 +452,11 @@ impl RunConfig {
     }
 
     fn take_folders_from(&mut self, base: &Path) {
-        let sources = self.data.text.iter_mut().flat_map(|text| &mut text.sources);
-        let sources = sources.map(|source| &mut source.path);
-        let tokenizer = self.data.text.as_mut().and_then(|text| text.tokenizer.as_mut());
-        let pictures = self.data.pictures.iter_mut().map(|pictures| &mut pictures.folder);
-        let folders = [&mut self.data.folder, &mut self.data.cache].into_iter().flatten();
-        let tables = self.data.table.iter_mut().map(|table| &mut table.file);
-        let ratings = self.data.ratings.iter_mut().map(|ratings| &mut ratings.file);
-        let folders = folders
-            .chain(&mut self.model.start_from)
-            .chain(pictures)
-            .chain(tables)
-            .chain(ratings)
-            .chain(sources);
+        self.data.take_from(base);
+        self.model.start_from.iter_mut().for_each(|start| *start = base.join(&*start));
         let secret = self.access.oidc.as_mut().and_then(|oidc| oidc.client_secret_file.as_mut());
-        folders
-            .chain(tokenizer)
-            .chain([&mut self.storage.folder])
-            .chain(secret)
-            .for_each(|folder| *folder = base.join(&*folder));
+        let folders = [&mut self.storage.folder].into_iter().chain(secret);
+        folders.for_each(|folder| *folder = base.join(&*folder));
     }
 
     /// Reads and checks a text alone; `path` is named in errors.
@@ -568,20 +524,7 @@ impl RunConfig {
 
     /// Source of the training data.
     pub fn data_source(&self) -> DataSource {
-        let (data, seed) = (&self.data, self.model.seed);
-        if let Some(text) = &data.text {
-            return DataSource::Text(text.settings(seed));
-        }
-        if let Some(table) = &data.table {
-            return DataSource::Table(table.settings(seed, self.tells_classes()));
-        }
-        if let Some(ratings) = &data.ratings {
-            return DataSource::Ratings(ratings.settings(seed));
-        }
-        match &data.pictures {
-            Some(pictures) => DataSource::Pictures(pictures.settings(seed)),
-            None => DataSource::FashionMnist(self.data_sources()),
-        }
+        self.data.source(&self.data_cache(), self.model.seed, self.tells_classes())
     }
 
     /// Whether the model says which class something is of.
@@ -589,12 +532,9 @@ impl RunConfig {
         self.model.kind.graph().loss == Loss::Classification
     }
 
-    /// Sources of Fashion-MNIST.
+    /// Where the files of the named set are.
     pub fn data_sources(&self) -> Sources {
-        let mut sources = Sources::new(self.data_cache().join("fashion-mnist"));
-        sources.named.clone_from(&self.data.folder);
-        sources.base_urls.clone_from(&self.data.base_urls);
-        sources
+        self.data.sources(&self.data_cache())
     }
 }
 

@@ -1,17 +1,22 @@
 //! The training data: its sources, and how it is cut into shards.
 //!
-//! It never trusts a file: those of Fashion-MNIST are compared with their known length and SHA-256 before use, an
-//! operator's own files are bounded and checked while they are read.
+//! It never trusts a file: those of named sets are compared with their known length and SHA-256 before use, those that an
+//! operator has fetched with the stated SHA-256, and an operator's own files are bounded and checked while they are read.
 
 pub mod download;
-pub mod fashion_mnist;
+pub mod file;
 #[cfg(test)]
 mod fuzz;
 pub mod idx;
+pub mod pairs;
+pub mod parquet;
 pub mod pictures;
+pub mod sets;
 pub mod shards;
+mod split;
 pub mod table;
 pub mod text;
+mod unpack;
 
 use std::path::Path;
 
@@ -36,9 +41,12 @@ pub struct TrainingData {
 /// Why the training data cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// Fashion-MNIST.
+    /// A named set.
     #[error(transparent)]
-    FashionMnist(#[from] fashion_mnist::DataError),
+    Named(#[from] sets::SetError),
+    /// The operator's IDX files.
+    #[error(transparent)]
+    Pairs(#[from] pairs::PairError),
     /// The operator's pictures.
     #[error(transparent)]
     Pictures(#[from] pictures::PicturesError),
@@ -53,8 +61,10 @@ pub enum LoadError {
 /// Source of a run's data.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DataSource {
-    /// Pictures of garments.
-    FashionMnist(fashion_mnist::Sources),
+    /// A set that fetches itself.
+    Named(sets::NamedSettings),
+    /// The operator's own pictures in IDX files.
+    Pairs(pairs::PairSettings),
     /// The operator's own pictures.
     Pictures(pictures::PictureSettings),
     /// The operator's own table.
@@ -69,13 +79,11 @@ impl DataSource {
     /// Loads the data. Blocking. `cache` is the folder for downloads and derived files.
     pub fn load(&self, cache: &Path) -> Result<TrainingData, LoadError> {
         match self {
-            Self::FashionMnist(sources) => {
-                let specs = fashion_mnist::FileSpecs::fashion_mnist();
-                Ok(fashion_mnist::Dataset::load(sources, &specs)?.into())
-            }
+            Self::Named(settings) => Ok(settings.load(cache)?),
+            Self::Pairs(settings) => Ok(settings.load(cache)?),
             Self::Pictures(settings) => Ok(settings.load(cache)?),
-            Self::Table(settings) => Ok(settings.load()?),
-            Self::Ratings(settings) => Ok(settings.load()?),
+            Self::Table(settings) => Ok(settings.load(cache)?),
+            Self::Ratings(settings) => Ok(settings.load(cache)?),
             Self::Text(settings) => Ok(settings.load(cache)?),
         }
     }

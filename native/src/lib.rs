@@ -11,6 +11,7 @@ pub mod config;
 pub mod data;
 pub mod exported;
 pub mod host;
+mod http_agent;
 pub mod logging;
 pub mod net;
 pub mod peer;

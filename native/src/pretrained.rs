@@ -29,6 +29,7 @@ const CONFIG_FILE: &str = "config.json";
 /// Largest [`CONFIG_FILE`], in bytes.
 const CONFIG_BYTES_MAX: u64 = 1024 * 1024;
 const TENSORS_FILE: &str = "model.safetensors";
+const TOKENIZER_FILE: &str = "tokenizer.json";
 /// Of a model whose tensors are in several files.
 const INDEX_FILE: &str = "model.safetensors.index.json";
 /// Largest [`INDEX_FILE`], in bytes.
@@ -137,6 +138,11 @@ pub fn preset(start: &Path) -> Result<Option<Preset>, PretrainedError> {
         }
         false => Ok(None),
     }
+}
+
+/// The tokenizer of a folder, where it has one.
+pub fn tokenizer(start: &Path) -> Option<PathBuf> {
+    Some(start.join(TOKENIZER_FILE)).filter(|path| path.is_file())
 }
 
 /// The values that a run of `model` on samples of this kind begins with: those of the files at `start` under the names of

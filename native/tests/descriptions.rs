@@ -6,7 +6,7 @@ use std::cell::Cell;
 use barnraise_contributor::{description, trainer};
 use barnraise_learning::{ComputeDevice, Decay, Optimizer, OptimizerSpec, ParameterLayout, ScheduleSpec};
 use barnraise_native::config::{LocalStepsSection, RecomputationSection, RunConfig};
-use barnraise_native::data::fashion_mnist::{CLASS_NAMES, IMAGE_SHAPE};
+use barnraise_native::data::sets::{GARMENTS, IMAGE_SHAPE};
 use barnraise_protocol::access::{AccessDescription, PublicKey};
 use barnraise_protocol::codec::{Density, TensorCodec};
 use barnraise_protocol::dataset::{LabelledImages, Manifest, SampleKind, Samples, ShardEntry};
@@ -136,7 +136,7 @@ fn config() -> impl Strategy<Value = RunConfig> {
 
 fn manifest() -> Manifest {
     let samples =
-        SampleKind::Images { shape: IMAGE_SHAPE, class_names: CLASS_NAMES.map(str::to_owned).into() };
+        SampleKind::Images { shape: IMAGE_SHAPE, class_names: GARMENTS.map(str::to_owned).into() };
     let entry = ShardEntry { n_samples: 1, n_bytes: 1, sha256: Sha256Hash::of(b"") };
     Manifest { name: "Pictures".into(), samples, shards: vec![entry], gallery: entry, frozen: Vec::new() }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use barnraise_native::data::fashion_mnist::DEBIAN_FOLDER;
+use barnraise_native::data::sets::DEBIAN_FOLDER;
 use tempfile::TempDir;
 
 use crate::artifacts;

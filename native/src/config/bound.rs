@@ -2,14 +2,15 @@
 //!
 //! Other values may change between two starts: schedule, batch sizes, codecs, limits, access, addresses.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use barnraise_protocol::Sha256Hash;
 use serde::Serialize;
 
 use super::{Invalid, NONE, RunConfig, as_written};
-use crate::data::LoadError;
+use crate::data::file::DataFileError;
 use crate::data::pictures::PicturesError;
+use crate::data::table::ColumnKind;
 use crate::pretrained::{self, PretrainedError};
 use crate::storage::bound::{self, BoundError, BoundValues};
 use crate::storage::{Storage, StorageError};
@@ -26,23 +27,23 @@ pub enum BindError {
     /// The folder cannot be read.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// A file of text cannot be read.
+    /// The fixed values cannot be computed.
     #[error("{}: {source}", path.display())]
     Source {
-        /// The file.
+        /// The run's folder.
         path: PathBuf,
         /// The error of the operating system.
         source: std::io::Error,
     },
+    /// A file of data cannot be read.
+    #[error(transparent)]
+    File(#[from] DataFileError),
     /// The pictures cannot be read.
     #[error(transparent)]
     Pictures(#[from] PicturesError),
     /// The weights that it begins with cannot be read.
     #[error(transparent)]
     Pretrained(#[from] PretrainedError),
-    /// The table or the ratings cannot be read.
-    #[error(transparent)]
-    Data(#[from] LoadError),
     /// The run began with other values.
     #[error("{}", mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Differs {
@@ -55,6 +56,31 @@ pub enum BindError {
 struct BoundPictures {
     height: u16,
     width: u16,
+    held_out: f64,
+    sha256: String,
+}
+
+#[derive(Debug, Serialize)]
+struct BoundIdx<'a> {
+    classes: &'a [String],
+    held_out: f64,
+    /// Of each file.
+    sha256: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct BoundTable<'a> {
+    target: &'a str,
+    columns: &'a BTreeMap<String, ColumnKind>,
+    held_out: f64,
+    sha256: String,
+}
+
+#[derive(Debug, Serialize)]
+struct BoundRatings<'a> {
+    user: &'a str,
+    item: &'a str,
+    rating: &'a str,
     held_out: f64,
     sha256: String,
 }
@@ -78,7 +104,7 @@ struct BoundSource {
 }
 
 impl RunConfig {
-    /// The fixed values of this configuration. Blocking: reads pictures and text.
+    /// The fixed values of this configuration. Blocking: reads the files of the data.
     fn bound_values(&self) -> Result<FixedValues, BindError> {
         let mut values = vec![
             ("run.id", as_written(&self.run.id)),
@@ -88,8 +114,11 @@ impl RunConfig {
         values.push(("model.start_from", self.bound_start()?));
         values.push(("model.adapters", self.model.adapters.as_ref().map_or(NONE.to_owned(), as_written)));
         values.extend(self.scheme.bound_values());
+        values.push(("data.set", as_written(&self.data.set)));
         values.push(("data.pictures", self.bound_pictures()?));
-        values.push(("data.table", self.bound_rows()?));
+        values.push(("data.idx", self.bound_idx()?));
+        values.push(("data.table", self.bound_table()?));
+        values.push(("data.ratings", self.bound_ratings()?));
         values.push(("data.text", self.bound_text()?));
         Ok(values)
     }
@@ -108,32 +137,46 @@ impl RunConfig {
         Ok(as_written(&BoundPictures { height, width, held_out, sha256: hash.to_string() }))
     }
 
-    /// The fixed value of a table or of ratings: the hash of all samples, and of what their columns are.
-    fn bound_rows(&self) -> Result<String, BindError> {
-        if self.data.table.is_none() && self.data.ratings.is_none() {
-            return Ok(NONE.to_owned());
-        }
-        let data = self.data_source().load(&self.data_cache())?;
-        let mut bytes = as_written(&data.kind).into_bytes();
-        for part in [&data.train, &data.test] {
-            bytes.extend_from_slice(&Sha256Hash::of(&part.to_bytes()).0);
-        }
-        Ok(as_written(&Sha256Hash::of(&bytes).to_string()))
+    /// The fixed values of IDX files.
+    fn bound_idx(&self) -> Result<String, BindError> {
+        let Some(idx) = &self.data.idx else { return Ok(NONE.to_owned()) };
+        let sha256 =
+            idx.files().map(|file| Ok(file.hash()?.to_string())).collect::<Result<_, BindError>>()?;
+        Ok(as_written(&BoundIdx { classes: &idx.classes, held_out: idx.held_out, sha256 }))
+    }
+
+    /// The fixed values of a table: what is made of its columns, and the hash of the file.
+    fn bound_table(&self) -> Result<String, BindError> {
+        let Some(table) = &self.data.table else { return Ok(NONE.to_owned()) };
+        let sha256 = table.file.hash()?.to_string();
+        let (target, columns) = (table.target.as_str(), &table.columns);
+        Ok(as_written(&BoundTable { target, columns, held_out: table.held_out, sha256 }))
+    }
+
+    /// The fixed values of ratings: the names of the columns, and the hash of the file.
+    fn bound_ratings(&self) -> Result<String, BindError> {
+        let Some(ratings) = &self.data.ratings else { return Ok(NONE.to_owned()) };
+        let sha256 = ratings.file.hash()?.to_string();
+        let [user, item, rating] = [&ratings.user, &ratings.item, &ratings.rating].map(String::as_str);
+        Ok(as_written(&BoundRatings { user, item, rating, held_out: ratings.held_out, sha256 }))
     }
 
     /// The fixed values of a text: the hashes of the files, without any paths.
     fn bound_text(&self) -> Result<String, BindError> {
-        let Some(text) = &self.data.text else { return Ok(NONE.to_owned()) };
+        if !self.data.is_text() {
+            return Ok(NONE.to_owned());
+        }
+        let text = self.data.text_section();
+        let mut sources = Vec::new();
+        for source in &text.sources {
+            let (field, weight) = (source.field.clone(), source.weight);
+            sources.push(BoundSource { sha256: source.path.hash()?.to_string(), field, weight });
+        }
         let hash = |path: &PathBuf| {
             let bytes = std::fs::read(path);
             let bytes = bytes.map_err(|error| BindError::Source { path: path.clone(), source: error })?;
             Ok::<_, BindError>(Sha256Hash::of(&bytes).to_string())
         };
-        let mut sources = Vec::new();
-        for source in &text.sources {
-            let (field, weight) = (source.field.clone(), source.weight);
-            sources.push(BoundSource { sha256: hash(&source.path)?, field, weight });
-        }
         let tokenizer = text.tokenizer.as_ref().map(hash).transpose()?;
         let (vocabulary, sequence_tokens) = (text.vocabulary, text.sequence_tokens);
         Ok(as_written(&BoundText {
@@ -209,6 +252,7 @@ mod tests {
     use barnraise_protocol::run::{GradientCodec, Preset};
 
     use super::*;
+    use crate::data::sets::NamedSet;
 
     fn configured(folder: &Path) -> RunConfig {
         let mut config = RunConfig::default();
@@ -303,5 +347,50 @@ mod tests {
         assert!(error.contains("data.text = (none)"), "{error}");
         text(folder.path(), "The cat sat.", &mut config);
         assert_eq!(said(&config).await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_table_and_ratings_are_their_files_and_what_is_made_of_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rows.csv");
+        let file = file.display().to_string();
+        let table = |target: &str| {
+            let text = format!("file = {file:?}\ntarget = {target:?}");
+            Some(toml::from_str(&text).unwrap())
+        };
+        std::fs::write(&file, "this is hashed, and not read").unwrap();
+        let mut config = configured(folder.path());
+        config.data.table = table("kind");
+        assert_eq!(said(&config).await, Ok(()));
+        let mut other = config.clone();
+        other.data.table = table("colour");
+        let error = said(&other).await.unwrap_err();
+        assert!(error.contains("data.table = { target = \"colour\""), "{error}");
+        std::fs::write(&file, "other").unwrap();
+        let error = said(&config).await.unwrap_err();
+        assert!(error.contains("data.table = { target = \"kind\""), "{error}");
+        config.data.table = None;
+        config.data.ratings = Some(toml::from_str(&format!("file = {file:?}")).unwrap());
+        config.storage.folder = folder.path().join("another");
+        assert_eq!(said(&config).await, Ok(()));
+        std::fs::write(&file, "yet another").unwrap();
+        let error = said(&config).await.unwrap_err();
+        assert!(
+            error.contains("data.ratings = { user = \"user\"") && !error.contains("data.table"),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_named_set_is_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = configured(folder.path());
+        assert_eq!(said(&config).await, Ok(()));
+        config.data.set = NamedSet::Mnist;
+        let error = said(&config).await.unwrap_err();
+        assert!(
+            error.contains("data.set = \"mnist\"") && error.contains("begun with \"fashion-mnist\""),
+            "{error}"
+        );
     }
 }

@@ -5,7 +5,6 @@
 use std::time::Duration;
 
 use barnraise_protocol::access::AccessMode;
-use barnraise_protocol::run::model::graph::Loss;
 use barnraise_relay::server::is_host_name;
 use libp2p::multiaddr::Protocol;
 
@@ -14,8 +13,6 @@ use super::{Invalid, NetworkSection, Precision, RunConfig, StorageSection, as_wr
 const LICENSE_CHARS_MAX: usize = 64;
 /// Two files for each, as large as the model.
 const KEEP_MODELS_MAX: usize = 8;
-/// Keeps a shard of images of 28 by 28 pixels within the protocol's limit.
-const SHARD_SAMPLES_MAX: usize = 50_000;
 
 /// The first mistake of each part.
 pub(super) fn mistakes(config: &RunConfig) -> Vec<Invalid> {
@@ -90,49 +87,8 @@ fn device(config: &RunConfig) -> Result<(), Invalid> {
     Invalid::check("device.precision", good, want, as_written(&config.device.precision))
 }
 
-/// Text is for a language model, and a language model for text; other models are for pictures.
 fn data(config: &RunConfig) -> Result<(), Invalid> {
-    Invalid::check_range("data.shard_samples", config.data.shard_samples.get(), 1..=SHARD_SAMPLES_MAX)?;
-    for url in &config.data.base_urls {
-        let good = url.starts_with("https://") || url.starts_with("http://");
-        Invalid::check("data.base_urls", good, "each begins with https:// or http://", url)?;
-    }
-    if let Some(text) = &config.data.text {
-        text.validate()?;
-    }
-    if let Some(pictures) = &config.data.pictures {
-        pictures.validate()?;
-    }
-    if let Some(table) = &config.data.table {
-        table.validate()?;
-    }
-    if let Some(ratings) = &config.data.ratings {
-        ratings.validate()?;
-    }
-    let own = [
-        config.data.text.as_ref().map(|text| ("data.text", as_written(text))),
-        config.data.pictures.as_ref().map(|pictures| ("data.pictures", as_written(pictures))),
-        config.data.table.as_ref().map(|table| ("data.table", as_written(table))),
-        config.data.ratings.as_ref().map(|ratings| ("data.ratings", as_written(ratings))),
-    ];
-    let mut own = own.into_iter().flatten();
-    let first = own.next();
-    if let (Some((first, _)), Some((key, written))) = (&first, own.next()) {
-        let want = format!("nothing beside [{first}]: a run learns from one of them");
-        return Err(Invalid::new(key, want, written));
-    }
-    if let (Some((own, _)), Some(folder)) = (first, &config.data.folder) {
-        let want = format!("nothing beside [{own}], which says itself where its files are");
-        return Err(Invalid::new("data.folder", want, format!("{:?}", folder.display().to_string())));
-    }
-    let loss = config.model.kind.graph().loss;
-    let is_of_text = matches!(loss, Loss::CausalLanguageModel | Loss::MaskedLanguageModel);
-    let want = match config.data.text {
-        Some(_) => "{ gpt = … } or { albert = … }, as [data.text] says what to learn from",
-        None => "another one without [data.text]",
-    };
-    let is_suited = is_of_text == config.data.text.is_some();
-    Invalid::check("model.kind", is_suited, want, as_written(&config.model.kind))
+    config.data.validate(&config.model.kind.graph().loss, &as_written(&config.model.kind))
 }
 
 /// Adapters need weights to add to.
@@ -161,6 +117,8 @@ pub(super) fn text(key: &'static str, got: &str, chars_max: usize) -> Result<(),
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+    use std::path::PathBuf;
+
     use barnraise_learning::{Decay, OptimizerSpec, ScheduleSpec};
     use barnraise_protocol::TensorCodec;
     use barnraise_protocol::codec::WARMUP_DENSITY;
@@ -171,7 +129,8 @@ mod tests {
 
     use super::super::LocalStepsSection;
     use super::*;
-    use crate::config::{RecomputationSection, SynchronousSection, TextSection};
+    use crate::config::{IdxSection, RecomputationSection, SynchronousSection, TextSection};
+    use crate::data::sets::NamedSet;
 
     type ConfigEdit = fn(&mut RunConfig);
 
@@ -228,10 +187,45 @@ mod tests {
         config.data.text.insert(text())
     }
 
+    fn of_idx(config: &mut RunConfig) -> &mut IdxSection {
+        config.data.idx.insert(toml::from_str("pictures = \"p\"\nlabels = \"l\"").unwrap())
+    }
+
     #[test]
     fn text_is_for_a_transformer() {
         let mut config = RunConfig::default();
         of_text(&mut config);
+        assert_eq!(config.validate(), Ok(()));
+        config.data.text = None;
+        assert_eq!(config.validate().unwrap_err().key, "model.kind");
+        config.data.set = NamedSet::Books;
+        assert_eq!(config.validate(), Ok(()));
+        config.data.text = Some(toml::from_str("vocabulary = 2000").unwrap());
+        assert_eq!(config.validate(), Ok(()));
+    }
+
+    #[test]
+    fn every_set_has_a_model_that_suits_it() {
+        let factors = Preset::MatrixFactorization { factors: 4 };
+        for (set, kind) in [
+            (NamedSet::FashionMnist, Preset::LeNet),
+            (NamedSet::Mnist, Preset::LeNet),
+            (NamedSet::Cifar10, Preset::LeNet),
+            (NamedSet::Movielens100k, factors),
+            (NamedSet::Books, albert()),
+        ] {
+            let mut config = RunConfig::default();
+            config.data.set = set;
+            config.model.kind = kind;
+            assert_eq!(config.validate(), Ok(()), "{set:?}");
+        }
+    }
+
+    #[test]
+    fn idx_files_are_pictures() {
+        let mut config = RunConfig::default();
+        *of_idx(&mut config) =
+            IdxSection { height: 12, width: 16, channels: 3, ..of_idx(&mut config).clone() };
         assert_eq!(config.validate(), Ok(()));
     }
 
@@ -260,7 +254,7 @@ mod tests {
 
     #[test]
     fn every_check_names_its_key() {
-        let cases: [(&str, ConfigEdit); 32] = [
+        let cases: [(&str, ConfigEdit); 38] = [
             ("device.precision", |c| (c.device.contributes, c.device.precision) = (true, Precision::Mixed)),
             ("run.id", |c| c.run.id = "No spaces".into()),
             ("run.id", |c| c.run.id = String::new()),
@@ -282,6 +276,21 @@ mod tests {
             ("data.text.held_out", |c| of_text(c).held_out = f64::NAN),
             ("data.text.sources", |c| of_text(c).sources.clear()),
             ("data.text.sources", |c| of_text(c).sources[0].weight = 0.0),
+            ("data.text.sources", |c| {
+                of_text(c);
+                c.data.set = NamedSet::Books;
+            }),
+            ("data.set", |c| {
+                of_idx(c);
+                c.data.set = NamedSet::Mnist;
+            }),
+            ("data.idx", |c| {
+                of_idx(c);
+                c.data.text = Some(text());
+            }),
+            ("data.idx.held_out_pictures", |c| of_idx(c).held_out_labels = Some(PathBuf::from("l").into())),
+            ("data.idx.classes", |c| of_idx(c).classes.push("alone".into())),
+            ("data.idx.channels", |c| of_idx(c).channels = 4),
             ("data.base_urls", |c| c.data.base_urls.push("ftp://x".into())),
             ("storage.keep_checkpoints", |c| c.storage.keep_checkpoints = 0),
             ("storage.keep_models", |c| c.storage.keep_models = vec![Duration::ZERO]),

@@ -14,7 +14,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use super::{
     BindError, ConfigError, Device, Invalid, RunConfig, as_written, check, description, located, warnings,
 };
-use crate::data::fashion_mnist::{Dataset, FileSpecs};
+use crate::data::file::DataFile;
 use crate::pretrained;
 
 /// What an operator decides, at its defaults.
@@ -122,7 +122,7 @@ pub fn run(args: &ConfigArgs) -> anyhow::Result<String> {
 
 pub(super) fn check_run(path: &Path, environment: &Environment) -> Result<String, Vec<ConfigError>> {
     let text = read_config(path).map_err(|error| vec![error.into()])?;
-    let mut config = RunConfig::read(&text, path, environment).map_err(|error| vec![error])?;
+    let config = RunConfig::read(&text, path, environment).map_err(|error| vec![error])?;
     let mut mistakes = check::mistakes(&config);
     if mistakes.is_empty() {
         mistakes.extend(beyond(&config));
@@ -130,7 +130,6 @@ pub(super) fn check_run(path: &Path, environment: &Environment) -> Result<String
     if !mistakes.is_empty() {
         return Err(mistakes.into_iter().map(|it| located(it, &text, path, environment)).collect());
     }
-    config.take_folders_from(path.parent().unwrap_or(Path::new("")));
     let mistakes = outside(&config);
     if !mistakes.is_empty() {
         return Err(mistakes.into_iter().map(|it| located(it, &text, path, environment)).collect());
@@ -189,6 +188,22 @@ fn addresses(said: &mut String, listen: &[libp2p::Multiaddr]) {
     }
 }
 
+/// The key of data that are read to see whether they are good, and where they are. A text is not: it may be long. Nothing is
+/// fetched.
+fn read_here(config: &RunConfig) -> Option<(&'static str, String)> {
+    let (data, cache) = (&config.data, config.data_cache());
+    let shown = |path: &Path| path.display().to_string();
+    if let Some(pictures) = &data.pictures {
+        return Some(("data.pictures.folder", shown(&pictures.folder)));
+    }
+    if let Some(folder) = &data.folder {
+        return Some(("data.folder", shown(folder)));
+    }
+    let is_here = data.files().all(|(_, file)| file.is_here(&cache));
+    let (key, file) = data.files().next().filter(|_| is_here && data.text.is_none())?;
+    Some((key, file.to_string()))
+}
+
 /// Mistakes in the files that the configuration names and a starting run reads.
 fn outside(config: &RunConfig) -> Vec<Invalid> {
     let mut mistakes = Vec::new();
@@ -206,8 +221,10 @@ fn outside(config: &RunConfig) -> Vec<Invalid> {
             }
         }
     };
-    for source in config.data.text.iter().flat_map(|text| &text.sources) {
-        opened("data.text.sources", &source.path);
+    for (key, file) in config.data.files() {
+        if let DataFile::Local(path) = file {
+            opened(key, path);
+        }
     }
     let secret = config.access.oidc.iter().filter_map(|oidc| oidc.client_secret_file.as_ref());
     secret.for_each(|path| opened("access.oidc.client_secret_file", path));
@@ -216,24 +233,11 @@ fn outside(config: &RunConfig) -> Vec<Invalid> {
     {
         mistakes.push(Invalid::new("model.start_from", error, as_written(start)));
     }
-    if let Some(pictures) = &config.data.pictures
-        && let Err(error) = pictures.settings(config.model.seed).load(&config.data_cache())
-    {
-        let folder = format!("{:?}", pictures.folder.display().to_string());
-        mistakes.push(Invalid::new("data.pictures.folder", error, folder));
-    }
-    let rows = config.data.table.as_ref().map(|table| ("data.table.file", &table.file));
-    let rows = rows.or_else(|| config.data.ratings.as_ref().map(|of| ("data.ratings.file", &of.file)));
-    if let Some((key, file)) = rows
+    if mistakes.is_empty()
+        && let Some((key, written)) = read_here(config)
         && let Err(error) = config.data_source().load(&config.data_cache())
     {
-        mistakes.push(Invalid::new(key, error, format!("{:?}", file.display().to_string())));
-    }
-    if let Some(folder) = &config.data.folder
-        && let Err(error) = Dataset::load(&config.data_sources(), &FileSpecs::fashion_mnist())
-    {
-        let folder = format!("{:?}", folder.display().to_string());
-        mistakes.push(Invalid::new("data.folder", error, folder));
+        mistakes.push(Invalid::new(key, error, format!("{written:?}")));
     }
     mistakes
 }

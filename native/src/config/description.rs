@@ -6,11 +6,10 @@ use barnraise_learning::frozen::shard_sizes;
 use barnraise_learning::graph::ResolvedGraph;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{AccessDescription, PublicKey};
-use barnraise_protocol::dataset::{Manifest, RatingShape, SampleKind, ShardEntry, TableShape, TableTarget};
+use barnraise_protocol::dataset::{Manifest, SampleKind, ShardEntry};
 use barnraise_protocol::run::{DataSpec, RunDescription, RunIdentity};
 
 use super::{Invalid, RunConfig, as_written};
-use crate::data::fashion_mnist::{CLASS_NAMES, IMAGE_SHAPE};
 
 impl RunConfig {
     /// The description of a run on the data of `manifest`; nothing is checked.
@@ -60,30 +59,9 @@ fn frozen(config: &RunConfig, samples: &SampleKind) -> Vec<ShardEntry> {
     sizes.map(entry).collect()
 }
 
-/// The samples that the configuration leads to. How many tokens a text gives, which classes a folder has, and what a
-/// table, is known once they are read.
+/// The samples that the configuration leads to, as far as it is known before they are read.
 pub(super) fn samples(config: &RunConfig) -> SampleKind {
-    if let Some(text) = &config.data.text {
-        return SampleKind::Tokens(text.shape());
-    }
-    if config.data.table.is_some() {
-        let names = |names: [&str; 2]| names.map(str::to_owned).into();
-        let target = match config.tells_classes() {
-            true => TableTarget::Class(names(["one class", "another class"])),
-            false => TableTarget::Values(vec!["a number".to_owned()]),
-        };
-        return SampleKind::Rows(TableShape { columns: names(["one column", "another column"]), target });
-    }
-    if config.data.ratings.is_some() {
-        return SampleKind::Ratings(RatingShape { n_users: 2, n_items: 2 });
-    }
-    match &config.data.pictures {
-        Some(pictures) => {
-            let class_names = ["one class", "another class"].map(str::to_owned).into();
-            SampleKind::Images { shape: pictures.settings(config.model.seed).shape(), class_names }
-        }
-        None => SampleKind::Images { shape: IMAGE_SHAPE, class_names: CLASS_NAMES.map(str::to_owned).into() },
-    }
+    config.data.samples(config.model.seed, config.tells_classes())
 }
 
 /// The value of a key in TOML syntax.

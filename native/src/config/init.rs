@@ -13,14 +13,20 @@ use clap::Args;
 use url::Url;
 
 use super::command::check_run;
-use super::run_texts::{OWN, PICTURES, RunTexts, TEXT};
+use super::run_texts::{DIGITS, OWN, PICTURES, RATINGS, RunTexts, TEXT};
+use crate::data::sets::NamedSet;
 
 /// Longest id that is made from a title; the run's own limit is higher.
 const ID_CHARS_MAX: usize = 40;
 /// Answers that are asked for again before it gives up: standard input may be a program.
 const ATTEMPTS_MAX: usize = 5;
-/// Stands for Fashion-MNIST.
-const GARMENTS: &str = "garments";
+/// Sets that fetch themselves, the default one first.
+const SETS: [NamedSet; 5] =
+    [NamedSet::FashionMnist, NamedSet::Mnist, NamedSet::Cifar10, NamedSet::Movielens100k, NamedSet::Books];
+
+/// What suits a small model of text.
+const SCHEME_OF_TEXT: &str = "\n[scheme.synchronous]\ntarget_batch_size = 128\nmicro_batch_size = 64\n\
+    schedule = { peak = 0.002, warmup_steps = 30, decay = { kind = \"constant\" } }\n";
 
 /// `barnraise init`
 #[derive(Debug, Args)]
@@ -60,7 +66,8 @@ enum Mode {
 /// What the run learns from.
 #[derive(Debug)]
 enum DataAnswer {
-    FashionMnist,
+    /// A set that fetches itself.
+    Named(NamedSet),
     /// A folder with a folder for each class.
     Pictures(PathBuf),
     /// Files.
@@ -71,7 +78,11 @@ impl DataAnswer {
     /// Title and purpose by default.
     fn texts(&self) -> &'static RunTexts {
         match self {
-            Self::FashionMnist => &PICTURES,
+            Self::Named(NamedSet::FashionMnist) => &PICTURES,
+            Self::Named(NamedSet::Mnist) => &DIGITS,
+            Self::Named(NamedSet::Cifar10) => &OWN,
+            Self::Named(NamedSet::Movielens100k) => &RATINGS,
+            Self::Named(NamedSet::Books) => &TEXT,
             Self::Pictures(_) => &OWN,
             Self::Text(_) => &TEXT,
         }
@@ -101,9 +112,12 @@ pub fn run(args: &InitArgs, input: &mut dyn BufRead, output: &mut dyn Write) -> 
         bail!("{} is there already, and is not written over: name another file", file.display());
     }
     writeln!(output, "Five questions. An empty answer takes what is in brackets.\n")?;
-    let from = "What does it learn from? `garments` for Fashion-MNIST, a folder with a folder of pictures for each class, \
-        or files of text, separated by spaces";
-    let data = ask(input, output, from, GARMENTS, data_answer)?;
+    let sets = SETS.map(|set| format!("`{}`", set.id())).join(", ");
+    let from = format!(
+        "What does it learn from? One of {sets}; a folder with a folder of pictures for each class; or files of text, \
+        separated by spaces"
+    );
+    let data = ask(input, output, &from, NamedSet::default().id(), data_answer)?;
     let title = data.texts().title;
     let title = ask(input, output, "What is the run called?", title, |answer| Ok(answer.to_owned()))?;
     let who = "Who may take part? `open` to everybody, by `invitation`, or a class or lab with a `room` code";
@@ -162,8 +176,8 @@ fn ask<T>(
 }
 
 fn data_answer(answer: &str) -> Result<DataAnswer, AnswerError> {
-    if answer == GARMENTS {
-        return Ok(DataAnswer::FashionMnist);
+    if let Some(set) = SETS.into_iter().find(|set| set.id() == answer) {
+        return Ok(DataAnswer::Named(set));
     }
     let absolute = |path: &str| {
         let failed = |source| AnswerError::File { path: path.to_owned(), source };
@@ -265,7 +279,14 @@ impl Answers {
         let path = |path: &Path| quoted(&path.display().to_string());
         let name = quoted(&self.title);
         match &self.data {
-            DataAnswer::FashionMnist => {}
+            DataAnswer::Named(NamedSet::FashionMnist) => {}
+            DataAnswer::Named(set) => {
+                let _ = writeln!(text, "\n[data]\nset = {}", quoted(set.id()));
+                if *set == NamedSet::Books {
+                    text.push_str("\n[data.text]\nvocabulary = 2000\nsequence_tokens = 32\n");
+                    text.push_str(SCHEME_OF_TEXT);
+                }
+            }
             DataAnswer::Pictures(folder) => {
                 let _ = writeln!(text, "\n[data.pictures]\nname = {name}\nfolder = {}", path(folder));
                 text.push_str(
@@ -279,27 +300,28 @@ impl Answers {
                 for file in files {
                     let _ = writeln!(text, "\n[[data.text.sources]]\npath = {}", path(file));
                 }
-                text.push_str(
-                    "\n[scheme.synchronous]\ntarget_batch_size = 128\nmicro_batch_size = 64\n\
-                    schedule = { peak = 0.002, warmup_steps = 30, decay = { kind = \"constant\" } }\n",
-                );
+                text.push_str(SCHEME_OF_TEXT);
             }
         }
     }
 
     /// What differs from the default.
     fn write_model(&self, text: &mut String) {
-        let is_of_text = matches!(self.data, DataAnswer::Text(_));
-        if !is_of_text && self.license.is_none() {
+        let kind = match &self.data {
+            DataAnswer::Text(_) | DataAnswer::Named(NamedSet::Books) => {
+                "# A small ALBERT that guesses masked words.\n\
+                kind = { albert = { embedding = 64, hidden = 128, heads = 4, inner = 512, layers = 2 } }\n"
+            }
+            DataAnswer::Named(NamedSet::Movielens100k) => {
+                "kind = { matrix-factorization = { factors = 16 } }\n"
+            }
+            DataAnswer::Named(_) | DataAnswer::Pictures(_) => "",
+        };
+        if kind.is_empty() && self.license.is_none() {
             return;
         }
         text.push_str("\n[model]\n");
-        if is_of_text {
-            text.push_str(
-                "# A small ALBERT that guesses masked words.\n\
-                kind = { albert = { embedding = 64, hidden = 128, heads = 4, inner = 512, layers = 2 } }\n",
-            );
-        }
+        text.push_str(kind);
         if let Some(license) = &self.license {
             let _ = writeln!(text, "license = {}", quoted(license));
         }
@@ -361,6 +383,17 @@ mod tests {
     }
 
     #[test]
+    fn every_set_makes_a_run_that_is_good() {
+        for set in SETS {
+            let folder = tempfile::tempdir().unwrap();
+            let (ended, said, config) = init(folder.path(), &format!("{}\n", set.id()));
+            ended.unwrap();
+            assert_eq!(config.unwrap().data.set, set);
+            assert!(said.contains("is good for the run"), "{said}");
+        }
+    }
+
+    #[test]
     fn text_a_room_an_address_and_a_licence_are_in_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let book = folder.path().join("book.txt");
@@ -371,7 +404,7 @@ mod tests {
         let config = config.unwrap();
         assert_eq!(config.run.id, "lese-bung-7");
         assert_eq!(config.run.title, "Lese \"Übung\" 7!");
-        assert_eq!(config.data.text.unwrap().sources[0].path, book);
+        assert_eq!(config.data.text.unwrap().sources[0].path, book.into());
         assert!(config.access.room && config.access.mode == AccessMode::Invitation);
         assert_eq!(config.model.license.as_deref(), Some("MIT"));
         assert!(config.network.announce.iter().any(|it| it.to_string() == "/dns4/barn.example/tcp/443/wss"));
@@ -401,7 +434,7 @@ mod tests {
     fn a_wrong_answer_is_asked_again_with_what_is_wanted_and_not_for_ever() {
         let folder = tempfile::tempdir().unwrap();
         let (ended, said, config) =
-            init(folder.path(), "none.txt\ngarments\nA\nall\ninvitation\nhttp://a.example\n\n\n");
+            init(folder.path(), "none.txt\nmnist\nA\nall\ninvitation\nhttp://a.example\n\n\n");
         ended.unwrap();
         assert_eq!(config.unwrap().access.mode, AccessMode::Invitation);
         for part in
@@ -410,7 +443,7 @@ mod tests {
             assert!(said.contains(part), "{part} is missing in: {said}");
         }
         std::fs::remove_file(folder.path().join("run.toml")).unwrap();
-        let (ended, _, config) = init(folder.path(), &format!("garments\nA\n{}", "all\n".repeat(9)));
+        let (ended, _, config) = init(folder.path(), &format!("mnist\nA\n{}", "all\n".repeat(9)));
         assert!(ended.unwrap_err().to_string().contains("`open`, `invitation` or `room` is wanted"));
         assert!(config.is_none());
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::Invalid;
+use super::{Invalid, held_out};
 use crate::data::pictures::PictureSettings;
 
 /// Sides of a sample, in pixels.
@@ -25,16 +25,12 @@ pub struct PicturesSection {
     #[serde(default = "side")]
     pub width: u16,
     /// Share of each class that is never trained on.
-    #[serde(default = "held_out")]
+    #[serde(default = "held_out::default")]
     pub held_out: f64,
 }
 
 fn side() -> u16 {
     32
-}
-
-fn held_out() -> f64 {
-    0.1
 }
 
 impl PicturesSection {
@@ -57,7 +53,6 @@ impl PicturesSection {
         }
         Invalid::check_range("data.pictures.height", self.height, SIDES)?;
         Invalid::check_range("data.pictures.width", self.width, SIDES)?;
-        let is_share = self.held_out > 0.0 && self.held_out <= 0.5;
-        Invalid::check("data.pictures.held_out", is_share, "above 0 and at most 0.5", self.held_out)
+        held_out::check("data.pictures.held_out", self.held_out)
     }
 }

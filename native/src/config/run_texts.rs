@@ -3,6 +3,7 @@
 use barnraise_protocol::run::model::graph::Loss;
 
 use super::RunConfig;
+use crate::data::sets::NamedSet;
 
 /// Title and purpose of a run.
 pub(super) struct RunTexts {
@@ -39,12 +40,19 @@ pub(super) const TEXT: RunTexts = RunTexts {
               Volunteers train it together.",
 };
 
+/// For pictures of digits.
+pub(super) const DIGITS: RunTexts = RunTexts {
+    title: "Reading digits",
+    purpose: "A small network learns to read handwritten digits from 28 by 28 pixels. \
+              Volunteers train it together, and it works in the tab that helped.",
+};
 const TABLE: RunTexts = RunTexts {
     title: "Learning from a table",
     purpose: "A small network learns what one column of a table says from the other columns. \
               Volunteers train it together.",
 };
-const RATINGS: RunTexts = RunTexts {
+/// For ratings.
+pub(super) const RATINGS: RunTexts = RunTexts {
     title: "Learning what people like",
     purpose: "A small model learns from ratings who may like what. Volunteers train it together.",
 };
@@ -59,15 +67,17 @@ const CONTINUED: RunTexts = RunTexts {
 pub(super) fn suit(config: &mut RunConfig) {
     let loss = config.model.kind.graph().loss;
     let data = &config.data;
-    let words = match (&data.text, &data.pictures, &loss) {
+    let named = data.named();
+    let words = match (named, &loss) {
         _ if data.table.is_some() => &TABLE,
-        _ if data.ratings.is_some() => &RATINGS,
-        (Some(_), _, Loss::CausalLanguageModel) => &CONTINUED,
-        (Some(_), ..) => &TEXT,
-        (None, None, Loss::Swav(_)) => &ALIKE,
-        (None, Some(_), Loss::Swav(_)) => &OWN_ALIKE,
-        (None, Some(_), _) => &OWN,
-        (None, None, _) => &PICTURES,
+        _ if data.ratings.is_some() || named == Some(NamedSet::Movielens100k) => &RATINGS,
+        (_, Loss::CausalLanguageModel) if data.is_text() => &CONTINUED,
+        _ if data.is_text() => &TEXT,
+        (Some(NamedSet::FashionMnist), Loss::Swav(_)) => &ALIKE,
+        (Some(NamedSet::FashionMnist), _) => &PICTURES,
+        (_, Loss::Swav(_)) => &OWN_ALIKE,
+        (Some(NamedSet::Mnist), _) => &DIGITS,
+        _ => &OWN,
     };
     let run = &mut config.run;
     if run.title == PICTURES.title {

@@ -1,11 +1,11 @@
 //! `[data.table]` and `[data.ratings]`: files of rows to learn from.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::Invalid;
+use super::{Invalid, held_out};
+use crate::data::file::DataFile;
 use crate::data::table::{ColumnKind, RatingSettings, TableSettings};
 
 /// `[data.table]`
@@ -14,15 +14,15 @@ use crate::data::table::{ColumnKind, RatingSettings, TableSettings};
 pub struct TableSection {
     /// Name for people; the file's where there is none.
     pub name: Option<String>,
-    /// A CSV file, whose first line names the columns.
-    pub file: PathBuf,
+    /// CSV, whose first line names the columns, compressed or not, or Parquet.
+    pub file: DataFile,
     /// The column that is to be told: a class, or with the loss `regression` a number.
     pub target: String,
     /// What columns hold, where it is not to be seen from their values.
     #[serde(default)]
     pub columns: BTreeMap<String, ColumnKind>,
     /// Share of the rows that is never trained on.
-    #[serde(default = "held_out")]
+    #[serde(default = "held_out::default")]
     pub held_out: f64,
 }
 
@@ -32,8 +32,8 @@ pub struct TableSection {
 pub struct RatingsSection {
     /// Name for people; the file's where there is none.
     pub name: Option<String>,
-    /// A CSV file, whose first line names the columns.
-    pub file: PathBuf,
+    /// CSV, whose first line names the columns, compressed or not, or Parquet.
+    pub file: DataFile,
     /// The column of who rates.
     #[serde(default = "user")]
     pub user: String,
@@ -44,12 +44,8 @@ pub struct RatingsSection {
     #[serde(default = "rating")]
     pub rating: String,
     /// Share of the ratings that is never trained on.
-    #[serde(default = "held_out")]
+    #[serde(default = "held_out::default")]
     pub held_out: f64,
-}
-
-fn held_out() -> f64 {
-    0.1
 }
 
 fn user() -> String {
@@ -100,9 +96,8 @@ impl RatingsSection {
     }
 }
 
-fn name(given: Option<&String>, file: &Path) -> String {
-    let of_file = || file.file_stem().map(|name| name.to_string_lossy().into_owned());
-    given.cloned().or_else(of_file).unwrap_or_else(|| "Table".into())
+fn name(given: Option<&String>, file: &DataFile) -> String {
+    given.cloned().or_else(|| file.stem()).unwrap_or_else(|| "Table".into())
 }
 
 fn check(keys: [&'static str; 2], name: Option<&String>, held_out: f64) -> Result<(), Invalid> {
@@ -110,5 +105,5 @@ fn check(keys: [&'static str; 2], name: Option<&String>, held_out: f64) -> Resul
     if let Some(name) = name {
         super::check::text(name_key, name, 100)?;
     }
-    Invalid::check(held_key, held_out > 0.0 && held_out <= 0.5, "above 0 and at most 0.5", held_out)
+    held_out::check(held_key, held_out)
 }

@@ -9,6 +9,8 @@ use barnraise_protocol::codec::Density;
 use barnraise_protocol::run::{GradientCodec, TopK};
 use bytesize::ByteSize;
 
+use crate::data::sets::NamedSet;
+
 /// With every key.
 const REFERENCE: &str = include_str!("../../run.reference.toml");
 /// With those that an operator decides.
@@ -102,7 +104,8 @@ fn the_example_of_text_is_a_run() {
 #[test]
 fn the_example_of_swav_is_a_run() {
     let config = parse(include_str!("../../swav.example.toml")).unwrap();
-    assert!(matches!(config.data_source(), DataSource::FashionMnist(_)));
+    let DataSource::Named(named) = config.data_source() else { panic!("no set") };
+    assert_eq!(named.set, NamedSet::FashionMnist);
     assert!(matches!(config.synchronous().unwrap().optimizer, OptimizerSpec::Lars { .. }));
     let shape = barnraise_protocol::dataset::ImageShape { height: 28, width: 28, channels: 1 };
     let data = barnraise_learning::DataShape::Images { shape, n_classes: 10 };

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use barnraise_protocol::dataset::{SEQUENCE_TOKENS, TokenShape};
+use barnraise_protocol::dataset::SEQUENCE_TOKENS;
 use serde::{Deserialize, Serialize};
 
-use super::Invalid;
+use super::{Invalid, held_out};
+use crate::data::file::DataFile;
 use crate::data::text::{N_SPECIAL, TextSettings, TextSource, existing_tokenizer};
 
 /// Smallest vocabulary; with fewer tokens a masked one is hardly worth guessing.
@@ -16,9 +17,10 @@ const SOURCES_MAX: usize = 64;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TextSection {
-    /// Name for people.
-    pub name: String,
-    /// A `tokenizer.json`, as those of GPT-2, BERT and T5. Not set: a vocabulary is trained on the text.
+    /// Name for people; that of the first file where there is none.
+    pub name: Option<String>,
+    /// A `tokenizer.json`, as those of GPT-2, BERT and T5; with `model.start_from` a folder that has one, that one. Not set: a
+    /// vocabulary is trained on the text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<PathBuf>,
     /// Tokens of a vocabulary that is trained, at most.
@@ -28,9 +30,10 @@ pub struct TextSection {
     #[serde(default = "sequence_tokens")]
     pub sequence_tokens: u16,
     /// Share of each file that is never trained on: its end.
-    #[serde(default = "held_out")]
+    #[serde(default = "held_out::of_text")]
     pub held_out: f64,
-    /// The files.
+    /// The files; none for the text of a named set.
+    #[serde(default)]
     pub sources: Vec<SourceSection>,
 }
 
@@ -38,8 +41,8 @@ pub struct TextSection {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceSection {
-    /// Plain text or JSON lines, compressed by gzip or not, or Parquet.
-    pub path: PathBuf,
+    /// Plain text or JSON lines, compressed by gzip or Zstandard or not, or Parquet.
+    pub path: DataFile,
     /// Field of each JSON line, or column of the Parquet file, that has the text.
     #[serde(default = "field")]
     pub field: String,
@@ -56,10 +59,6 @@ fn sequence_tokens() -> u16 {
     64
 }
 
-fn held_out() -> f64 {
-    0.02
-}
-
 fn field() -> String {
     "text".into()
 }
@@ -68,16 +67,30 @@ fn weight() -> f64 {
     1.0
 }
 
+impl Default for TextSection {
+    fn default() -> Self {
+        Self {
+            name: None,
+            tokenizer: None,
+            vocabulary: vocabulary(),
+            sequence_tokens: sequence_tokens(),
+            held_out: held_out::of_text(),
+            sources: Vec::new(),
+        }
+    }
+}
+
 impl TextSection {
     /// Settings of the data set.
     pub(super) fn settings(&self, seed: u64) -> TextSettings {
         let source = |source: &SourceSection| TextSource {
-            path: source.path.clone(),
+            file: source.path.clone(),
             field: source.field.clone(),
             weight: source.weight,
         };
+        let of_file = || self.sources.first().and_then(|source| source.path.stem());
         TextSettings {
-            name: self.name.clone(),
+            name: self.name.clone().or_else(of_file).unwrap_or_else(|| "Text".into()),
             sources: self.sources.iter().map(source).collect(),
             tokenizer: self.tokenizer.clone(),
             vocabulary: self.vocabulary,
@@ -87,18 +100,11 @@ impl TextSection {
         }
     }
 
-    /// The sequences that the section leads to: a vocabulary that is trained may become smaller.
-    pub(super) fn shape(&self) -> TokenShape {
-        let existing = self.tokenizer.as_ref().and_then(|path| existing_tokenizer(path).ok());
-        let (vocabulary, mask) = match existing {
-            Some((_, tokenizer)) => (tokenizer.size(), tokenizer.special().mask),
-            None => (self.vocabulary, Some(0)),
-        };
-        TokenShape { length: self.sequence_tokens, vocabulary, mask }
-    }
-
-    pub(super) fn validate(&self) -> Result<(), Invalid> {
-        super::check::text("data.text", &self.name, 100)?;
+    /// - `is_of_set`: the text is that of a named set
+    pub(super) fn validate(&self, is_of_set: bool) -> Result<(), Invalid> {
+        if let Some(name) = &self.name {
+            super::check::text("data.text.name", name, 100)?;
+        }
         let vocabulary = VOCABULARY_MIN + N_SPECIAL..=u16::MAX;
         Invalid::check_range("data.text.vocabulary", self.vocabulary, vocabulary)?;
         if let Some(path) = &self.tokenizer
@@ -108,10 +114,14 @@ impl TextSection {
             return Err(Invalid::new("data.text.tokenizer", error, got));
         }
         Invalid::check_range("data.text.sequence_tokens", self.sequence_tokens, SEQUENCE_TOKENS)?;
-        let is_share = self.held_out > 0.0 && self.held_out <= 0.5;
-        Invalid::check("data.text.held_out", is_share, "above 0 and at most 0.5", self.held_out)?;
+        held_out::check("data.text.held_out", self.held_out)?;
         let n_sources = self.sources.len();
-        Invalid::check_range("data.text.sources", n_sources, 1..=SOURCES_MAX)?;
+        if is_of_set {
+            let want = "none: [data] names a set, whose text it is";
+            Invalid::check("data.text.sources", n_sources == 0, want, n_sources)?;
+        } else {
+            Invalid::check_range("data.text.sources", n_sources, 1..=SOURCES_MAX)?;
+        }
         for source in &self.sources {
             let is_weight = source.weight.is_finite() && source.weight > 0.0;
             Invalid::check("data.text.sources", is_weight, "a weight above 0", source.weight)?;

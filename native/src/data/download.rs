@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+use crate::http_agent::{Patience, agent};
+
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why a file could not be fetched.
@@ -44,13 +45,7 @@ pub enum DownloadError {
 /// # Errors
 /// After an error `path` may hold a part of the file.
 pub fn download(url: &str, path: &Path, bytes_max: u64) -> Result<u64, DownloadError> {
-    let agent: ureq::Agent = ureq::Agent::config_builder()
-        .timeout_connect(Some(CONNECT_TIMEOUT))
-        .timeout_per_read(Some(READ_TIMEOUT))
-        .user_agent(concat!("barnraise/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .into();
-    let response = agent.get(url).call().map_err(Box::new)?;
+    let response = agent(Patience::Silence(READ_TIMEOUT)).get(url).call().map_err(Box::new)?;
     let body = response.into_body();
     let bar = progress_bar(url, body.content_length());
     // One byte more than allowed tells a file that is too long from one of exactly that length.

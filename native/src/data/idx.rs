@@ -60,11 +60,11 @@ pub fn parse<const N: usize>(bytes: &[u8]) -> Result<([usize; N], &[u8]), IdxErr
     let (sizes, values) = rest.split_at_checked(4 * N).ok_or_else(short)?;
     let (sizes, _) = sizes.as_chunks::<4>();
     let shape: Vec<u32> = sizes.iter().map(|size| u32::from_be_bytes(*size)).collect();
-    // At most three dimensions of 32 bits each: 128 bits hold their product.
-    const { assert!(N <= 3) };
+    // At most four dimensions of 32 bits each: 128 bits hold their product.
+    const { assert!(N <= 4) };
     let n_values: u128 = shape.iter().map(|&size| u128::from(size)).product();
     if n_values != values.len() as u128 {
-        let want = n_values + header_bytes as u128;
+        let want = n_values.saturating_add(header_bytes as u128);
         return Err(IdxError::Length { shape, want, got: bytes.len() });
     }
     let mut sizes = [0; N];

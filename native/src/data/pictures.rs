@@ -12,12 +12,11 @@ use std::time::SystemTime;
 
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::dataset::{ImageShape, LabelledImages, SampleKind, Samples};
-use barnraise_swarm::random::SplitMix64;
 use image::imageops::FilterType;
 use image::{DynamicImage, ImageDecoder as _, ImageReader, Limits};
 use serde::{Deserialize, Serialize};
 
-use super::TrainingData;
+use super::{TrainingData, split};
 
 /// Endings of the files that are pictures, in lower case.
 const ENDINGS: [&str; 3] = ["png", "jpg", "jpeg"];
@@ -152,10 +151,11 @@ impl PictureSettings {
     /// No folders with pictures, too few of a class, or too many that are broken.
     pub fn load(&self, cache: &Path) -> Result<TrainingData, PicturesError> {
         let decoded = self.decoded(cache)?;
-        let (train, test) = self.split(&decoded)?;
+        let class_names = decoded.class_names.clone();
+        let (train, test) = self.split(decoded)?;
         Ok(TrainingData {
             name: self.name.clone(),
-            kind: SampleKind::Images { shape: self.shape(), class_names: decoded.class_names },
+            kind: SampleKind::Images { shape: self.shape(), class_names },
             train: Samples::Images(train),
             test: Samples::Images(test),
             tokenizer: None,
@@ -301,27 +301,15 @@ impl PictureSettings {
     }
 
     /// Divides the pictures into those to train on and held-out ones, of each class its share.
-    fn split(&self, decoded: &DecodedPictures) -> Result<(LabelledImages, LabelledImages), PicturesError> {
-        let (mut train, mut test) = (LabelledImages::default(), LabelledImages::default());
-        let n_values = self.shape().n_values();
-        for (class, name) in decoded.class_names.iter().enumerate() {
-            let of_class = |&(_, &label): &(usize, &u8)| usize::from(label) == class;
-            let mut members: Vec<usize> =
-                decoded.labels.iter().enumerate().filter(of_class).map(|(index, _)| index).collect();
-            if members.len() < 2 {
-                return Err(PicturesError::TooFew { class: name.clone(), got: members.len() });
+    fn split(&self, decoded: DecodedPictures) -> Result<(LabelledImages, LabelledImages), PicturesError> {
+        let all = LabelledImages { images: decoded.images, labels: decoded.labels };
+        let (n_classes, n_values) = (decoded.class_names.len(), self.shape().n_values());
+        split::by_class(&all, n_classes, n_values, self.held_out, self.seed).map_err(|few| {
+            PicturesError::TooFew {
+                class: decoded.class_names.get(few.class).cloned().unwrap_or_default(),
+                got: few.got,
             }
-            SplitMix64::new(self.seed.wrapping_add(class as u64)).shuffle(&mut members);
-            let n_test = (members.len() as f64 * self.held_out).round() as usize;
-            let n_test = n_test.clamp(1, members.len() - 1);
-            for (place, &index) in members.iter().enumerate() {
-                let part = if place < n_test { &mut test } else { &mut train };
-                let pixels = decoded.images.get(index * n_values..(index + 1) * n_values);
-                part.images.extend_from_slice(pixels.unwrap_or_default());
-                part.labels.push(class as u8);
-            }
-        }
-        Ok((train, test))
+        })
     }
 }
 

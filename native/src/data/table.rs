@@ -1,31 +1,36 @@
-//! Tables and ratings of the operator's own, from a CSV file with a head line.
+//! Tables and ratings of the operator's own, from CSV or Parquet.
 //!
 //! A column of numbers is brought to mean 0 and deviation 1 by its training rows; a missing number is the mean. A column
 //! of words becomes one number for each word, 1 where it stands. Deterministic: the same file, settings and seed give the
 //! same samples. Blocking: call it from a thread that may block.
 
+mod cells;
+mod error;
+mod ratings;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{BufRead, BufReader, Seek};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use barnraise_protocol::dataset::{
-    COLUMNS_MAX, LABEL_BYTES_MAX, RATED_MAX, RatingShape, Ratings, RowTargets, SampleKind, Samples,
-    TableRows, TableShape, TableTarget,
+    COLUMNS_MAX, LABEL_BYTES_MAX, RowTargets, SampleKind, Samples, TableRows, TableShape, TableTarget,
 };
 use barnraise_swarm::random::SplitMix64;
 use serde::{Deserialize, Serialize};
 
+use self::cells::Cells;
+pub use self::error::{ColumnError, RowError, RowPlace, TableError};
+pub use self::ratings::RatingSettings;
 use super::TrainingData;
+use super::file::DataFile;
 
 /// Most classes: a label is one byte.
 const CLASSES_MAX: usize = 256;
-/// Most words of a column that are numbers of their own.
-const WORDS_MAX: usize = 256;
-/// Most bytes of all samples: they are in memory.
+/// Most bytes of a file's rows, and of all samples: they are in memory.
 const BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
 /// One of so many rows may be broken.
 const BROKEN_PART: usize = 20;
+/// Most words of a column that are numbers of their own.
+const WORDS_MAX: usize = 256;
 
 /// What a column holds, where it is not to be seen from its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,8 +49,8 @@ pub enum ColumnKind {
 pub struct TableSettings {
     /// Display name.
     pub name: String,
-    /// Values with commas, semicolons or tabs between them, and the names of the columns in the first line.
-    pub file: PathBuf,
+    /// CSV, compressed or not, or Parquet: the first line of CSV names the columns.
+    pub file: DataFile,
     /// The column that is to be told.
     pub target: String,
     /// Whether its values are classes, and not numbers.
@@ -56,190 +61,6 @@ pub struct TableSettings {
     pub held_out: f64,
     /// Seed of what is held out.
     pub seed: u64,
-}
-
-/// A file of ratings.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RatingSettings {
-    /// Display name.
-    pub name: String,
-    /// As of [`TableSettings::file`].
-    pub file: PathBuf,
-    /// The columns of who rates, what is rated, and how.
-    pub columns: [String; 3],
-    /// Share of the ratings that is held out, 0 to 1.
-    pub held_out: f64,
-    /// Seed of what is held out.
-    pub seed: u64,
-}
-
-/// Why a table cannot be loaded.
-#[derive(Debug, thiserror::Error)]
-pub enum TableError {
-    /// The file cannot be read.
-    #[error("{}: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        source: csv::Error,
-    },
-    /// No column of this name.
-    #[error("{} has no column {name:?}; it has {}", path.display(), names.join(", "))]
-    NoColumn {
-        /// The file.
-        path: PathBuf,
-        /// What is wanted.
-        name: String,
-        /// Those of the file.
-        names: Vec<String>,
-    },
-    /// A column that cannot be learned from.
-    #[error("column {column:?} of {}: {reason}", path.display())]
-    Column {
-        /// The file.
-        path: PathBuf,
-        /// Its name.
-        column: String,
-        /// Why not.
-        reason: String,
-    },
-    /// Too many broken rows to be a few bad ones.
-    #[error(
-        "{n_broken} of {n_rows} rows of {} cannot be read, more than one in {BROKEN_PART}; the first is line {line}: \
-        {reason}",
-        path.display()
-    )]
-    Broken {
-        /// The file.
-        path: PathBuf,
-        /// Rows that cannot be used.
-        n_broken: usize,
-        /// All rows.
-        n_rows: usize,
-        /// Of the first broken one.
-        line: u64,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// Too few rows to train on some and hold out others.
-    #[error("{} has {got} rows that can be read, at least 2 are wanted", path.display())]
-    TooFew {
-        /// The file.
-        path: PathBuf,
-        /// Rows.
-        got: usize,
-    },
-    /// More than may be in memory.
-    #[error("{} gives {n_bytes} bytes of samples, at most {BYTES_MAX} are supported", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Of all samples.
-        n_bytes: u64,
-    },
-}
-
-/// Cells of a file by row, without its head.
-struct Cells {
-    names: Vec<String>,
-    /// Each with its line.
-    rows: Vec<(u64, csv::StringRecord)>,
-    broken: BrokenRows,
-}
-
-/// Rows that were left out.
-#[derive(Default)]
-struct BrokenRows {
-    n: usize,
-    first: Option<(u64, String)>,
-}
-
-impl BrokenRows {
-    fn add(&mut self, line: u64, reason: impl FnOnce() -> String) {
-        self.n += 1;
-        self.first.get_or_insert_with(|| (line, reason()));
-    }
-}
-
-impl Cells {
-    fn read(path: &Path) -> Result<Self, TableError> {
-        let failed = |source| TableError::File { path: path.to_owned(), source };
-        let of_system = |error: std::io::Error| failed(csv::Error::from(error));
-        let mut file = BufReader::new(File::open(path).map_err(of_system)?);
-        let mut head = String::new();
-        file.read_line(&mut head).map_err(of_system)?;
-        file.rewind().map_err(of_system)?;
-        let count = |byte: char| head.matches(byte).count();
-        let delimiter = [',', ';', '\t'].into_iter().max_by_key(|&byte| count(byte)).unwrap_or(',');
-        let mut reader = csv::ReaderBuilder::new()
-            .delimiter(delimiter as u8)
-            .trim(csv::Trim::All)
-            .flexible(true)
-            .from_reader(file);
-        let names: Vec<String> = reader.headers().map_err(failed)?.iter().map(str::to_owned).collect();
-        let (mut rows, mut broken) = (Vec::new(), BrokenRows::default());
-        for record in reader.records() {
-            match record {
-                Ok(record) => {
-                    let line = record.position().map_or(0, csv::Position::line);
-                    match record.len() == names.len() {
-                        true => rows.push((line, record)),
-                        false => broken.add(line, || {
-                            format!("it has {} values, the head has {}", record.len(), names.len())
-                        }),
-                    }
-                }
-                Err(error) if matches!(error.kind(), csv::ErrorKind::Utf8 { .. }) => {
-                    let line = error.position().map_or(0, csv::Position::line);
-                    broken.add(line, || "it is not UTF-8".to_owned());
-                }
-                Err(error) => return Err(failed(error)),
-            }
-        }
-        Ok(Self { names, rows, broken })
-    }
-
-    fn column(&self, path: &Path, name: &str) -> Result<usize, TableError> {
-        let found = self.names.iter().position(|known| known == name);
-        found.ok_or_else(|| TableError::NoColumn {
-            path: path.to_owned(),
-            name: name.to_owned(),
-            names: self.names.clone(),
-        })
-    }
-
-    /// Drops the rows of which `read` gives a reason.
-    fn retain(&mut self, read: impl Fn(&csv::StringRecord) -> Result<(), String>) {
-        let broken = &mut self.broken;
-        self.rows.retain(|(line, record)| match read(record) {
-            Ok(()) => true,
-            Err(reason) => {
-                broken.add(*line, || reason);
-                false
-            }
-        });
-    }
-
-    /// Refuses a file with too many broken rows, and logs a few.
-    fn check(&self, path: &Path) -> Result<(), TableError> {
-        let n_rows = self.rows.len() + self.broken.n;
-        if let Some((line, reason)) = self.broken.first.clone() {
-            let (path, n_broken) = (path.to_owned(), self.broken.n);
-            if n_broken * BROKEN_PART > n_rows {
-                return Err(TableError::Broken { path, n_broken, n_rows, line, reason });
-            }
-            tracing::warn!(path = %path.display(), n_broken, line, reason, "rows are left out; of the first one");
-        }
-        match self.rows.len() {
-            0 | 1 => Err(TableError::TooFew { path: path.to_owned(), got: self.rows.len() }),
-            _ => Ok(()),
-        }
-    }
-
-    fn cells(&self, column: usize) -> impl Iterator<Item = &str> {
-        self.rows.iter().map(move |(_, record)| record.get(column).unwrap_or_default())
-    }
 }
 
 /// A finite number.
@@ -262,30 +83,25 @@ impl TableSettings {
     ///
     /// # Errors
     /// A file without the column, columns that cannot be learned from, too many broken rows.
-    pub fn load(&self) -> Result<TrainingData, TableError> {
-        let path = &self.file;
-        let mut cells = Cells::read(path)?;
+    pub fn load(&self, cache: &Path) -> Result<TrainingData, TableError> {
+        let path = &self.file.local(cache)?;
+        let is_ignored = |name: &str| self.columns.get(name) == Some(&ColumnKind::Ignored);
+        let mut cells = Cells::read(path, |name| name == self.target || !is_ignored(name))?;
         let target = cells.column(path, &self.target)?;
         for name in self.columns.keys() {
             cells.column(path, name)?;
         }
         let is_class = self.is_class;
         cells.retain(|record| match record.get(target).unwrap_or_default() {
-            "" => Err("what is to be told is missing".to_owned()),
-            cell if !is_class && number(cell).is_none() => {
-                Err(format!("{cell:?} is to be told, a number is wanted"))
-            }
+            "" => Err(RowError::NoTarget),
+            cell if !is_class && number(cell).is_none() => Err(RowError::target(cell)),
             _ => Ok(()),
         });
         cells.check(path)?;
         let is_held = held_out(cells.rows.len(), self.held_out, self.seed);
-        let columns = self.columns(&cells, target, &is_held)?;
+        let columns = self.columns(path, &cells, target, &is_held)?;
         let n_columns = columns.len();
-        let n_bytes = cells.rows.len() as u64 * (n_columns as u64 + 1) * 4;
-        if n_bytes > BYTES_MAX {
-            return Err(TableError::TooLarge { path: path.clone(), n_bytes });
-        }
-        let classes = self.classes(&cells, target)?;
+        let classes = self.classes(path, &cells, target)?;
         let told = |row: usize| cells.rows[row].1.get(target).unwrap_or_default();
         let part = |wanted: bool| {
             let rows = || (0..cells.rows.len()).filter(|&row| is_held[row] == wanted);
@@ -315,16 +131,21 @@ impl TableSettings {
     /// All columns but what is to be told, as numbers.
     fn columns(
         &self,
+        path: &Path,
         cells: &Cells,
         target: usize,
         is_held: &[bool],
     ) -> Result<Vec<NumberColumn>, TableError> {
         let mut columns = Vec::new();
+        let has_room =
+            |n_columns: usize| match (cells.rows.len() as u64 * (n_columns as u64 + 1) * 4) <= BYTES_MAX {
+                true => Ok(()),
+                false => Err(TableError::TooLarge { path: path.to_owned() }),
+            };
         for (index, name) in cells.names.iter().enumerate().filter(|(index, _)| *index != target) {
-            let refused =
-                |reason: String| TableError::Column { path: self.file.clone(), column: name.clone(), reason };
+            let refused = |reason| TableError::Column { path: path.to_owned(), column: name.clone(), reason };
             if name.len() > LABEL_BYTES_MAX {
-                return Err(refused(format!("its name is longer than {LABEL_BYTES_MAX} bytes")));
+                return Err(refused(ColumnError::LongName));
             }
             let is_number = || cells.cells(index).all(|cell| cell.is_empty() || number(cell).is_some());
             let kind = self.columns.get(name).copied();
@@ -336,22 +157,19 @@ impl TableSettings {
                 ColumnKind::Ignored => {}
                 ColumnKind::Number if !is_number() => {
                     let odd = cells.cells(index).find(|cell| !cell.is_empty() && number(cell).is_none());
-                    return Err(refused(format!("{:?} is no number", odd.unwrap_or_default())));
+                    return Err(refused(ColumnError::number(odd.unwrap_or_default())));
                 }
                 ColumnKind::Number => {
+                    has_room(columns.len() + 1)?;
                     let values = standardized(cells.cells(index).map(number).collect(), is_held);
                     columns.push(NumberColumn { name: name.clone(), values });
                 }
                 ColumnKind::Category => {
                     let words: BTreeSet<&str> = cells.cells(index).collect();
                     if words.len() > WORDS_MAX {
-                        let got = words.len();
-                        let want = format!(
-                            "{got} different words, at most {WORDS_MAX} are supported; say \"ignored\" in \
-                            data.table.columns to leave it out"
-                        );
-                        return Err(refused(want));
+                        return Err(refused(ColumnError::ManyWords { got: words.len() }));
                     }
+                    has_room(columns.len() + words.len())?;
                     for word in words {
                         let values = cells.cells(index).map(|cell| f32::from(u8::from(cell == word)));
                         let values = standardized(values.map(Some).collect(), is_held);
@@ -365,16 +183,19 @@ impl TableSettings {
         match columns.len() {
             1..=COLUMNS_MAX => Ok(columns),
             got => Err(TableError::Column {
-                path: self.file.clone(),
+                path: path.to_owned(),
                 column: self.target.clone(),
-                reason: format!(
-                    "it is to be told from {got} numbers of a row, 1 to {COLUMNS_MAX} are wanted"
-                ),
+                reason: ColumnError::Width { got },
             }),
         }
     }
 
-    fn classes<'a>(&self, cells: &'a Cells, target: usize) -> Result<Option<Vec<&'a str>>, TableError> {
+    fn classes<'a>(
+        &self,
+        path: &Path,
+        cells: &'a Cells,
+        target: usize,
+    ) -> Result<Option<Vec<&'a str>>, TableError> {
         if !self.is_class {
             return Ok(None);
         }
@@ -383,13 +204,10 @@ impl TableSettings {
             2..=CLASSES_MAX if classes.iter().all(|name| name.len() <= LABEL_BYTES_MAX) => {
                 return Ok(Some(classes.into_iter().collect()));
             }
-            2..=CLASSES_MAX => format!("the name of a class is longer than {LABEL_BYTES_MAX} bytes"),
-            got => format!(
-                "it has {got} different values; 2 to {CLASSES_MAX} classes are wanted, or a model with the loss \
-                \"regression\" for numbers"
-            ),
+            2..=CLASSES_MAX => ColumnError::LongClass,
+            got => ColumnError::Classes { got },
         };
-        Err(TableError::Column { path: self.file.clone(), column: self.target.clone(), reason })
+        Err(TableError::Column { path: path.to_owned(), column: self.target.clone(), reason })
     }
 }
 
@@ -410,57 +228,6 @@ fn standardized(values: Vec<Option<f32>>, is_held: &[bool]) -> Vec<f32> {
     values.into_iter().map(|value| value.map_or(0.0, standard)).collect()
 }
 
-impl RatingSettings {
-    /// Reads the ratings and holds some out.
-    ///
-    /// # Errors
-    /// As [`TableSettings::load`].
-    pub fn load(&self) -> Result<TrainingData, TableError> {
-        let path = &self.file;
-        let mut cells = Cells::read(path)?;
-        let [user, item, rating] = &self.columns;
-        let [user, item, rating] =
-            [cells.column(path, user)?, cells.column(path, item)?, cells.column(path, rating)?];
-        cells.retain(|record| {
-            let cell = |column: usize| record.get(column).unwrap_or_default();
-            match (cell(user), cell(item), number(cell(rating))) {
-                ("", _, _) | (_, "", _) => Err("who or what it is of is missing".to_owned()),
-                (_, _, None) => Err(format!("the rating is {:?}, a number is wanted", cell(rating))),
-                _ => Ok(()),
-            }
-        });
-        cells.check(path)?;
-        let numbered = |column: usize| {
-            let names: BTreeSet<&str> = cells.cells(column).collect();
-            let numbers: BTreeMap<&str, u32> = names.into_iter().zip(0..).collect();
-            match numbers.len() <= RATED_MAX as usize {
-                true => Ok(numbers),
-                false => Err(TableError::Column {
-                    path: path.clone(),
-                    column: cells.names[column].clone(),
-                    reason: format!("{} different values, at most {RATED_MAX} are supported", numbers.len()),
-                }),
-            }
-        };
-        let (users, items) = (numbered(user)?, numbered(item)?);
-        let is_held = held_out(cells.rows.len(), self.held_out, self.seed);
-        let part = |wanted: bool| {
-            let mut part = Ratings::default();
-            for ((_, record), _) in cells.rows.iter().zip(&is_held).filter(|(_, held)| **held == wanted) {
-                let cell = |column: usize| record.get(column).unwrap_or_default();
-                part.users.push(users.get(cell(user)).copied().unwrap_or_default());
-                part.items.push(items.get(cell(item)).copied().unwrap_or_default());
-                part.ratings.push(number(cell(rating)).unwrap_or_default());
-            }
-            Samples::Ratings(part)
-        };
-        let (train, test) = (part(false), part(true));
-        let shape = RatingShape { n_users: users.len() as u32, n_items: items.len() as u32 };
-        let (name, kind) = (self.name.clone(), SampleKind::Ratings(shape));
-        Ok(TrainingData { name, kind, train, test, tokenizer: None })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
@@ -473,7 +240,7 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         let mut settings = TableSettings {
             name: "Table".into(),
-            file,
+            file: file.into(),
             target: "kind".into(),
             is_class: true,
             columns: BTreeMap::new(),
@@ -481,7 +248,7 @@ mod tests {
             seed: 1,
         };
         change(&mut settings);
-        settings.load()
+        settings.load(folder.path())
     }
 
     fn rows(samples: &Samples) -> &TableRows {
@@ -556,27 +323,54 @@ mod tests {
         assert_eq!(rows(&data.train).n_samples() + rows(&data.test).n_samples(), 40);
     }
 
+    /// Written by pyarrow, as `parquet_gives_the_samples_of_csv` says.
+    const FLOWERS: &[u8] = include_bytes!("table/fixtures/flowers.parquet");
+
     #[test]
-    fn ratings_number_who_rates_and_what_is_rated() {
+    fn parquet_gives_the_samples_of_csv() {
+        let mut text = "row,petal,sepal,grown,colour,price,kind\n".to_owned();
+        for row in 0..40u64 {
+            let petal = if row % 10 == 3 { String::new() } else { (row as f64 / 8.0).to_string() };
+            let sepal = if row % 10 == 4 { String::new() } else { (row * row).to_string() };
+            let colour = ["red", "white", "blue"][row as usize % 3];
+            let price = (row as f64 * 125.0 / 100.0).to_string();
+            let kind = ["rose", "daisy"][row as usize % 2];
+            let row = u64::MAX - row;
+            text += &format!("{row},{petal},{sepal},{},{colour},{price},{kind}\n", row % 4 == 0);
+        }
+        let change = |settings: &mut TableSettings| {
+            settings.columns.insert("row".into(), ColumnKind::Category);
+        };
+        let want = table(&text, change).unwrap();
+        let of_parquet = |bytes: &[u8], change: &dyn Fn(&mut TableSettings)| {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("flowers.parquet");
+            std::fs::write(&file, bytes).unwrap();
+            table(&text, |settings| {
+                change(settings);
+                settings.file = file.into();
+            })
+        };
+        let error = of_parquet(FLOWERS, &change).unwrap_err().to_string();
+        assert!(error.contains("\"tags.list.element\"") && error.contains("in no list"), "{error}");
+        let ignoring = |settings: &mut TableSettings| {
+            change(settings);
+            settings.columns.insert("tags.list.element".into(), ColumnKind::Ignored);
+        };
+        assert_eq!(of_parquet(FLOWERS, &ignoring).unwrap(), want);
+        for n_bytes in [4, 100, FLOWERS.len() - 1] {
+            assert!(matches!(of_parquet(&FLOWERS[..n_bytes], &ignoring), Err(TableError::Parquet { .. })));
+        }
+    }
+
+    #[test]
+    fn a_table_may_be_compressed() {
+        let zstd =
+            ruzstd::encoding::compress_to_vec(PETALS.as_bytes(), ruzstd::encoding::CompressionLevel::Fastest);
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("ratings.tsv");
-        std::fs::write(
-            &file,
-            "who\twhat\tstars\nann\tbread\t5\nbob\tsoup\t2\nann\tsoup\t3.5\nbob\tbread\t4\n",
-        )
-        .unwrap();
-        let columns = ["who", "what", "stars"].map(str::to_owned);
-        let settings = RatingSettings { name: "Food".into(), file, columns, held_out: 0.25, seed: 2 };
-        let data = settings.load().unwrap();
-        assert_eq!(data.kind, SampleKind::Ratings(RatingShape { n_users: 2, n_items: 2 }));
-        let (Samples::Ratings(train), Samples::Ratings(test)) = (&data.train, &data.test) else { panic!() };
-        let all = [train, test].map(|part| part.users.iter().zip(&part.items).zip(&part.ratings));
-        let mut all: Vec<_> =
-            all.into_iter().flatten().map(|((user, item), &rating)| (*user, *item, rating)).collect();
-        all.sort_by(|a, b| a.partial_cmp(b).unwrap());
-        assert_eq!(all, [(0, 0, 5.0), (0, 1, 3.5), (1, 0, 4.0), (1, 1, 2.0)]);
-        assert_eq!(test.ratings.len(), 1);
-        let strange = RatingSettings { columns: ["who", "what", "x"].map(str::to_owned), ..settings };
-        assert!(strange.load().unwrap_err().to_string().contains("no column \"x\""));
+        let file = folder.path().join("petals.csv.zst");
+        std::fs::write(&file, zstd).unwrap();
+        let data = table("", |settings| settings.file = file.into()).unwrap();
+        assert_eq!(data, table(PETALS, |_| {}).unwrap());
     }
 }

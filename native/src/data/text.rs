@@ -16,6 +16,7 @@ use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::dataset::{SampleKind, Samples, TokenSequences, TokenShape};
 
 use super::TrainingData;
+use super::file::DataFile;
 pub use source::SourceError;
 pub(crate) use tokenizer::N_SPECIAL;
 #[cfg(test)]
@@ -47,8 +48,8 @@ pub struct TextSettings {
 /// A file with text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextSource {
-    /// Plain text, JSON lines or Parquet; the first two compressed by gzip or not.
-    pub path: PathBuf,
+    /// Plain text, JSON lines or Parquet; the first two compressed by gzip or Zstandard, or not.
+    pub file: DataFile,
     /// Field of each JSON line, or column of the Parquet file, that has the text.
     pub field: String,
     /// Relative to the other sources: how often a sequence is of this one.
@@ -59,10 +60,10 @@ pub struct TextSource {
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
     /// A file cannot be read.
-    #[error("{}: {source}", path.display())]
+    #[error("{file}: {source}")]
     Source {
         /// The file.
-        path: PathBuf,
+        file: DataFile,
         /// The error.
         source: SourceError,
     },
@@ -70,10 +71,10 @@ pub enum TextError {
     #[error(transparent)]
     Tokenizer(#[from] RunTokenizerError),
     /// Too little text in a file for one sequence to train on and one to hold out.
-    #[error("{}: {got} tokens, at least {want} are needed", path.display())]
+    #[error("{file}: {got} tokens, at least {want} are needed")]
     TooShort {
         /// The file.
-        path: PathBuf,
+        file: DataFile,
         /// Tokens of two sequences.
         want: usize,
         /// Tokens in the file.
@@ -88,12 +89,40 @@ impl TextSettings {
         let mut documents = Vec::with_capacity(self.sources.len());
         let mut bytes_left = source::TEXT_BYTES_MAX;
         for source in &self.sources {
-            let read = source::read(&source.path, &source.field, bytes_left);
+            let path = source.file.local(cache).map_err(SourceError::from);
+            let read = path.and_then(|path| source::read(&path, &source.field, bytes_left));
             let read =
-                read.map_err(|error| TextError::Source { path: source.path.clone(), source: error })?;
+                read.map_err(|error| TextError::Source { file: source.file.clone(), source: error })?;
             bytes_left = bytes_left.saturating_sub(read.iter().map(|text| text.len() as u64).sum());
             documents.push(read);
         }
+        self.of_documents(documents, cache)
+    }
+
+    /// As [`Self::load`], from the contents of the sources, which are plain text.
+    pub(crate) fn load_contents(
+        &self,
+        contents: &[Vec<u8>],
+        cache: &Path,
+    ) -> Result<TrainingData, TextError> {
+        let documents = self.sources.iter().zip(contents).map(|(source, content)| {
+            let read = source::decode(content).map(|text| vec![text]);
+            read.map_err(|error| TextError::Source { file: source.file.clone(), source: error })
+        });
+        self.of_documents(documents.collect::<Result<_, _>>()?, cache)
+    }
+
+    /// Kind of a sample, as far as it is known before the text is read: a vocabulary that is trained may become smaller.
+    pub fn shape(&self) -> TokenShape {
+        let existing = self.tokenizer.as_ref().and_then(|path| existing_tokenizer(path).ok());
+        let (vocabulary, mask) = match existing {
+            Some((_, tokenizer)) => (tokenizer.size(), tokenizer.special().mask),
+            None => (self.vocabulary, Some(0)),
+        };
+        TokenShape { length: self.sequence_tokens, vocabulary, mask }
+    }
+
+    fn of_documents(&self, documents: Vec<Vec<String>>, cache: &Path) -> Result<TrainingData, TextError> {
         let (file, tokenizer) = self.tokenizer(&documents, cache)?;
         let mask = tokenizer.special().mask;
         let shape = TokenShape { length: self.sequence_tokens, vocabulary: tokenizer.size(), mask };
@@ -146,8 +175,8 @@ impl TextSettings {
         let length = usize::from(self.sequence_tokens);
         let n_sequences = ids.len() / length.max(1);
         if n_sequences < 2 {
-            let path = source.path.clone();
-            return Err(TextError::TooShort { path, want: 2 * length, got: ids.len() });
+            let file = source.file.clone();
+            return Err(TextError::TooShort { file, want: 2 * length, got: ids.len() });
         }
         let n_test = ((n_sequences as f64 * self.held_out) as usize).clamp(1, n_sequences - 1);
         let (train, test) = ids[..n_sequences * length].split_at((n_sequences - n_test) * length);
@@ -168,7 +197,7 @@ mod tests {
         let source = |name: &str, text: String, weight| {
             let path = folder.join(name);
             std::fs::write(&path, text).unwrap();
-            TextSource { path, field: "text".into(), weight }
+            TextSource { file: path.into(), field: "text".into(), weight }
         };
         let lines = (0..200).map(|n| format!("{{\"text\": \"The dog, number {n}, worried the cat.\"}}\n"));
         TextSettings {
@@ -248,10 +277,11 @@ mod tests {
             error.contains("dogs.jsonl") && error.contains("line 1") && error.contains("body"),
             "{error}"
         );
-        settings.sources[1].path = folder.path().join("none.txt");
+        let none = folder.path().join("none.txt");
+        settings.sources[1].file = none.clone().into();
         let error = settings.load(folder.path()).err().unwrap().to_string();
         assert!(error.contains("none.txt"), "{error}");
-        std::fs::write(&settings.sources[1].path, "Short.").unwrap();
+        std::fs::write(&none, "Short.").unwrap();
         let error = settings.load(folder.path()).err().unwrap().to_string();
         assert!(error.contains("none.txt") && error.contains("at least 32 are needed"), "{error}");
     }

@@ -10,6 +10,7 @@ use barnraise_protocol::dataset::SampleKind;
 
 use super::ExportedModel;
 use super::tokenizer::RunTokenizer;
+use crate::http_agent::{Patience, agent};
 
 /// Largest answer but the model.
 const ANSWER_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -84,15 +85,11 @@ pub(super) fn newest(page: &str) -> Result<(ExportedModel, String), FetchError> 
 }
 
 fn fetch(url: &str, bytes_max: u64) -> Result<Vec<u8>, FetchError> {
-    let agent: ureq::Agent = ureq::Agent::config_builder()
-        .timeout_connect(Some(READ_TIMEOUT))
-        .timeout_per_read(Some(READ_TIMEOUT))
-        .http_status_as_error(false)
-        .user_agent(concat!("barnraise/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .into();
     let unreachable = |reason: String| FetchError::Unreachable { url: url.to_owned(), reason };
-    let response = agent.get(url).call().map_err(|error| unreachable(error.to_string()))?;
+    let request = agent(Patience::Silence(READ_TIMEOUT)).get(url);
+    // The first line of a refusal says more than its status.
+    let request = request.config().http_status_as_error(false).build();
+    let response = request.call().map_err(|error| unreachable(error.to_string()))?;
     let status = response.status().as_u16();
     let body = response.into_body().into_with_config().limit(bytes_max).read_to_vec();
     let body = body.map_err(|error| unreachable(error.to_string()))?;

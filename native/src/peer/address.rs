@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::args::JoinAddress;
 use crate::host::access::rooms::RoomCode;
+use crate::http_agent::{Patience, agent};
 
 /// Largest `/api/run`: a manifest of ten thousand shards and a full history fit.
 const STATUS_BYTES_MAX: u64 = 8 * 1024 * 1024;
@@ -120,13 +121,8 @@ fn join_with(listed: &[String], page: &str) -> String {
 }
 
 fn fetch<T: DeserializeOwned>(url: String) -> Result<T, AddressError> {
-    let agent: ureq::Agent = ureq::Agent::config_builder()
-        .timeout_global(Some(STATUS_TIMEOUT))
-        .user_agent(concat!("barnraise/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .into();
     let unreachable = |reason: String| AddressError::Unreachable { url: url.clone(), reason };
-    let body = match agent.get(&url).call() {
+    let body = match agent(Patience::Whole(STATUS_TIMEOUT)).get(&url).call() {
         Ok(response) => response.into_body().into_with_config().limit(STATUS_BYTES_MAX).read_to_vec(),
         Err(ureq::Error::StatusCode(status)) => return Err(AddressError::NoRun { url, status }),
         Err(error) => return Err(unreachable(error.to_string())),

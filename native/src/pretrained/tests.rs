@@ -13,7 +13,7 @@ use futures::executor::block_on;
 use super::*;
 
 /// Shorter than the positions that the files have.
-const TEXT: DataShape = DataShape::Tokens(TokenShape { length: 12, vocabulary: 40 });
+const TEXT: DataShape = DataShape::Tokens(TokenShape { length: 12, vocabulary: 40, mask: None });
 
 /// What `native/tests/torch/pretrained.py` wrote.
 fn folder(name: &str) -> PathBuf {
@@ -71,7 +71,7 @@ fn models_of_transformers_say_here_what_they_say_there() {
 /// Tables that were made longer than the tokenizer, as the field does, serve a run with fewer tokens; a shorter one does not.
 #[test]
 fn a_table_may_be_longer_than_the_run_needs_and_not_shorter() {
-    let tokens = |vocabulary| DataShape::Tokens(TokenShape { length: 12, vocabulary });
+    let tokens = |vocabulary| DataShape::Tokens(TokenShape { length: 12, vocabulary, mask: None });
     let start = folder("llama");
     let spec = preset(&start).unwrap().unwrap().model(1);
     let (all, some) = (first(&start, &spec, tokens(40)).unwrap(), first(&start, &spec, tokens(36)).unwrap());
@@ -85,7 +85,7 @@ fn a_table_may_be_longer_than_the_run_needs_and_not_shorter() {
         refused.contains("`model.embed_tokens.weight`") && refused.contains("[41, 8] is wanted"),
         "{refused}"
     );
-    let long = DataShape::Tokens(TokenShape { length: 17, vocabulary: 40 });
+    let long = DataShape::Tokens(TokenShape { length: 17, vocabulary: 40, mask: None });
     let gpt2 = preset(&folder("gpt2")).unwrap().unwrap().model(1);
     let refused = first(&folder("gpt2"), &gpt2, long).unwrap_err().to_string();
     assert!(refused.contains("`transformer.wpe.weight`") && refused.contains("[16, 8]"), "{refused}");

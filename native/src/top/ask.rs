@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use super::error::AskError;
 use super::metrics::Metrics;
 use super::state::TopEvent;
+use crate::http_agent::{Patience, agent};
 
 /// Capacity of the channel of events; a polling thread waits while it is full.
 const NEWS_MAX: usize = 64;
@@ -134,7 +135,7 @@ enum EventStreamEnd {
 /// Sends live events until the stream times out; the status is to be read again then. Returns `true`.
 fn events(page: &str, news: &SyncSender<TopEvent>) -> Result<bool, EventStreamEnd> {
     let url = format!("{page}/api/events");
-    let answer = agent(STREAM_TIMEOUT).get(&url).call();
+    let answer = agent(Patience::Whole(STREAM_TIMEOUT)).get(&url).call();
     let answer = answer.map_err(|error| EventStreamEnd::Broken(AskError::unreachable(&url, error)))?;
     let reader = answer.into_body().into_with_config().limit(STREAM_BYTES_MAX).reader();
     let mut reader = BufReader::new(reader);
@@ -164,16 +165,10 @@ fn json<T: DeserializeOwned>(url: &str, timeout: Duration) -> Result<T, AskError
 }
 
 fn get(url: &str, timeout: Duration) -> Result<Vec<u8>, AskError> {
-    let answer = agent(timeout).get(url).call().map_err(|error| AskError::unreachable(url, error))?;
+    let answer =
+        agent(Patience::Whole(timeout)).get(url).call().map_err(|error| AskError::unreachable(url, error))?;
     let body = answer.into_body().into_with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
     body.map_err(|error| AskError::unreachable(url, error))
-}
-
-fn agent(timeout: Duration) -> ureq::Agent {
-    let config = ureq::Agent::config_builder()
-        .timeout_global(Some(timeout))
-        .user_agent(concat!("barnraise/", env!("CARGO_PKG_VERSION")));
-    config.build().into()
 }
 
 #[cfg(test)]

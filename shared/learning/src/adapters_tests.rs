@@ -15,7 +15,7 @@ use crate::frozen::FrozenWeights;
 use crate::graph::ResolvedGraph;
 use crate::{ComputeDevice, DataShape, FrozenError, ModelError, Optimizer, OptimizerSpec, Trainer, merged};
 
-const TEXT: TokenShape = TokenShape { length: 8, vocabulary: 24 };
+const TEXT: TokenShape = TokenShape { length: 8, vocabulary: 24, mask: None };
 
 fn adapters(codec: TensorCodec, targets: &[&str], trained: &[&str]) -> Adapters {
     let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();

@@ -4,7 +4,7 @@ use barnraise_learning::{
     Batch, ComputeDevice, DataShape, Decay, Optimizer, OptimizerSpec, ParameterLayout, ScheduleSpec, Trainer,
 };
 use barnraise_native::config::RunConfig;
-use barnraise_native::data::fashion_mnist::{Dataset, FileSpecs};
+use barnraise_native::data::sets::{Dataset, FileSpecs};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::contribute::BackboneToContributor;
 use barnraise_protocol::dataset::{ImageShape, LabelledImages};

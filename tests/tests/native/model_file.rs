@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use barnraise_learning::tensor_file::{self, TensorFile};
 use barnraise_learning::{ComputeDevice, DataShape, ParameterLayout, Trainer};
 use barnraise_native::config::RunConfig;
-use barnraise_native::data::fashion_mnist::{Dataset, FileSpecs};
+use barnraise_native::data::sets::{Dataset, FileSpecs};
 use barnraise_protocol::api::Models;
 use barnraise_protocol::run::RunDescription;
 use barnraise_tests::client::TestClient;

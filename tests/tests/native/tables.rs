@@ -1,7 +1,10 @@
 //! Runs on data of the operator's own that is neither pictures nor text, and a model that is taken out of its run.
 
 use std::fmt::Write;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
 
+use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::dataset::{SampleKind, TableTarget};
 use barnraise_swarm::random::SplitMix64;
 use barnraise_tests::process::TestRun;
@@ -68,6 +71,41 @@ target = "kind"
     };
     assert_eq!(table.columns, ["petal", "sepal", "colour=blue", "colour=red", "colour=white"]);
     assert_eq!(table.target, TableTarget::Class(vec!["daisy".into(), "rose".into()]));
+}
+
+/// A server of one file, and its address.
+fn serve(body: Vec<u8>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]).unwrap();
+            let head =
+                format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+            stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body)).unwrap();
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_file_is_fetched_and_is_the_stated_one_or_not_used() {
+    let text = flowers();
+    let hash = Sha256Hash::of(text.as_bytes());
+    let address = serve(text.into_bytes());
+    let run = |hash: Sha256Hash| {
+        let sections = format!(
+            "[run]\nid = \"flowers\"\n[model]\nkind = {{ mlp = {{ hidden = [32] }} }}\n[data.table]\n\
+            file = {{ url = \"{address}/flowers.csv\", sha256 = \"{hash}\" }}\ntarget = \"kind\"\n"
+        );
+        TestRun::new(&format!("{sections}{SCHEME}")).unwrap()
+    };
+    let mut test_run = run(hash);
+    let backbone = test_run.backbone().await.unwrap();
+    let samples = backbone.status().await.unwrap().run.data.manifest.samples;
+    assert!(matches!(samples, SampleKind::Rows(table) if table.columns.len() == 5));
+    assert!(run(Sha256Hash::of(b"another")).backbone().await.is_err());
 }
 
 #[tokio::test]

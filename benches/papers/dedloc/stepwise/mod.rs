@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use barnraise_native::data::fashion_mnist::{Dataset, FileSpecs, Sources};
+use barnraise_native::data::sets::{Dataset, FileSpecs, NamedSet};
 use barnraise_protocol::dataset::{LabelledImages, Samples};
 use barnraise_protocol::shard::ShardId;
 use barnraise_swarm::samples::SampleStream;
@@ -70,7 +70,7 @@ impl Curve {
 pub(super) async fn run(args: &StepwiseArgs, folder: &Path) -> Result<()> {
     let n_steps = args.steps;
     let cache = crate::paths::target_dir()?.join("data");
-    let dataset = Dataset::load(&Sources::new(cache), &FileSpecs::fashion_mnist())?;
+    let dataset = Dataset::load(&NamedSet::FashionMnist.sources(&cache), &FileSpecs::fashion_mnist())?;
     let shards = cut(&dataset);
 
     let mut collaboration = Collaboration::new(&shards, dataset.shape, n_steps)?;

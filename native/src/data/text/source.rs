@@ -1,27 +1,31 @@
-//! Documents from one file: plain text, JSON lines, each compressed by gzip or not, or Parquet.
+//! Documents from one file: plain text, JSON lines, each compressed by gzip or Zstandard or not, or a column of Parquet.
 //!
 //! The format follows from the first bytes where they are distinctive, else from the name. Never more is read than
 //! allowed, also after decompression.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
-use flate2::read::MultiGzDecoder;
+use parquet::file::reader::ChunkReader;
 
-pub(super) mod parquet;
+use crate::data::file::DataFileError;
+use crate::data::parquet::{self as parquet_file, ParquetFile, ParquetFileError, Value};
+use crate::data::unpack;
 
 /// Most bytes of text of all sources together.
 pub(super) const TEXT_BYTES_MAX: u64 = 512 * 1024 * 1024;
+/// What a document counts as, at least.
+const DOCUMENT_BYTES_MIN: usize = 24;
 /// One byte in this many may be invalid UTF-8, such as a letter of an older encoding. It is replaced.
 const BYTES_PER_BAD_BYTE: usize = 1000;
-
-const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
-const PARQUET_MAGIC: [u8; 4] = *b"PAR1";
 
 /// Why a file cannot be read as text.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
+    /// It cannot be had.
+    #[error(transparent)]
+    File(#[from] DataFileError),
     /// It cannot be read or decompressed.
     #[error("{0}")]
     Read(#[from] io::Error),
@@ -62,23 +66,17 @@ pub enum SourceError {
     },
     /// A Parquet file that is damaged or not supported.
     #[error("{0}")]
-    Parquet(#[from] parquet2::error::Error),
+    Parquet(#[from] ParquetFileError),
 }
 
 /// The documents of a file, of at most `bytes_max` bytes in total.
 pub(super) fn read(path: &Path, field: &str, bytes_max: u64) -> Result<Vec<String>, SourceError> {
     let mut file = BufReader::new(File::open(path)?);
-    let mut magic = [0; 4];
-    let n_read = file.by_ref().take(4).read(&mut magic)?;
-    file.seek(SeekFrom::Start(0))?;
-    let documents = if magic == PARQUET_MAGIC {
-        parquet::read(&mut file, field, bytes_max)?
+    let documents = if file.fill_buf()?.starts_with(&parquet_file::MAGIC) {
+        parquet_column(file.into_inner(), field, bytes_max)?
     } else {
-        let bytes = match n_read >= 2 && magic.starts_with(&GZIP_MAGIC) {
-            true => read_bounded(MultiGzDecoder::new(file), bytes_max)?,
-            false => read_bounded(file, bytes_max)?,
-        };
-        let text = decode(&bytes)?;
+        let bytes = unpack::read_bounded(unpack::content(file)?, bytes_max)?;
+        let text = decode(&bytes.ok_or(SourceError::TooLong { max: bytes_max })?)?;
         match is_json_lines(path) {
             true => json_lines(&text, field)?,
             false => vec![text],
@@ -90,13 +88,32 @@ pub(super) fn read(path: &Path, field: &str, bytes_max: u64) -> Result<Vec<Strin
     }
 }
 
-fn read_bounded(reader: impl Read, max: u64) -> Result<Vec<u8>, SourceError> {
-    let mut bytes = Vec::new();
-    reader.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 > max {
-        true => Err(SourceError::TooLong { max }),
-        false => Ok(bytes),
+/// The values of column `name`, of at most `bytes_max` bytes in total, without null values.
+pub(super) fn parquet_column<R: ChunkReader + 'static>(
+    file: R,
+    name: &str,
+    bytes_max: u64,
+) -> Result<Vec<String>, SourceError> {
+    let file = ParquetFile::open(file)?;
+    let names = file.names();
+    let column = names.iter().position(|known| known == name).filter(|&column| file.is_text(column));
+    let column = column.ok_or_else(|| SourceError::Column { want: name.into(), got: names })?;
+    let (mut documents, mut bytes_left) = (Vec::new(), bytes_max);
+    for (group, n_rows) in file.groups()?.into_iter().enumerate() {
+        let mut values = file.column(group, column)?;
+        for _ in 0..n_rows {
+            let document = match values.next()? {
+                Value::Bytes(bytes) => Some(bytes),
+                _ => None,
+            };
+            // An empty document takes memory, and a missing one time.
+            let n_bytes = document.as_ref().map_or(1, |bytes| bytes.len().max(DOCUMENT_BYTES_MIN));
+            let left = bytes_left.checked_sub(n_bytes as u64);
+            bytes_left = left.ok_or(SourceError::TooLong { max: bytes_max })?;
+            documents.extend(document.map(|bytes| decode(&bytes)).transpose()?);
+        }
     }
+    Ok(documents)
 }
 
 /// Decodes text; a few invalid bytes are replaced.
@@ -111,10 +128,9 @@ pub(super) fn decode(bytes: &[u8]) -> Result<String, SourceError> {
     Ok(String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// `x.jsonl`, `x.ndjson`, and both with `.gz`.
+/// `x.jsonl`, `x.ndjson`, and both compressed.
 fn is_json_lines(path: &Path) -> bool {
-    let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
-    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    let name = unpack::unpacked_name(path);
     name.ends_with(".jsonl") || name.ends_with(".ndjson")
 }
 
@@ -141,6 +157,7 @@ mod tests {
 
     use flate2::Compression;
     use flate2::write::GzEncoder;
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
     use super::*;
 
@@ -177,6 +194,8 @@ mod tests {
         let lines = b"{\"text\": \"one\"}\n\n{\"n\": 1, \"text\": \"t\\u0077o\"}\n";
         assert_eq!(read_as("a.jsonl", lines).unwrap(), ["one", "two"]);
         assert_eq!(read_as("a.ndjson.gz", &gzip(lines)).unwrap(), ["one", "two"]);
+        let zstd = compress_to_vec(&lines[..], CompressionLevel::Fastest);
+        assert_eq!(read_as("a.jsonl.zst", &zstd).unwrap(), ["one", "two"]);
     }
 
     #[test]

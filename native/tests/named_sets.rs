@@ -1,4 +1,4 @@
-//! Loading the data: from a folder, from a host on loopback, and past broken files and hosts.
+//! Loading a named set: from a folder, from a host on loopback, and past broken files and hosts.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::HashMap;
@@ -10,11 +10,13 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::extract::{Path as UrlPath, State};
 use axum::http::StatusCode;
-use barnraise_native::data::fashion_mnist::{
-    DEBIAN_FOLDER, DataError, Dataset, FileSpec, FileSpecs, Sources,
-};
+use barnraise_native::config::RunConfig;
 use barnraise_native::data::idx;
+use barnraise_native::data::sets::{
+    DEBIAN_FOLDER, Dataset, FileSpec, FileSpecs, NamedSet, SetError, Sources,
+};
 use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::dataset::{Ratings, Samples};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -83,12 +85,14 @@ async fn world() -> DownloadHarness {
         folders: vec![folder.path().to_owned()],
         cache: cache.path().join("fashion-mnist"),
         base_urls: vec![base_url],
+        are_packed: true,
+        archives: vec![],
     };
     DownloadHarness { cache, folder, host, sources, specs }
 }
 
 impl DownloadHarness {
-    async fn load(&self) -> Result<Dataset, DataError> {
+    async fn load(&self) -> Result<Dataset, SetError> {
         let (sources, specs) = (self.sources.clone(), self.specs.clone());
         tokio::task::spawn_blocking(move || Dataset::load(&sources, &specs)).await.unwrap()
     }
@@ -178,7 +182,7 @@ async fn a_host_with_broken_files_is_named_with_what_was_wrong_and_recovers() {
         (StatusCode::OK, gzip(&long), "137 bytes after decompression, 136 were wanted"),
         (StatusCode::OK, gzip(&flipped), "SHA-256 is"),
         (StatusCode::OK, vec![0; 2 << 20], "the file is too long"),
-        (StatusCode::OK, b"<html>not gzip</html>".to_vec(), "invalid gzip header"),
+        (StatusCode::OK, b"<html>not gzip</html>".to_vec(), "21 bytes after decompression, 136 were wanted"),
         (StatusCode::NOT_FOUND, b"gone".to_vec(), "404"),
         (StatusCode::INTERNAL_SERVER_ERROR, vec![], "500"),
     ] {
@@ -242,11 +246,73 @@ fn the_installed_data_set_is_the_known_one() {
         return;
     }
     let cache = tempfile::tempdir().unwrap();
-    let mut sources = Sources::new(cache.path().to_owned());
+    let mut sources = NamedSet::FashionMnist.sources(cache.path());
     sources.base_urls.clear();
     let dataset = Dataset::load(&sources, &FileSpecs::fashion_mnist()).unwrap();
     assert_eq!((dataset.train.n_samples(), dataset.test.n_samples()), (60_000, 10_000));
     assert_eq!((dataset.shape.height, dataset.shape.width), (28, 28));
     let of_boots = dataset.test.labels.iter().filter(|&&label| label == 9).count();
     assert_eq!((dataset.train.labels[0], of_boots), (9, 1000));
+}
+
+/// Loads a set from wherever it can be had, then from the cache; gives its samples to train on and the held-out ones.
+fn had_whole(set: &str, sections: &str) -> (Samples, Samples) {
+    let text = format!("{sections}[data]\nset = \"{set}\"");
+    let mut config = RunConfig::parse(&text, Path::new("run.toml")).unwrap();
+    let cache = tempfile::tempdir().unwrap();
+    config.data.cache = Some(cache.path().to_owned());
+    let data = config.data_source().load(cache.path()).unwrap();
+    config.data.base_urls = vec!["http://127.0.0.1:1".to_owned()];
+    let again = config.data_source().load(cache.path()).unwrap();
+    assert!((&again.kind, &again.train, &again.test) == (&data.kind, &data.train, &data.test));
+    println!("{}: {} and {} samples", data.name, data.train.n_samples(), data.test.n_samples());
+    (data.train, data.test)
+}
+
+/// Pictures to train on and held-out ones, as many of each class.
+fn pictures_had_whole(set: &str, n_train: usize) {
+    let (train, test) = had_whole(set, "");
+    assert_eq!((train.n_samples(), test.n_samples()), (n_train, 10_000));
+    let Samples::Images(images) = train else { panic!("no pictures") };
+    let of_class = |class| images.labels.iter().filter(|&&label| label == class).count();
+    assert!((0..10).map(of_class).min() >= Some(5000));
+}
+
+#[test]
+#[ignore = "it fetches 31 MB, unless Debian's package is installed"]
+fn fashion_mnist_is_had_whole() {
+    pictures_had_whole("fashion-mnist", 60_000);
+}
+
+#[test]
+#[ignore = "it fetches 12 MB"]
+fn mnist_is_had_whole() {
+    pictures_had_whole("mnist", 60_000);
+}
+
+#[test]
+#[ignore = "it fetches 170 MB"]
+fn cifar_10_is_had_whole() {
+    pictures_had_whole("cifar-10", 50_000);
+}
+
+#[test]
+#[ignore = "it fetches 2 MB"]
+fn movielens_is_had_whole() {
+    let (train, test) =
+        had_whole("movielens-100k", "[model]\nkind = { matrix-factorization = { factors = 4 } }\n");
+    assert_eq!((train.n_samples(), test.n_samples()), (90_000, 10_000));
+    let (Samples::Ratings(train), Samples::Ratings(test)) = (train, test) else { panic!("no ratings") };
+    let all = |of: fn(&Ratings) -> &Vec<u32>| of(&train).iter().chain(of(&test)).max().copied();
+    assert_eq!((all(|part| &part.users), all(|part| &part.items)), (Some(942), Some(1681)));
+    assert!(train.ratings.iter().all(|rating| (1.0..=5.0).contains(rating)));
+}
+
+#[test]
+#[ignore = "it fetches 4 MB"]
+fn books_are_had_whole() {
+    let sections = "[model]\nkind = { gpt = { width = 32, layers = 1, heads = 2 } }\n\
+        [data.text]\nvocabulary = 2000\nsequence_tokens = 32\n";
+    let (train, test) = had_whole("books", sections);
+    assert!(train.n_samples() > 60_000 && test.n_samples() == 512, "{}", train.n_samples());
 }
