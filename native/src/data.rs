@@ -43,7 +43,7 @@ pub struct TrainingData {
 pub enum LoadError {
     /// A named set.
     #[error(transparent)]
-    Named(#[from] sets::SetError),
+    Named(#[from] Box<sets::SetError>),
     /// The operator's IDX files.
     #[error(transparent)]
     Pairs(#[from] pairs::PairError),
@@ -79,7 +79,7 @@ impl DataSource {
     /// Loads the data. Blocking. `cache` is the folder for downloads and derived files.
     pub fn load(&self, cache: &Path) -> Result<TrainingData, LoadError> {
         match self {
-            Self::Named(settings) => Ok(settings.load(cache)?),
+            Self::Named(settings) => Ok(settings.load(cache).map_err(Box::new)?),
             Self::Pairs(settings) => Ok(settings.load(cache)?),
             Self::Pictures(settings) => Ok(settings.load(cache)?),
             Self::Table(settings) => Ok(settings.load(cache)?),

@@ -30,7 +30,7 @@ pub enum DataFile {
     /// On this machine.
     Local(PathBuf),
     /// On a server.
-    Fetched(FetchedFile),
+    Fetched(Box<FetchedFile>),
 }
 
 /// A file on a server.
@@ -66,7 +66,7 @@ pub enum DataFileError {
     #[error("{url}: {source}")]
     Download {
         /// The address.
-        url: Url,
+        url: String,
         /// What went wrong.
         source: DownloadError,
     },
@@ -74,7 +74,7 @@ pub enum DataFileError {
     #[error("{url}: SHA-256 is {got}, the configuration says {want}")]
     Hash {
         /// The address.
-        url: Url,
+        url: String,
         /// From the configuration.
         want: Sha256Hash,
         /// Of what came.
@@ -182,7 +182,7 @@ impl FetchedFile {
     }
 
     fn fetch(&self, part: &Path) -> Result<(), DataFileError> {
-        let url = || self.url.clone();
+        let url = || self.url.to_string();
         download(self.url.as_str(), part, FETCHED_BYTES_MAX)
             .map_err(|source| DataFileError::Download { url: url(), source })?;
         let got = hash_file(part)?;
@@ -244,7 +244,7 @@ impl<'de> Visitor<'de> for DataFileVisitor {
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<DataFile, A::Error> {
         let fetched = FetchedFile::deserialize(MapAccessDeserializer::new(map))?;
         match is_address(fetched.url.as_str()) && fetched.url.has_host() {
-            true => Ok(DataFile::Fetched(fetched)),
+            true => Ok(DataFile::Fetched(fetched.into())),
             false => Err(de::Error::custom(format!("an address of HTTPS is wanted, not {}", fetched.url))),
         }
     }
@@ -286,7 +286,7 @@ mod tests {
     }
 
     fn fetched(url: &str, sha256: Sha256Hash) -> DataFile {
-        DataFile::Fetched(FetchedFile { url: url.parse().unwrap(), sha256 })
+        DataFile::Fetched(Box::new(FetchedFile { url: url.parse().unwrap(), sha256 }))
     }
 
     #[test]
