@@ -299,8 +299,7 @@ impl RunHost {
         tokenizer: Option<Bytes>,
     ) -> anyhow::Result<Option<SharedModel>> {
         let (config, shards) = (&self.config, Arc::clone(&self.shards));
-        let shared =
-            SharedModel::open(config, description, layout, &self.storage, tokenizer, shards).await?;
+        let shared = SharedModel::open(config, description, layout, &self.storage, tokenizer, shards).await?;
         Ok(shared.map(|(shared, keeping)| {
             self.tasks.spawn(keeping);
             shared
