@@ -1,8 +1,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use barnraise_protocol::dataset::{SampleKind, TokenShape};
+mod commands;
+
+use barnraise_learning::ParameterLayout;
+use barnraise_protocol::dataset::{ImageShape, SampleKind, TokenShape};
 use barnraise_protocol::run::Preset;
-use barnraise_protocol::run::model::presets::{Gpt, GptFamily};
+use barnraise_protocol::run::model::presets::{Albert, Gpt, GptFamily, Norm, ResNet};
 use futures::executor::block_on;
 
 use super::*;
@@ -31,19 +34,36 @@ fn gpt(family: GptFamily) -> Preset {
     Preset::Gpt(Gpt { family, width: 16, layers: 2, heads: 4, key_value_heads: 2, inner: 24, dropout: 0.1 })
 }
 
+const ALBERT: Albert = Albert { embedding: 8, hidden: 16, heads: 2, inner: 24, layers: 3 };
+const RESNET: ResNet = ResNet { norm: Norm::Batch, small_pictures: false, width: 8 };
+const PICTURES: ImageShape = ImageShape { height: 40, width: 32, channels: 3 };
+
 fn exported(preset: &Preset, vocabulary: Option<Vocabulary>) -> ExportedModel {
     let mut run = fixture::run();
     run.model = preset.model(7);
-    if matches!(preset, Preset::Gpt(_)) {
-        let size = vocabulary.as_ref().map_or(VOCABULARY, |vocabulary| vocabulary.pieces.len() as u16 + 3);
-        run.data.manifest.samples = SampleKind::Tokens(TokenShape { length: 12, vocabulary: size });
+    match preset {
+        Preset::Gpt(_) | Preset::Albert(_) => {
+            let size = vocabulary.as_ref().map_or(VOCABULARY, |known| known.pieces.len() as u16 + 3);
+            run.data.manifest.samples = SampleKind::Tokens(TokenShape { length: 12, vocabulary: size });
+        }
+        Preset::ResNet18(_) | Preset::ResNet50(_) => {
+            let class_names = ["cat", "dog", "bird", "fish", "frog"].map(str::to_owned).into();
+            run.data.manifest.samples = SampleKind::Images { shape: PICTURES, class_names };
+        }
+        _ => {}
     }
-    let parameters = ParameterLayout::of_run(&run).unwrap().initial_parameters(7);
-    ExportedModel { run, epoch: 300, parameters, vocabulary }
+    let layout = ParameterLayout::of_run(&run).unwrap();
+    let mut parameters = layout.initial_parameters(7);
+    // No bias is zero and no scale one, so that each has to be in its place.
+    for segment in layout.segments().iter().filter(|segment| segment.is_bias()) {
+        let values = parameters[segment.range()].iter_mut().enumerate();
+        values.for_each(|(index, value)| *value += (index * 7 % 11) as f32 / 40.0);
+    }
+    ExportedModel { run, epoch: 300, loss: Some(1.5), parameters, vocabulary, columns: None }
 }
 
 fn write(model: &ExportedModel, folder: &Path) {
-    write_folder(folder, &model.files("# A card\n").unwrap()).unwrap();
+    write_folder(folder, &model.files("# A card\n\n## How to load it\n\nOtherwise.\n").unwrap()).unwrap();
 }
 
 #[test]
@@ -52,43 +72,67 @@ fn what_is_written_is_read_back() {
     let vocabulary = Some(tokenizer().export());
     for (name, preset, vocabulary) in [
         ("gpt2", gpt(GptFamily::Gpt2), vocabulary.clone()),
-        ("llama", gpt(GptFamily::Llama), vocabulary),
+        ("llama", gpt(GptFamily::Llama), vocabulary.clone()),
+        ("albert", Preset::Albert(ALBERT), vocabulary),
+        ("resnet", Preset::ResNet50(RESNET), None),
         ("mlp", Preset::Mlp { hidden: vec![3] }, None),
     ] {
         let (model, folder) = (exported(&preset, vocabulary), folder.path().join(name));
         write(&model, &folder);
         let read = ExportedModel::read(&folder).unwrap();
         assert!(
-            (read.run, read.epoch, read.parameters) == (model.run, model.epoch, model.parameters),
+            (read.run, read.epoch, read.loss, read.parameters)
+                == (model.run, model.epoch, model.loss, model.parameters),
             "{name}"
         );
         let vocabularies = read.vocabulary.zip(model.vocabulary);
-        assert_eq!(vocabularies.is_some(), name != "mlp");
+        assert_eq!(vocabularies.is_some(), !["mlp", "resnet"].contains(&name));
         for (read, (piece, score)) in
             vocabularies.into_iter().flat_map(|(a, b)| a.pieces.into_iter().zip(b.pieces))
         {
             assert!(read.0 == piece && (read.1 - score).abs() < 1e-9, "{read:?} and {piece:?}");
         }
         assert_eq!(folder.join(CONFIG_FILE).exists(), name != "mlp");
-        assert_eq!(fs::read_to_string(folder.join(CARD_FILE)).unwrap(), "# A card\n");
+        assert_eq!(folder.join(PREPROCESSOR_FILE).exists(), name == "resnet");
+        let card = fs::read_to_string(folder.join(CARD_FILE)).unwrap();
+        assert!(
+            card.starts_with("# A card\n\n## How to load it\n\n") && !card.contains("Otherwise"),
+            "{card}"
+        );
+        assert_eq!(card.contains("from transformers import"), name != "mlp", "{card}");
     }
 }
 
-/// As `native/tests/torch/exported.py` says that `transformers` predicts the token after these, of the folders that this test
-/// writes: natural logarithms of probabilities, to 1e-4.
+/// As `native/tests/torch/exported.py` says that `transformers` predicts, of the folders that this test writes: natural
+/// logarithms of probabilities, to 1e-4. Of a text the token after six, or that in the place of a mask.
 #[test]
 fn transformers_predicts_the_same() {
     let kept = std::env::var_os("BARNRAISE_EXPORTED").map(PathBuf::from);
     let folder = tempfile::tempdir().unwrap();
     let folder = kept.as_deref().unwrap_or(folder.path());
-    for (family, want) in [(GptFamily::Gpt2, &OF_GPT2), (GptFamily::Llama, &OF_LLAMA)] {
-        let folder = folder.join(format!("{family:?}").to_lowercase());
+    let pixels: Vec<u8> = (0..PICTURES.n_values()).map(|index| (index * index * 7 % 251) as u8).collect();
+    for (name, preset, want) in [
+        ("gpt2", gpt(GptFamily::Gpt2), &OF_GPT2[..]),
+        ("llama", gpt(GptFamily::Llama), &OF_LLAMA),
+        ("albert", Preset::Albert(ALBERT), &OF_ALBERT),
+        ("resnet18", Preset::ResNet18(RESNET), &OF_RESNET18),
+        ("resnet50", Preset::ResNet50(ResNet { width: 4, ..RESNET }), &OF_RESNET50),
+    ] {
+        let folder = folder.join(name);
         let _ = fs::remove_dir_all(&folder);
-        write(&exported(&gpt(family), None), &folder);
+        write(&exported(&preset, None), &folder);
         let trainer = ExportedModel::read(&folder).unwrap().trainer().unwrap();
-        let predicted = block_on(trainer.predict_next(&[2, 17, 5, 39, 11, 8])).unwrap();
+        let predicted = match preset {
+            Preset::Gpt(_) => block_on(trainer.predict_next(&[2, 17, 5, 39, 11, 8])).unwrap(),
+            Preset::Albert(_) => {
+                let ids = [2, 17, 5, 39, 1, 8, 2, 17, 5, 39, 6, 8];
+                block_on(trainer.fill(&ids, &[4])).unwrap()
+            }
+            _ => block_on(trainer.predict(&pixels, 1)).unwrap(),
+        };
+        assert_eq!(predicted.len(), want.len());
         for (id, (got, want)) in predicted.iter().map(|value| value.ln()).zip(want).enumerate() {
-            assert!((got - want).abs() < 1e-4, "{family:?}, id {id}: {got} and {want}");
+            assert!((got - want).abs() < 1e-4, "{name}, id {id}: {got} and {want}");
         }
     }
 }
@@ -107,6 +151,10 @@ const OF_LLAMA: [f32; VOCABULARY as usize] = [
     -3.703_05, -3.628_50, -3.751_15, -3.708_85, -3.609_51, -3.618_64, -3.752_74, -3.673_04, -3.774_12,
     -3.661_44, -3.795_76, -3.693_27, -3.681_08,
 ];
+
+const OF_ALBERT: [f32; VOCABULARY as usize] = [0.0; VOCABULARY as usize];
+const OF_RESNET18: [f32; 5] = [0.0; 5];
+const OF_RESNET50: [f32; 5] = [0.0; 5];
 
 /// The library reads the file, and cuts every script as we do.
 #[test]
@@ -171,5 +219,5 @@ fn other_folders_are_refused_by_the_name_of_the_file() {
     let pictures = root.path().join("pictures");
     write(&exported(&Preset::Mlp { hidden: Vec::new() }, None), &pictures);
     let args = GenerateArgs { folder: pictures, text: String::new(), tokens: 1, seed: 0 };
-    assert!(matches!(generate(&args, &mut Vec::new()), Err(ExportedError::NoText(_))));
+    assert!(matches!(generate(&args, &mut Vec::new()), Err(ExportedError::OtherKind { .. })));
 }
