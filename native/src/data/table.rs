@@ -462,18 +462,24 @@ impl RatingSettings {
         let (train, test) = (part(false), part(true));
         let shape = RatingShape { n_users: users.len() as u32, n_items: items.len() as u32 };
         let (name, kind) = (self.name.clone(), SampleKind::Ratings(shape));
-        let columns = Some(DataColumns::Ratings(self.rating_columns(items.keys())));
+        let columns = Some(DataColumns::Ratings(self.rating_columns(items.keys(), cells.cells(rating))));
         Ok(TrainingData { name, kind, train, test, vocabulary: None, columns })
     }
 
-    fn rating_columns<'a>(&self, items: impl Iterator<Item = &'a &'a str> + Clone) -> RatingColumns {
+    fn rating_columns<'a>(
+        &self,
+        items: impl Iterator<Item = &'a &'a str> + Clone,
+        given: impl Iterator<Item = &'a str> + Clone,
+    ) -> RatingColumns {
         let [user, item, rating] = self.columns.clone();
+        let given = given.filter_map(number);
+        let range = [given.clone().fold(f32::INFINITY, f32::min), given.fold(f32::NEG_INFINITY, f32::max)];
         let n_bytes: usize = items.clone().map(|item| item.len()).sum();
         let items = match n_bytes <= ITEM_NAMES_BYTES_MAX {
             true => items.map(|&item| item.to_owned()).collect(),
             false => Vec::new(),
         };
-        RatingColumns { user, item, rating, items }
+        RatingColumns { user, item, rating, range, items }
     }
 }
 

@@ -234,7 +234,7 @@ impl ExportedModel {
             let mut best: Vec<(u32, f32)> = (0..).zip(ratings).filter(|(item, _)| is_new(*item)).collect();
             best.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
             for (item, rating) in best.into_iter().take(args.top) {
-                write(table, [user.clone(), columns.item(item), rating.to_string()])?;
+                write(table, [user.clone(), columns.item(item), columns.clamped(rating).to_string()])?;
             }
         }
         Ok(())

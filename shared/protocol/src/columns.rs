@@ -46,7 +46,7 @@ pub struct Column {
 pub enum ColumnContent {
     /// A number; a missing one is the mean.
     Number(Scale),
-    /// A number for each word: 1 for the one that stands there, 0 for the others.
+    /// A number for each word: 1 for the one that stands there, 0 for the others. An empty cell may be a word, too.
     Words(Vec<(String, Scale)>),
 }
 
@@ -60,7 +60,7 @@ pub struct Scale {
 }
 
 /// The columns of ratings.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RatingColumns {
     /// Name of the column of who rates.
     pub user: String,
@@ -68,6 +68,8 @@ pub struct RatingColumns {
     pub item: String,
     /// Name of the column of the numbers that they gave.
     pub rating: String,
+    /// The lowest and the highest number that was given.
+    pub range: [f32; 2],
     /// Name of each item by its number; none where they are too many.
     pub items: Vec<String>,
 }
@@ -127,7 +129,8 @@ impl Column {
         }
     }
 
-    /// Appends the numbers of a cell. A word that was never trained on is none of those that were.
+    /// Appends the numbers of a cell. A word that was never trained on is none of those that were; a missing one is as in
+    /// the mean row.
     ///
     /// # Errors
     /// No number, where one is wanted.
@@ -139,6 +142,11 @@ impl Column {
                 Some(value) => values.push(scale.standard(value)),
                 None => return Err(NoNumber { column: self.name.clone(), cell: cell.to_owned() }),
             },
+            ColumnContent::Words(words)
+                if cell.is_empty() && words.iter().all(|(word, _)| !word.is_empty()) =>
+            {
+                values.extend(words.iter().map(|_| 0.0));
+            }
             ColumnContent::Words(words) => {
                 let value =
                     |(word, scale): &(String, Scale)| scale.standard(if word == cell { 1.0 } else { 0.0 });
@@ -218,7 +226,17 @@ impl RatingColumns {
         }
     }
 
+    /// A rating as somebody could give it.
+    pub fn clamped(&self, rating: f32) -> f32 {
+        let [lowest, highest] = self.range;
+        rating.max(lowest).min(highest)
+    }
+
     fn check(&self, RatingShape { n_items, .. }: RatingShape) -> Result<(), OtherColumns> {
+        let [lowest, highest] = self.range;
+        if !(lowest.is_finite() && highest.is_finite() && lowest <= highest) {
+            return Err(OtherColumns("the range of ratings is none"));
+        }
         if !self.items.is_empty() && self.items.len() != n_items as usize {
             return Err(OtherColumns("there are other items"));
         }
@@ -258,6 +276,7 @@ mod tests {
         assert_eq!(row(["10", "white"]).unwrap(), [2.0, -0.5, 0.5]);
         assert_eq!(row(["", "red"]).unwrap(), [0.0, 1.5, -1.5], "a missing number is the mean");
         assert_eq!(row([" -2 ", "blue"]).unwrap(), [-1.0, -0.5, -1.5], "nobody has seen a blue one");
+        assert_eq!(row(["", ""]).unwrap(), [0.0; 3], "the mean row");
         let said = row(["long", "red"]).unwrap_err().to_string();
         assert_eq!(said, "column \"length\": a number is wanted, \"long\" came");
         assert!(row(["inf", "red"]).is_err() && row(["NaN", "red"]).is_err());
@@ -281,6 +300,7 @@ mod tests {
             user: "user".into(),
             item: "film".into(),
             rating: "stars".into(),
+            range: [0.5, 5.0],
             items: items.iter().map(|&item| item.to_owned()).collect(),
         };
         let of_two = SampleKind::Ratings(RatingShape { n_users: 9, n_items: 2 });
@@ -292,6 +312,9 @@ mod tests {
         assert!(DataColumns::Ratings(ratings(&[])).check(&shape()).is_err());
         assert_eq!(ratings(&["Jaws", "Psycho"]).find("Psycho"), Some(1));
         assert_eq!((ratings(&["Jaws"]).find("Alien"), ratings(&[]).find("7")), (None, Some(7)));
+        assert_eq!([0.0, 3.0, 9.0].map(|rating| ratings(&[]).clamped(rating)), [0.5, 3.0, 5.0]);
+        let endless = RatingColumns { range: [0.5, f32::NAN], ..ratings(&[]) };
+        assert!(DataColumns::Ratings(endless).check(&of_two).is_err());
         assert_eq!((ratings(&["Jaws"]).item(0), ratings(&[]).item(7)), ("Jaws".into(), "7".into()));
     }
 }

@@ -158,6 +158,7 @@ mod tests {
             user: "who".into(),
             item: "what".into(),
             rating: "stars".into(),
+            range: [1.0, 5.0],
             items: vec!["bread".into(), "soup".into()],
         };
         let read = |text: &str| ratings(file(text).path(), &columns, 2);

@@ -8,7 +8,7 @@ use barnraise_protocol::dataset::{
     SEPARATOR_TOKEN, SampleKind, Samples, TableRows, TokenSequences, TokenShape,
 };
 
-use super::super::{ExportedError, ExportedModel};
+use super::super::{ExportedError, ExportedModel, no_columns};
 use crate::config::RunConfig;
 use crate::data::table::other;
 use crate::data::{LoadError, pictures, text};
@@ -51,16 +51,14 @@ impl Suite {
 
     /// A file or folder. `folder`: the model's.
     pub(super) fn of_path(path: &Path, model: &ExportedModel, folder: &Path) -> Result<Self, ExportedError> {
-        let of_data = |error: LoadError| ExportedError::Data(error);
         let test = match (&model.run.data.manifest.samples, &model.columns) {
             (SampleKind::Images { shape, class_names }, _) => {
                 let read = pictures::labelled(path, *shape, class_names);
-                Samples::Images(read.map_err(LoadError::from).map_err(of_data)?)
+                Samples::Images(read.map_err(LoadError::from)?)
             }
             (SampleKind::Tokens(shape), _) => model.sequences(path, *shape, folder)?,
             (SampleKind::Rows(shape), Some(DataColumns::Table(columns))) => {
-                let read =
-                    other::rows(path, columns, shape, true).map_err(LoadError::from).map_err(of_data)?;
+                let read = other::rows(path, columns, shape, true).map_err(LoadError::from)?;
                 let nothing = || nothing(path, "rows".to_owned());
                 let targets = read.targets.filter(|_| !read.cells.is_empty()).ok_or_else(nothing)?;
                 Samples::Rows(TableRows { n_columns: shape.columns.len(), values: read.values, targets })
@@ -72,7 +70,7 @@ impl Suite {
                     want: "name the file of the run with --config",
                 });
             }
-            (SampleKind::Rows(_), _) => return Err(super::super::no_columns(folder)),
+            (SampleKind::Rows(_), _) => return Err(no_columns(folder)),
         };
         Ok(Self { name: path.display().to_string(), test, known: None, reference: None })
     }

@@ -104,7 +104,7 @@ fn flowers() -> Bench {
 #[test]
 fn each_row_of_a_table_is_told_and_stays_what_it_was() {
     let bench = flowers();
-    let file = bench.file("new.csv", "note;colour;length\nmine;red;1.5\n;white;\n");
+    let file = bench.file("new.csv", "note;colour;length\nmine;red;1.5\n;white;\n;;3\n");
     let said = bench.predicted(&file, None).unwrap();
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines[0], "note,colour,length,predicted kind,probability");
@@ -170,7 +170,9 @@ fn the_file_of_a_run_leads_to_what_was_held_out() {
 #[test]
 fn who_rates_gets_more_of_the_same() {
     let items = ["Alien", "Amélie", "Brazil", "Jaws"].map(str::to_owned).into();
-    let columns = RatingColumns { user: "who".into(), item: "film".into(), rating: "stars".into(), items };
+    let range = [1.0, 5.0];
+    let columns =
+        RatingColumns { user: "who".into(), item: "film".into(), rating: "stars".into(), range, items };
     let samples = SampleKind::Ratings(RatingShape { n_users: 4, n_items: 4 });
     // Two kinds of users and two of films; a film of the same kind gets 4 or 5 stars, another 2 or 1.
     let set = |name: &str, index| match name {
