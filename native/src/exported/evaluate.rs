@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 
 use barnraise_learning::Trainer;
 use barnraise_learning::unigram::Unigram;
-use barnraise_protocol::dataset::{RowTargets, SPECIAL_TOKENS, SampleKind, Samples, TableRows};
+use barnraise_protocol::dataset::{SPECIAL_TOKENS, SampleKind, Samples};
 use barnraise_protocol::run::model::graph::Loss;
 use clap::Args;
 use futures::executor::block_on;
 
-use self::baseline::{Frequencies, Means};
+use self::baseline::{Answers, Frequencies, Means};
 use self::report::{Metric, SuiteReport};
 use self::suite::Suite;
 use super::{ExportedError, ExportedModel};
@@ -76,46 +76,44 @@ impl ExportedModel {
         };
         let judged = block_on(trainer.evaluate_samples(&test))?;
         let (loss, accuracy) = (f64::from(judged.loss), f64::from(judged.accuracy));
-        let known = known.as_ref().unwrap_or(&test);
+        let answers = Answers::of(&test);
+        let n_classes = self.run.data.manifest.class_names().len();
         let (baseline, metrics) = match &self.run.model.graph.loss {
             Loss::Classification => {
-                let often = Frequencies::of(&labels(known), self.run.data.manifest.class_names().len());
-                let labels = labels(&test);
+                let often = Frequencies::of(&known.labels, n_classes);
                 let metrics = vec![
-                    Metric::new("loss", loss, often.loss(&labels)),
-                    Metric::share("accuracy", accuracy, often.accuracy(&labels)),
+                    Metric::new("loss", loss, often.loss(&answers.labels)),
+                    Metric::share("accuracy", accuracy, often.accuracy(&answers.labels)),
                 ];
                 ("commonest class", metrics)
             }
             Loss::CausalLanguageModel => {
-                let predicted = after_the_first(&test);
-                let often = Frequencies::of(&labels(known), self.n_tokens());
-                let of_tokens = often.loss(&predicted);
-                let per_byte = self.nats_to_bits_per_byte(&predicted, &self.unigram(folder)?);
+                let tokens = after_the_first(&test);
+                let often = Frequencies::of(&known.labels, self.n_tokens());
+                let of_tokens = often.loss(&tokens);
+                let per_byte = nats_to_bits_per_byte(&tokens, &self.unigram(folder)?);
                 let metrics = vec![
                     Metric::new("loss", loss, of_tokens),
                     Metric::new("perplexity", loss.exp(), of_tokens.exp()),
                     Metric::new("bits per byte", loss * per_byte, of_tokens * per_byte),
-                    Metric::share("accuracy", accuracy, often.accuracy(&predicted)),
-                ];
-                ("unigram model", metrics)
-            }
-            Loss::MaskedLanguageModel => {
-                let often = Frequencies::of(&labels(known), self.n_tokens());
-                let tokens = labels(&test);
-                let of_tokens = often.loss(&tokens);
-                let metrics = vec![
-                    Metric::new("loss", loss, of_tokens),
-                    Metric::new("perplexity", loss.exp(), of_tokens.exp()),
                     Metric::share("accuracy", accuracy, often.accuracy(&tokens)),
                 ];
                 ("unigram model", metrics)
             }
+            Loss::MaskedLanguageModel => {
+                let often = Frequencies::of(&known.labels, self.n_tokens());
+                let of_tokens = often.loss(&answers.labels);
+                let metrics = vec![
+                    Metric::new("loss", loss, of_tokens),
+                    Metric::new("perplexity", loss.exp(), of_tokens.exp()),
+                    Metric::share("accuracy", accuracy, often.accuracy(&answers.labels)),
+                ];
+                ("unigram model", metrics)
+            }
             Loss::Regression => {
-                let (values, n_values) = values(&test);
-                let means = Means::of(&values_of(known), n_values);
-                let error = means.squared_error(&values);
-                let variance = Means::of(&values, n_values).squared_error(&values);
+                let Answers { values, n_values, .. } = &answers;
+                let error = Means::of(&known.values, *n_values).squared_error(values);
+                let variance = Means::of(values, *n_values).squared_error(values);
                 let explained = |error: f64| if variance > 0.0 { 1.0 - error / variance } else { 0.0 };
                 let metrics = vec![
                     Metric::new("mean squared error", loss, error),
@@ -125,12 +123,10 @@ impl ExportedModel {
                 ("mean", metrics)
             }
             Loss::Swav(_) => {
-                let mut metrics = vec![Metric::alone("loss", loss)];
-                if let Some(neighbours) = neighbours {
-                    let often = Frequencies::of(&labels(known), self.run.data.manifest.class_names().len());
-                    let by_class = often.accuracy(&labels(&test));
-                    metrics.push(Metric::share("accuracy of neighbours", neighbours.into(), by_class));
-                }
+                let by_class = Frequencies::of(&known.labels, n_classes).accuracy(&answers.labels);
+                let neighbours =
+                    neighbours.map(|share| Metric::share("accuracy of neighbours", share.into(), by_class));
+                let metrics = [Metric::alone("loss", loss)].into_iter().chain(neighbours).collect();
                 ("commonest class", metrics)
             }
         };
@@ -143,25 +139,13 @@ impl ExportedModel {
             _ => 0,
         }
     }
-
-    /// What a loss in nats per token is to be multiplied with. An unknown token is counted as one byte.
-    fn nats_to_bits_per_byte(&self, tokens: &[u16], unigram: &Unigram) -> f64 {
-        let of_token = |&id: &u16| if id < SPECIAL_TOKENS { 1 } else { unigram.text(id).len() };
-        let n_bytes: usize = tokens.iter().map(of_token).sum();
-        tokens.len() as f64 / n_bytes.max(1) as f64 / std::f64::consts::LN_2
-    }
 }
 
-/// Classes or tokens.
-fn labels(samples: &Samples) -> Vec<u16> {
-    match samples {
-        Samples::Images(images) => images.labels.iter().copied().map(u16::from).collect(),
-        Samples::Tokens(tokens) => tokens.ids.clone(),
-        Samples::Rows(TableRows { targets: RowTargets::Classes(labels), .. }) => {
-            labels.iter().copied().map(u16::from).collect()
-        }
-        Samples::Rows(_) | Samples::Ratings(_) => Vec::new(),
-    }
+/// What a loss in nats per token is to be multiplied with. An unknown token is counted as one byte.
+fn nats_to_bits_per_byte(tokens: &[u16], unigram: &Unigram) -> f64 {
+    let of_token = |&id: &u16| if id < SPECIAL_TOKENS { 1 } else { unigram.text(id).len() };
+    let n_bytes: usize = tokens.iter().map(of_token).sum();
+    tokens.len() as f64 / n_bytes.max(1) as f64 / std::f64::consts::LN_2
 }
 
 /// The tokens that are predicted from those before them.
@@ -170,19 +154,4 @@ fn after_the_first(samples: &Samples) -> Vec<u16> {
         Samples::Tokens(tokens) => tokens.sequences().flat_map(|ids| &ids[1..]).copied().collect(),
         _ => Vec::new(),
     }
-}
-
-/// Values that are to be told, and how many there are of a sample.
-fn values(samples: &Samples) -> (Vec<f32>, usize) {
-    match samples {
-        Samples::Ratings(ratings) => (ratings.ratings.clone(), 1),
-        Samples::Rows(TableRows { targets: RowTargets::Values { n_values, values }, .. }) => {
-            (values.clone(), *n_values)
-        }
-        _ => (Vec::new(), 1),
-    }
-}
-
-fn values_of(samples: &Samples) -> Vec<f32> {
-    values(samples).0
 }

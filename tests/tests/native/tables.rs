@@ -1,38 +1,9 @@
 //! Runs on data of the operator's own that is neither pictures nor text, and a model that is taken out of its run.
 
-use std::fmt::Write;
-
 use barnraise_protocol::dataset::{SampleKind, TableTarget};
-use barnraise_swarm::random::SplitMix64;
-use barnraise_tests::process::TestRun;
+use barnraise_tests::process::{BackboneProcess, TestRun};
 use barnraise_tests::sentences;
-
-const SCHEME: &str = r#"
-[scheme.synchronous]
-target_batch_size = 128
-micro_batch_size = 32
-optimizer = { kind = "adam" }
-schedule = { peak = 0.01, warmup_steps = 2, decay = { kind = "constant" } }
-[evaluation]
-every_epochs = 2
-"#;
-
-/// Flowers of two kinds, which lengths and colour tell apart together.
-fn flowers() -> String {
-    let mut random = SplitMix64::new(3);
-    let mut unit = move || random.below(1000) as f64 / 1000.0;
-    let mut text = "petal;sepal;colour;kind\n".to_owned();
-    for row in 0..1200 {
-        let (petal, sepal) = (unit() * 6.0, unit() * 6.0);
-        let colour = ["red", "white", "blue"][row % 3];
-        let is_rose = (petal > sepal) == (colour == "red");
-        let kind = if is_rose { "rose" } else { "daisy" };
-        // A few lengths were not measured.
-        let petal = if row % 97 == 5 { String::new() } else { format!("{petal:.2}") };
-        writeln!(text, "{petal};{sepal:.2};{colour};{kind}").unwrap();
-    }
-    text
-}
+use barnraise_tests::tables::{self, SCHEME};
 
 /// A run that has learned, and still runs.
 struct Learned {
@@ -78,18 +49,7 @@ async fn learns(sections: &str, file: &str, text: &str, want: f32) -> Learned {
 
 #[tokio::test]
 async fn a_run_tells_classes_of_a_table_apart() {
-    let sections = r#"
-[run]
-id = "flowers"
-[model]
-kind = { mlp = { hidden = [32, 32] } }
-[data]
-shard_samples = 200
-[data.table]
-file = "flowers.csv"
-target = "kind"
-"#;
-    let mut learned = learns(sections, "flowers.csv", &flowers(), 0.9).await;
+    let mut learned = learns(tables::FLOWERS, "flowers.csv", &tables::flowers(), 0.9).await;
     let SampleKind::Rows(table) = &learned.samples else { panic!("no table") };
     assert_eq!(table.columns, ["petal", "sepal", "colour=blue", "colour=red", "colour=white"]);
     assert_eq!(table.target, TableTarget::Class(vec!["daisy".into(), "rose".into()]));
@@ -107,24 +67,7 @@ target = "kind"
 
 #[tokio::test]
 async fn a_run_learns_who_likes_what() {
-    let mut text = "user,item,rating\n".to_owned();
-    for (user, item) in (0..60).flat_map(|user| (0..40).map(move |item| (user, item))) {
-        if (user * 7 + item * 3) % 4 != 0 {
-            let rating = 3.0 + if user % 2 == item % 2 { 1.5 } else { -1.5 };
-            writeln!(text, "u{user},film {item},{rating}").unwrap();
-        }
-    }
-    let sections = r#"
-[run]
-id = "films"
-[model]
-kind = { matrix-factorization = { factors = 4 } }
-[data]
-shard_samples = 500
-[data.ratings]
-file = "films.csv"
-"#;
-    let mut learned = learns(sections, "films.csv", &text, 0.8).await;
+    let mut learned = learns(tables::FILMS, "films.csv", &tables::films(), 0.8).await;
     let SampleKind::Ratings(of) = &learned.samples else { panic!("no ratings") };
     assert_eq!((of.n_users, of.n_items), (60, 40));
     // Somebody who is no user of the run likes films with even numbers.

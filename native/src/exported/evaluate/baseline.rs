@@ -1,5 +1,35 @@
 //! What a model is compared with: one that has counted and averaged what it was trained on. Pure.
 
+use barnraise_protocol::dataset::{RowTargets, Samples, TableRows};
+
+/// What is right for some samples.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Answers {
+    /// Classes, or all tokens.
+    pub(super) labels: Vec<u16>,
+    /// `[n_samples, n_values]`
+    pub(super) values: Vec<f32>,
+    pub(super) n_values: usize,
+}
+
+impl Answers {
+    pub(super) fn of(samples: &Samples) -> Self {
+        let of_labels = |labels: &[u8]| labels.iter().copied().map(u16::from).collect();
+        let (labels, values, n_values) = match samples {
+            Samples::Images(images) => (of_labels(&images.labels), Vec::new(), 0),
+            Samples::Tokens(tokens) => (tokens.ids.clone(), Vec::new(), 0),
+            Samples::Rows(TableRows { targets: RowTargets::Classes(labels), .. }) => {
+                (of_labels(labels), Vec::new(), 0)
+            }
+            Samples::Rows(TableRows { targets: RowTargets::Values { n_values, values }, .. }) => {
+                (Vec::new(), values.clone(), *n_values)
+            }
+            Samples::Ratings(ratings) => (Vec::new(), ratings.ratings.clone(), 1),
+        };
+        Self { labels, values, n_values }
+    }
+}
+
 /// How often each class or token came. Each is counted once more, so that none is impossible.
 pub(super) struct Frequencies {
     counts: Vec<u64>,

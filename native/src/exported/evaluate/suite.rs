@@ -14,14 +14,16 @@ use crate::data::table::other;
 use crate::data::{LoadError, pictures, text};
 use crate::host::evaluator::evaluated_on;
 
+use super::baseline::Answers;
+
 /// Samples, and what a baseline may know.
 pub(super) struct Suite {
     /// For people.
     pub(super) name: String,
     /// What the model is judged on.
     pub(super) test: Samples,
-    /// What the baseline has counted; without it, what it is judged on.
-    pub(super) known: Option<Samples>,
+    /// What the baseline has counted: the training data or, where that is not known, the data itself.
+    pub(super) known: Answers,
     /// Pictures that features are compared with, for a model that learns without labels.
     pub(super) reference: Option<Samples>,
 }
@@ -44,9 +46,9 @@ impl Suite {
             return Err(other("its text has another vocabulary".to_owned()));
         }
         let name = format!("Held-out part of {}", data.name);
-        let known = data.train.clone();
+        let known = Answers::of(&data.train);
         let (test, reference) = evaluated_on(&model.run.model.graph.loss, data);
-        Ok(Self { name, test, known: Some(known), reference })
+        Ok(Self { name, test, known, reference })
     }
 
     /// A file or folder. `folder`: the model's.
@@ -72,7 +74,7 @@ impl Suite {
             }
             (SampleKind::Rows(_), _) => return Err(no_columns(folder)),
         };
-        Ok(Self { name: path.display().to_string(), test, known: None, reference: None })
+        Ok(Self { name: path.display().to_string(), known: Answers::of(&test), test, reference: None })
     }
 }
 
