@@ -267,7 +267,7 @@ impl ExportedModel {
         };
         let vocabulary = optional(TOKENIZER_FILE, FILE_BYTES_MAX)?.map(|bytes| vocabulary::read(&bytes));
         let vocabulary = vocabulary.transpose().map_err(of_file(&of(TOKENIZER_FILE)))?;
-        let columns = optional(COLUMNS_FILE, COLUMNS_BYTES_MAX as u64)?;
+        let columns = optional(COLUMNS_FILE, COLUMNS_BYTES_MAX)?;
         let columns = columns.map(|bytes| columns::read(&bytes, &run));
         let columns = columns.transpose().map_err(of_file(&of(COLUMNS_FILE)))?;
         Ok(Self { run, epoch, loss, parameters, vocabulary, columns })

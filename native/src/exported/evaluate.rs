@@ -7,8 +7,8 @@ mod suite;
 
 use std::path::{Path, PathBuf};
 
-use barnraise_learning::Trainer;
 use barnraise_learning::unigram::Unigram;
+use barnraise_learning::{Evaluation, Trainer};
 use barnraise_protocol::dataset::{SPECIAL_TOKENS, SampleKind, Samples};
 use barnraise_protocol::run::model::graph::Loss;
 use clap::Args;
@@ -45,13 +45,13 @@ pub fn evaluate(args: &EvaluateArgs) -> Result<String, ExportedError> {
     if args.data.is_empty() && args.config.is_none() {
         return Err(ExportedError::NothingToEvaluate);
     }
-    let mut trainer = model.trainer()?;
+    let trainer = model.trainer()?;
     let mut reports = Vec::new();
     if let Some(config) = &args.config {
-        reports.push(model.judge(&mut trainer, Suite::held_out(config, &model)?, &args.folder)?);
+        reports.push(model.judge(&trainer, Suite::held_out(config, &model)?, &args.folder)?);
     }
     for path in &args.data {
-        reports.push(model.judge(&mut trainer, Suite::of_path(path, &model, &args.folder)?, &args.folder)?);
+        reports.push(model.judge(&trainer, Suite::of_path(path, &model, &args.folder)?, &args.folder)?);
     }
     Ok(match args.json {
         true => report::json(&model.run.identity.run_id, model.epoch, &reports),
@@ -60,25 +60,30 @@ pub fn evaluate(args: &EvaluateArgs) -> Result<String, ExportedError> {
 }
 
 impl ExportedModel {
-    fn judge(
-        &self,
-        trainer: &mut Trainer,
-        suite: Suite,
-        folder: &Path,
-    ) -> Result<SuiteReport, ExportedError> {
-        let Suite { name, test, known, reference } = suite;
-        let n_samples = test.n_samples();
-        let neighbours = match (&reference, &test) {
+    fn judge(&self, trainer: &Trainer, suite: Suite, folder: &Path) -> Result<SuiteReport, ExportedError> {
+        let neighbours = match (&suite.reference, &suite.test) {
             (Some(Samples::Images(reference)), Samples::Images(test)) => {
                 Some(block_on(trainer.evaluate_neighbours(reference, test))?.accuracy)
             }
             _ => None,
         };
-        let judged = block_on(trainer.evaluate_samples(&test))?;
+        let judged = block_on(trainer.evaluate_samples(&suite.test))?;
+        let (baseline, metrics) = self.compare(judged, neighbours, &suite, folder)?;
+        Ok(SuiteReport { n_samples: suite.test.n_samples(), suite: suite.name, baseline, metrics })
+    }
+
+    /// The metrics that suit the model, and the name of the baseline.
+    fn compare(
+        &self,
+        judged: Evaluation,
+        neighbours: Option<f32>,
+        Suite { test, known, .. }: &Suite,
+        folder: &Path,
+    ) -> Result<(&'static str, Vec<Metric>), ExportedError> {
         let (loss, accuracy) = (f64::from(judged.loss), f64::from(judged.accuracy));
-        let answers = Answers::of(&test);
+        let answers = Answers::of(test);
         let n_classes = self.run.data.manifest.class_names().len();
-        let (baseline, metrics) = match &self.run.model.graph.loss {
+        Ok(match &self.run.model.graph.loss {
             Loss::Classification => {
                 let often = Frequencies::of(&known.labels, n_classes);
                 let metrics = vec![
@@ -88,7 +93,7 @@ impl ExportedModel {
                 ("commonest class", metrics)
             }
             Loss::CausalLanguageModel => {
-                let tokens = after_the_first(&test);
+                let tokens = after_the_first(test);
                 let often = Frequencies::of(&known.labels, self.n_tokens());
                 let of_tokens = often.loss(&tokens);
                 let per_byte = nats_to_bits_per_byte(&tokens, &self.unigram(folder)?);
@@ -129,8 +134,7 @@ impl ExportedModel {
                 let metrics = [Metric::alone("loss", loss)].into_iter().chain(neighbours).collect();
                 ("commonest class", metrics)
             }
-        };
-        Ok(SuiteReport { suite: name, n_samples, baseline, metrics })
+        })
     }
 
     fn n_tokens(&self) -> usize {

@@ -10,7 +10,7 @@ use crate::dataset::{COLUMNS_MAX, LABEL_BYTES_MAX, RatingShape, SampleKind, Tabl
 /// Most bytes of the names of all items; those of more items are left out.
 pub const ITEM_NAMES_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Longest file of columns, in bytes: that of names in which each byte is escaped.
-pub const COLUMNS_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub const COLUMNS_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// How the columns of a file become samples.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -61,7 +61,7 @@ impl Suite {
             (SampleKind::Tokens(shape), _) => model.sequences(path, *shape, folder)?,
             (SampleKind::Rows(shape), Some(DataColumns::Table(columns))) => {
                 let read = other::rows(path, columns, shape, true).map_err(LoadError::from)?;
-                let nothing = || nothing(path, "rows".to_owned());
+                let nothing = || nothing(path, "rows");
                 let targets = read.targets.filter(|_| !read.cells.is_empty()).ok_or_else(nothing)?;
                 Samples::Rows(TableRows { n_columns: shape.columns.len(), values: read.values, targets })
             }
@@ -90,14 +90,14 @@ impl ExportedModel {
         let length = usize::from(shape.length);
         let n_whole = ids.len() / length.max(1) * length;
         if n_whole == 0 {
-            return Err(nothing(path, format!("{length} tokens, it has {}", ids.len())));
+            return Err(nothing(path, &format!("{length} tokens, it has {}", ids.len())));
         }
         ids.truncate(n_whole);
         Ok(Samples::Tokens(TokenSequences { length: shape.length, ids }))
     }
 }
 
-fn nothing(path: &Path, want: String) -> ExportedError {
+fn nothing(path: &Path, want: &str) -> ExportedError {
     ExportedError::Nothing { path: path.to_owned(), want: format!("it takes {want}") }
 }
 
