@@ -118,7 +118,7 @@ fn of_pictures<W: Write>(
                     return Err(ExportedError::Picture { path: path.to_owned(), source });
                 }
                 Err(error) => {
-                    tracing::warn!(file = %file.display(), %error, "a picture is left out: it cannot be read")
+                    tracing::warn!(file = %file.display(), %error, "a picture is left out: it cannot be read");
                 }
             }
         }
