@@ -352,6 +352,10 @@ impl TableSettings {
             }
             let content = match kind {
                 ColumnKind::Ignored => continue,
+                ColumnKind::Number if !is_number() => {
+                    let odd = cells.cells(index).find(|cell| !cell.is_empty() && number(cell).is_none());
+                    return Err(refused(format!("{:?} is no number", odd.unwrap_or_default())));
+                }
                 ColumnKind::Number => ColumnContent::Number(Scale::of(trained().filter_map(number))),
                 ColumnKind::Category => {
                     let words = words(cells.cells(index)).map_err(refused)?;
