@@ -188,11 +188,13 @@ mod tests {
     }
 
     fn posted(actions: &[PageAction]) -> Vec<&PageToPeer> {
-        let posted = |action| match action {
-            PageAction::Post(message) => Some(message),
-            _ => None,
-        };
-        actions.iter().filter_map(posted).collect()
+        let mut posted = Vec::new();
+        for action in actions {
+            if let PageAction::Post(message) = action {
+                posted.push(message);
+            }
+        }
+        posted
     }
 
     fn row(cells: [&str; 2]) -> Vec<String> {

@@ -104,8 +104,9 @@ impl RowsView {
             let (label, name): (Element, Element) = (create("label")?, create("span")?);
             // As text, never as markup.
             name.set_text_content(Some(&column.name));
+            let field = field(index, column)?;
             label.append_child(&name)?;
-            label.append_child(&field(index, column)?)?;
+            label.append_child(&field)?;
             self.fields.append_child(&label)?;
         }
         Ok(())
@@ -254,7 +255,10 @@ fn told_of(page: &PageState, told: &[f32]) -> String {
 
 /// With four digits that matter.
 fn significant(value: f32) -> String {
-    let size = value.abs().max(f32::MIN_POSITIVE).log10().floor();
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let size = value.abs().log10().floor();
     let digits = (3.0 - size).clamp(0.0, 6.0) as usize;
     format!("{value:.digits$}")
 }
@@ -293,8 +297,8 @@ mod tests {
         page.rows.answer = Some(RowAnswer::Told { epoch: 7, told: vec![3.456_78] });
         assert_eq!((said(&page).as_str(), lines(&page)), ("size: 3.457", Vec::new()));
         assert_eq!(
-            [0.0, 12.345, -45_678.9, 0.001_234_5].map(significant),
-            ["0.000000", "12.35", "-45679", "0.001235"]
+            [0.0, 12.345, -45_678.9, 0.001_236_4].map(significant),
+            ["0", "12.35", "-45679", "0.001236"]
         );
     }
 
