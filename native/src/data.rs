@@ -20,6 +20,7 @@ mod unpack;
 
 use std::path::Path;
 
+use barnraise_protocol::columns::DataColumns;
 use barnraise_protocol::dataset::{SampleKind, Samples};
 use bytes::Bytes;
 
@@ -36,6 +37,8 @@ pub struct TrainingData {
     pub test: Samples,
     /// The `tokenizer.json` of a text.
     pub tokenizer: Option<Bytes>,
+    /// How the columns of a table or of ratings became samples.
+    pub columns: Option<DataColumns>,
 }
 
 /// Why the training data cannot be loaded.

@@ -167,6 +167,7 @@ impl PairSettings {
             train: Samples::Images(train),
             test: Samples::Images(test),
             tokenizer: None,
+            columns: None,
         })
     }
 }

@@ -6,11 +6,15 @@
 
 mod cells;
 mod error;
+pub mod other;
 mod ratings;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use barnraise_protocol::columns::{
+    Column, ColumnContent, DataColumns, NoNumber, Scale, TableColumns, number,
+};
 use barnraise_protocol::dataset::{
     COLUMNS_MAX, LABEL_BYTES_MAX, RowTargets, SampleKind, Samples, TableRows, TableShape, TableTarget,
 };
@@ -63,11 +67,6 @@ pub struct TableSettings {
     pub seed: u64,
 }
 
-/// A finite number.
-fn number(cell: &str) -> Option<f32> {
-    cell.parse::<f32>().ok().filter(|value| value.is_finite())
-}
-
 /// Which rows are held out: at least one, and not all.
 fn held_out(n_rows: usize, share: f64, seed: u64) -> Vec<bool> {
     let mut order: Vec<usize> = (0..n_rows).collect();
@@ -100,13 +99,16 @@ impl TableSettings {
         cells.check(path)?;
         let is_held = held_out(cells.rows.len(), self.held_out, self.seed);
         let columns = self.columns(path, &cells, target, &is_held)?;
-        let n_columns = columns.len();
+        let n_columns = columns.names().len();
         let classes = self.classes(path, &cells, target)?;
+        let places = cells.places(path, &columns)?;
         let told = |row: usize| cells.rows[row].1.get(target).unwrap_or_default();
-        let part = |wanted: bool| {
+        let part = |wanted: bool| -> Result<Samples, TableError> {
             let rows = || (0..cells.rows.len()).filter(|&row| is_held[row] == wanted);
-            let values =
-                rows().flat_map(|row| columns.iter().map(move |column| column.values[row])).collect();
+            let mut all = Vec::with_capacity(rows().count() * n_columns);
+            for row in rows() {
+                all.extend(values(&columns, &places, &cells.rows[row].1).map_err(|error| refused(path, error))?);
+            }
             let targets = match &classes {
                 Some(classes) => RowTargets::Classes(
                     rows().map(|row| classes.binary_search(&told(row)).unwrap_or_default() as u8).collect(),
@@ -116,27 +118,27 @@ impl TableSettings {
                     values: rows().map(|row| number(told(row)).unwrap_or_default()).collect(),
                 },
             };
-            Samples::Rows(TableRows { n_columns, values, targets })
+            Ok(Samples::Rows(TableRows { n_columns, values: all, targets }))
         };
         let target = match &classes {
             Some(classes) => TableTarget::Class(classes.iter().map(|&name| name.to_owned()).collect()),
             None => TableTarget::Values(vec![self.target.clone()]),
         };
-        let (train, test) = (part(false), part(true));
-        let columns = columns.into_iter().map(|column| column.name).collect();
-        let kind = SampleKind::Rows(TableShape { columns, target });
-        Ok(TrainingData { name: self.name.clone(), kind, train, test, tokenizer: None })
+        let (train, test) = (part(false)?, part(true)?);
+        let kind = SampleKind::Rows(TableShape { columns: columns.names(), target });
+        let (name, columns) = (self.name.clone(), Some(DataColumns::Table(columns)));
+        Ok(TrainingData { name, kind, train, test, tokenizer: None, columns })
     }
 
-    /// All columns but what is to be told, as numbers.
+    /// All columns but what is to be told, as those to train on have them.
     fn columns(
         &self,
         path: &Path,
         cells: &Cells,
         target: usize,
         is_held: &[bool],
-    ) -> Result<Vec<NumberColumn>, TableError> {
-        let mut columns = Vec::new();
+    ) -> Result<TableColumns, TableError> {
+        let (mut columns, mut n_numbers) = (Vec::new(), 0);
         let has_room =
             |n_columns: usize| match (cells.rows.len() as u64 * (n_columns as u64 + 1) * 4) <= BYTES_MAX {
                 true => Ok(()),
@@ -147,41 +149,42 @@ impl TableSettings {
             if name.len() > LABEL_BYTES_MAX {
                 return Err(refused(ColumnError::LongName));
             }
+            let trained =
+                || cells.cells(index).zip(is_held).filter(|(_, held)| !**held).map(|(cell, _)| cell);
             let is_number = || cells.cells(index).all(|cell| cell.is_empty() || number(cell).is_some());
             let kind = self.columns.get(name).copied();
             let kind = kind.unwrap_or_else(|| match is_number() {
                 true => ColumnKind::Number,
                 false => ColumnKind::Category,
             });
-            match kind {
-                ColumnKind::Ignored => {}
+            if kind != ColumnKind::Ignored && cells.names[..index].contains(name) {
+                return Err(refused(ColumnError::Twice));
+            }
+            let content = match kind {
+                ColumnKind::Ignored => continue,
                 ColumnKind::Number if !is_number() => {
                     let odd = cells.cells(index).find(|cell| !cell.is_empty() && number(cell).is_none());
                     return Err(refused(ColumnError::number(odd.unwrap_or_default())));
                 }
                 ColumnKind::Number => {
-                    has_room(columns.len() + 1)?;
-                    let values = standardized(cells.cells(index).map(number).collect(), is_held);
-                    columns.push(NumberColumn { name: name.clone(), values });
+                    n_numbers += 1;
+                    ColumnContent::Number(Scale::of(trained().filter_map(number)))
                 }
                 ColumnKind::Category => {
-                    let words: BTreeSet<&str> = cells.cells(index).collect();
-                    if words.len() > WORDS_MAX {
-                        return Err(refused(ColumnError::ManyWords { got: words.len() }));
-                    }
-                    has_room(columns.len() + words.len())?;
-                    for word in words {
-                        let values = cells.cells(index).map(|cell| f32::from(u8::from(cell == word)));
-                        let values = standardized(values.map(Some).collect(), is_held);
-                        let mut name = format!("{name}={word}");
-                        name.truncate(name.floor_char_boundary(LABEL_BYTES_MAX));
-                        columns.push(NumberColumn { name, values });
-                    }
+                    let words = words(cells.cells(index)).map_err(refused)?;
+                    n_numbers += words.len();
+                    has_room(n_numbers)?;
+                    let scale =
+                        |word: &str| Scale::of(trained().map(move |cell| f32::from(u8::from(cell == word))));
+                    let scaled = words.into_iter().map(|word| (word.to_owned(), scale(word)));
+                    ColumnContent::Words(scaled.collect())
                 }
-            }
+            };
+            has_room(n_numbers)?;
+            columns.push(Column { name: name.clone(), content });
         }
-        match columns.len() {
-            1..=COLUMNS_MAX => Ok(columns),
+        match n_numbers {
+            1..=COLUMNS_MAX => Ok(TableColumns { target: self.target.clone(), columns }),
             got => Err(TableError::Column {
                 path: path.to_owned(),
                 column: self.target.clone(),
@@ -211,21 +214,25 @@ impl TableSettings {
     }
 }
 
-/// Numbers of a column, one for each row.
-struct NumberColumn {
-    name: String,
-    values: Vec<f32>,
+fn refused(path: &Path, NoNumber { column, cell }: NoNumber) -> TableError {
+    TableError::Column { path: path.to_owned(), column, reason: ColumnError::number(&cell) }
 }
 
-/// With mean 0 and deviation 1 over the rows that are trained on; missing ones are the mean.
-fn standardized(values: Vec<Option<f32>>, is_held: &[bool]) -> Vec<f32> {
-    let trained = || values.iter().zip(is_held).filter(|(_, held)| !**held).filter_map(|(value, _)| *value);
-    let n = trained().count().max(1) as f64;
-    let mean = trained().map(f64::from).sum::<f64>() / n;
-    let variance = trained().map(|value| (f64::from(value) - mean).powi(2)).sum::<f64>() / n;
-    let deviation = if variance > 0.0 { variance.sqrt() } else { 1.0 };
-    let standard = |value: f32| ((f64::from(value) - mean) / deviation) as f32;
-    values.into_iter().map(|value| value.map_or(0.0, standard)).collect()
+/// The different words of a column, sorted.
+fn words<'a>(cells: impl Iterator<Item = &'a str>) -> Result<BTreeSet<&'a str>, ColumnError> {
+    let words: BTreeSet<&str> = cells.collect();
+    if words.len() > WORDS_MAX {
+        return Err(ColumnError::ManyWords { got: words.len() });
+    }
+    match words.iter().any(|word| word.len() > LABEL_BYTES_MAX) {
+        true => Err(ColumnError::LongWord),
+        false => Ok(words),
+    }
+}
+
+/// The numbers of a row. `places`: where its columns are in the file.
+fn values(columns: &TableColumns, places: &[usize], row: &csv::StringRecord) -> Result<Vec<f32>, NoNumber> {
+    columns.row(|column| places.get(column).and_then(|&place| row.get(place)).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -26,6 +26,9 @@ pub use tokenizer::{RunTokenizerError, existing as existing_tokenizer};
 /// Most held-out sequences.
 pub const TEST_SEQUENCES_MAX: usize = 512;
 
+/// Where the text is, in files that have several fields.
+const TEXT_FIELD: &str = "text";
+
 /// Settings of a text data set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextSettings {
@@ -80,6 +83,16 @@ pub enum TextError {
         /// Tokens in the file.
         got: usize,
     },
+}
+
+/// The documents of a file that a run was not made of: plain text, the field `text` of JSON lines, or the column `text` of
+/// a Parquet file.
+///
+/// # Errors
+/// No such file, no text in it, or too much of it.
+pub fn documents(path: &Path) -> Result<Vec<String>, TextError> {
+    source::read(path, TEXT_FIELD, source::TEXT_BYTES_MAX)
+        .map_err(|source| TextError::Source { file: path.to_owned().into(), source })
 }
 
 impl TextSettings {
@@ -144,6 +157,7 @@ impl TextSettings {
             train: samples(&train, n_train, 0),
             test: samples(&test, TEST_SEQUENCES_MAX.min(n_test), 1),
             tokenizer: Some(file.into()),
+            columns: None,
         })
     }
 

@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use barnraise_learning::tensor_file::{self, TensorFileError};
 use barnraise_learning::tokenizer::{FILE_BYTES_MAX, TokenizerError};
-use barnraise_learning::{ModelError, ParameterLayout};
+use barnraise_learning::frozen::FrozenOfRunError;
+use barnraise_learning::{DataShape, FrozenWeights, ModelError, ParameterLayout, merged};
 use barnraise_protocol::api::RunStatus;
+use barnraise_protocol::columns::{COLUMNS_BYTES_MAX, DataColumns};
 use barnraise_protocol::dataset::SampleKind;
+use barnraise_protocol::run::RunDescription;
 
 use super::ExportedModel;
 use super::tokenizer::RunTokenizer;
@@ -52,6 +55,9 @@ pub enum FetchError {
     /// A model that this version cannot compute.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// Frozen weights that cannot be had.
+    #[error(transparent)]
+    Frozen(#[from] Box<FrozenOfRunError<FetchError>>),
 }
 
 /// The newest model of the run at `page`, and its card.
@@ -72,16 +78,45 @@ pub(super) fn newest(page: &str) -> Result<(ExportedModel, String), FetchError> 
     let epoch = file.notes.get("epoch").and_then(|epoch| epoch.parse().ok());
     let epoch = epoch.ok_or_else(|| broken(&"it does not say of which step it is"))?;
     let card = fetch(&url("model-card.md"), ANSWER_BYTES_MAX)?;
-    let tokenizer = match run.data.manifest.samples {
+    let loss = file.notes.get("test_loss").and_then(|loss| loss.parse().ok());
+    let loss = loss.filter(|loss: &f32| loss.is_finite());
+    let (mut tokenizer, mut columns): (Option<RunTokenizer>, Option<DataColumns>) = (None, None);
+    match run.data.manifest.samples {
+        SampleKind::Images { .. } => {}
         SampleKind::Tokens(_) => {
             let bytes = fetch(&url("tokenizer.json"), FILE_BYTES_MAX as u64)?;
             let refused = |error: TokenizerError| not_understood("tokenizer.json", error.to_string());
-            Some(RunTokenizer::read(bytes).map_err(refused)?)
+            tokenizer = Some(RunTokenizer::read(bytes).map_err(refused)?);
         }
-        SampleKind::Images { .. } | SampleKind::Rows(_) | SampleKind::Ratings(_) => None,
-    };
+        SampleKind::Rows(_) | SampleKind::Ratings(_) => {
+            let bytes = fetch(&url("columns.json"), COLUMNS_BYTES_MAX)?;
+            let read = super::columns::read(&bytes, &run);
+            columns = Some(read.map_err(|error| not_understood("columns.json", error.to_string()))?);
+        }
+    }
     let card = String::from_utf8_lossy(&card).into_owned();
-    Ok((ExportedModel { run, epoch, parameters: file.parameters, tokenizer }, card))
+    let (run, parameters) = whole(run, file.parameters, |number, bytes_max| {
+        fetch(&url(&format!("frozen/{number}")), bytes_max)
+    })?;
+    Ok((ExportedModel { run, epoch, loss, parameters, tokenizer, columns }, card))
+}
+
+/// The run and its parameters; of adapters beside frozen weights the whole model that they make.
+fn whole(
+    mut run: RunDescription,
+    parameters: Vec<f32>,
+    fetch: impl Fn(u32, u64) -> Result<Vec<u8>, FetchError>,
+) -> Result<(RunDescription, Vec<f32>), FetchError> {
+    let sizes = |number| run.data.manifest.numbered(number).map_or(0, |entry| entry.n_bytes);
+    let fetch = async |number: u32| fetch(number, sizes(number).into());
+    let Some(frozen) = futures::executor::block_on(FrozenWeights::of_run(&run, fetch)).map_err(Box::new)? else {
+        return Ok((run, parameters));
+    };
+    let data = DataShape::of(&run.data.manifest.samples);
+    let (model, parameters) = merged(&run.model, data, &frozen, &parameters)?;
+    run.model = model;
+    run.data.manifest.frozen.clear();
+    Ok((run, parameters))
 }
 
 fn fetch(url: &str, bytes_max: u64) -> Result<Vec<u8>, FetchError> {

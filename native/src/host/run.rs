@@ -16,6 +16,7 @@ use barnraise_learning::graph::ResolvedGraph;
 use barnraise_learning::{ComputeDevice, DataShape, FrozenWeights, ParameterLayout, open_device};
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::api::{LiveProgress, RunStatus};
+use barnraise_protocol::columns::DataColumns;
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::run::model::FirstWeights;
 use barnraise_relay::dht::{Dht, DhtConfig};
@@ -296,10 +297,10 @@ impl RunHost {
         &mut self,
         description: &Arc<RunDescription>,
         layout: ParameterLayout,
-        tokenizer: Option<Bytes>,
+        of_data: (Option<Bytes>, Option<&DataColumns>),
     ) -> anyhow::Result<Option<SharedModel>> {
         let (config, shards) = (&self.config, Arc::clone(&self.shards));
-        let shared = SharedModel::open(config, description, layout, &self.storage, tokenizer, shards).await?;
+        let shared = SharedModel::open(config, description, layout, &self.storage, of_data, shards).await?;
         Ok(shared.map(|(shared, keeping)| {
             self.tasks.spawn(keeping);
             shared

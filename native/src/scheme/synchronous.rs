@@ -172,7 +172,8 @@ impl SynchronousRun {
         streams::serve(&services, host.config.network.contributors_max, &mut host.tasks)?;
         let others = parts.coordinate(&mut host, &storing, outputs.stands.subscribe())?;
         host.keep_current();
-        let models = host.share_model(&parts.description, layout, data.tokenizer.clone()).await?;
+        let of_data = (data.tokenizer.clone(), data.columns.as_ref());
+        let models = host.share_model(&parts.description, layout, of_data).await?;
         let (publisher, models) = models.map(|shared| (shared.publisher, shared.files)).unzip();
         let operating = operating::resume(&host.config, commands, &host.access, &round, &storing).await?;
         let events = EventSender::new(parts.events.clone());

@@ -67,8 +67,20 @@ impl EarlierModel {
     async fn fetch(&self, epoch: u64) -> Result<Trainer, LoadError> {
         let run = fetch_status(&self.origin).await?.run;
         let source = ModelSource { origin: &self.origin, cache: &self.cache };
-        source.load(&run, Some(epoch)).await.map(|(_, trainer)| trainer)
+        source.load(&run, Some(epoch)).await.map(|model| model.trainer)
     }
+}
+
+/// A model of the web server, on the CPU.
+pub(crate) struct LoadedModel {
+    /// Its epoch.
+    pub(crate) epoch: u64,
+    /// With its parameters.
+    pub(crate) trainer: Trainer,
+    /// The same.
+    pub(crate) parameters: Vec<f32>,
+    /// On the held-out samples of the run, where it is a number.
+    pub(crate) loss: Option<f32>,
 }
 
 /// Where models come from: the page's own server, and for what does not change the cache.
@@ -79,20 +91,22 @@ pub(crate) struct ModelSource<'a> {
 }
 
 impl ModelSource<'_> {
-    /// Loads the model of an epoch, or the newest one, onto the CPU; returns its epoch with it.
+    /// Loads the model of an epoch, or the newest one.
     pub(crate) async fn load(
         self,
         run: &RunDescription,
         epoch: Option<u64>,
-    ) -> Result<(u64, Trainer), LoadError> {
+    ) -> Result<LoadedModel, LoadError> {
         let mut trainer = self.untrained(run).await?;
         let which = epoch.map(|epoch| format!("?epoch={epoch}")).unwrap_or_default();
         let url = format!("{}/api/model.safetensors{which}", self.origin);
         let bytes = download(&url, tensor_file::file_bytes_max(trainer.layout())).await?;
         let file = tensor_file::read(&bytes, trainer.layout())?;
         trainer.load_parameters(&file.parameters)?;
-        let epoch = file.notes.get("epoch").and_then(|epoch| epoch.parse().ok());
-        Ok((epoch.ok_or(LoadError::NoEpoch)?, trainer))
+        let epoch = file.notes.get("epoch").and_then(|epoch| epoch.parse().ok()).ok_or(LoadError::NoEpoch)?;
+        let loss = file.notes.get("test_loss").and_then(|loss| loss.parse().ok());
+        let loss = loss.filter(|loss: &f32| loss.is_finite());
+        Ok(LoadedModel { epoch, trainer, parameters: file.parameters, loss })
     }
 
     /// A run's model as it begins, with its frozen weights.

@@ -236,8 +236,8 @@ impl TextModels {
         let SampleKind::Tokens(shape) = &run.data.manifest.samples else {
             return Err(FillError::NotText);
         };
-        let (epoch, trainer) = self.source().load(&run, epoch).await?;
-        Ok(TextModel { epoch, shape: *shape, trainer })
+        let loaded = self.source().load(&run, epoch).await?;
+        Ok(TextModel { epoch: loaded.epoch, shape: *shape, trainer: loaded.trainer })
     }
 }
 

@@ -8,6 +8,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::Path;
 
+use barnraise_protocol::columns::TableColumns;
+
 use super::error::{RowError, RowPlace, TableError};
 use super::{BROKEN_PART, BYTES_MAX};
 use crate::data::parquet::{self, ParquetFile, ParquetFileError, Value};
@@ -169,8 +171,22 @@ impl Cells {
         });
     }
 
-    /// Refuses a file with too many broken rows, and logs a few.
+    /// Where the columns are.
+    pub(super) fn places(&self, path: &Path, columns: &TableColumns) -> Result<Vec<usize>, TableError> {
+        columns.columns.iter().map(|column| self.column(path, &column.name)).collect()
+    }
+
+    /// Refuses a file with too few rows, or with too many broken ones.
     pub(super) fn check(&self, path: &Path) -> Result<(), TableError> {
+        self.check_broken(path)?;
+        match self.rows.len() {
+            0 | 1 => Err(TableError::TooFew { path: path.to_owned(), got: self.rows.len() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a file with too many broken rows, and logs a few.
+    pub(super) fn check_broken(&self, path: &Path) -> Result<(), TableError> {
         let n_rows = self.rows.len() + self.broken.n;
         if let Some((place, reason)) = self.broken.first.clone() {
             let (path, n_broken) = (path.to_owned(), self.broken.n);
@@ -179,13 +195,10 @@ impl Cells {
             }
             tracing::warn!(path = %path.display(), n_broken, %place, %reason, "rows are left out; of the first one");
         }
-        match self.rows.len() {
-            0 | 1 => Err(TableError::TooFew { path: path.to_owned(), got: self.rows.len() }),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
-    pub(super) fn cells(&self, column: usize) -> impl Iterator<Item = &str> {
+    pub(super) fn cells(&self, column: usize) -> impl Iterator<Item = &str> + Clone {
         self.rows.iter().map(move |(_, record)| record.get(column).unwrap_or_default())
     }
 }

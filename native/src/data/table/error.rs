@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use barnraise_protocol::columns::NoNumber;
 use barnraise_protocol::dataset::{COLUMNS_MAX, LABEL_BYTES_MAX, RATED_MAX};
 
 use super::{BROKEN_PART, BYTES_MAX, CLASSES_MAX, WORDS_MAX};
@@ -129,6 +130,23 @@ pub enum RowError {
         /// The beginning of what is there.
         got: String,
     },
+    /// A word in a column of numbers.
+    #[error(transparent)]
+    Number(#[from] NoNumber),
+    /// A class that the model does not tell.
+    #[error("{got:?} is none of the classes: {names}")]
+    Class {
+        /// The beginning of what is there.
+        got: String,
+        /// Of the model.
+        names: String,
+    },
+    /// An item that the run does not know.
+    #[error("the run does not know {got:?}")]
+    Item {
+        /// The beginning of what is there.
+        got: String,
+    },
     /// A rating of nobody, or of nothing.
     #[error("who or what it is of is missing")]
     NoRated,
@@ -145,6 +163,14 @@ impl RowError {
         Self::Target { got: shown(got) }
     }
 
+    pub(super) fn class(got: &str, names: &[String]) -> Self {
+        Self::Class { got: shown(got), names: names.join(", ") }
+    }
+
+    pub(super) fn item(got: &str) -> Self {
+        Self::Item { got: shown(got) }
+    }
+
     pub(super) fn rating(got: &str) -> Self {
         Self::Rating { got: shown(got) }
     }
@@ -156,6 +182,9 @@ pub enum ColumnError {
     /// A name that no manifest has.
     #[error("its name is longer than {LABEL_BYTES_MAX} bytes")]
     LongName,
+    /// Two columns that a row's values are found by.
+    #[error("there is another one of this name")]
+    Twice,
     /// The configuration says that it holds numbers.
     #[error("{got:?} is no number")]
     Number {
@@ -170,6 +199,9 @@ pub enum ColumnError {
         /// Words.
         got: usize,
     },
+    /// A word that no manifest has.
+    #[error("a word is longer than {LABEL_BYTES_MAX} bytes; say \"ignored\" in data.table.columns to leave it out")]
+    LongWord,
     /// Nothing to tell the target from, or too much.
     #[error("it is to be told from {got} numbers of a row, 1 to {COLUMNS_MAX} are wanted")]
     Width {

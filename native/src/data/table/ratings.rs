@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::Path;
 
+use barnraise_protocol::columns::{DataColumns, ITEM_NAMES_BYTES_MAX, RatingColumns, number};
 use barnraise_protocol::dataset::{RATED_MAX, RatingShape, Ratings, SampleKind, Samples};
 
 use super::cells::Cells;
-use super::{ColumnError, RowError, TableError, held_out, number};
+use super::{ColumnError, RowError, TableError, held_out};
 use crate::data::TrainingData;
 use crate::data::file::DataFile;
 
@@ -81,7 +82,24 @@ impl RatingSettings {
         let (train, test) = (part(false), part(true));
         let shape = RatingShape { n_users: users.len() as u32, n_items: items.len() as u32 };
         let (name, kind) = (self.name.clone(), SampleKind::Ratings(shape));
-        Ok(TrainingData { name, kind, train, test, tokenizer: None })
+        let columns = Some(DataColumns::Ratings(self.columns(items.keys(), cells.cells(rating))));
+        Ok(TrainingData { name, kind, train, test, tokenizer: None, columns })
+    }
+
+    fn columns<'a>(
+        &self,
+        items: impl Iterator<Item = &'a &'a str> + Clone,
+        given: impl Iterator<Item = &'a str> + Clone,
+    ) -> RatingColumns {
+        let [user, item, rating] = self.columns.clone();
+        let given = given.filter_map(number);
+        let range = [given.clone().fold(f32::INFINITY, f32::min), given.fold(f32::NEG_INFINITY, f32::max)];
+        let n_bytes: usize = items.clone().map(|item| item.len()).sum();
+        let items = match n_bytes <= ITEM_NAMES_BYTES_MAX {
+            true => items.map(|&item| item.to_owned()).collect(),
+            false => Vec::new(),
+        };
+        RatingColumns { user, item, rating, range, items }
     }
 }
 

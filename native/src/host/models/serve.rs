@@ -16,9 +16,11 @@ use axum::{Extension, Json, Router};
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::api::{Contributions, ContributionsQuery, ModelFile, ModelQuery, Models, RunStatus};
+use barnraise_protocol::columns::DataColumns;
 use barnraise_protocol::shard::ShardId;
 use bytes::Bytes;
 use futures::stream::{self, Stream, StreamExt};
+use serde::Serialize;
 use tokio::sync::watch;
 
 use super::card::card;
@@ -46,15 +48,31 @@ pub struct ModelFiles {
     storage: Storage,
     clock: WallClock,
     downloads: Seats,
-    tokenizer: Option<ServedTokenizer>,
+    tokenizer: Option<JsonFile>,
+    columns: Option<JsonFile>,
     shards: Option<Arc<ShardStore>>,
 }
 
-/// The `tokenizer.json` of a run of text, and its entity tag.
+/// A file that stays the same, and its entity tag.
 #[derive(Clone)]
-struct ServedTokenizer {
+struct JsonFile {
     json: Bytes,
     tag: String,
+}
+
+impl JsonFile {
+    fn of(json: Bytes) -> Self {
+        let tag = format!("\"{}\"", Sha256Hash::of(&json));
+        Self { json, tag }
+    }
+
+    fn answer(self, asked: &HeaderMap) -> Response {
+        if asked.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == self.tag.as_bytes()) {
+            return (StatusCode::NOT_MODIFIED, headers(&self.tag)).into_response();
+        }
+        let kind = [(header::CONTENT_TYPE, "application/json")];
+        (headers(&self.tag), kind, self.json).into_response()
+    }
 }
 
 /// State of the routes.
@@ -76,6 +94,8 @@ enum NoModel {
     Epoch(u64),
     #[error("this run does not learn from text")]
     NoText,
+    #[error("this run does not learn from a table or from ratings")]
+    NoColumns,
     #[error("there are no frozen weights {0}, /api/run says which there are")]
     NoFrozen(u32),
     #[error("the weights cannot be read")]
@@ -94,7 +114,7 @@ impl IntoResponse for NoModel {
         match self {
             Self::Query(rejection) => rejection.into_response(),
             Self::NotYet => (StatusCode::NOT_FOUND, no_store, retry, text).into_response(),
-            Self::Epoch(_) | Self::NoText | Self::NoFrozen(_) => {
+            Self::Epoch(_) | Self::NoText | Self::NoColumns | Self::NoFrozen(_) => {
                 (StatusCode::NOT_FOUND, no_store, text).into_response()
             }
             Self::Busy => (StatusCode::SERVICE_UNAVAILABLE, no_store, retry, text).into_response(),
@@ -122,20 +142,28 @@ impl ModelFiles {
         clock: WallClock,
     ) -> Self {
         let downloads = Seats::new(DOWNLOADS_MAX, DOWNLOADS_OF_ONE_MAX);
-        Self { facts, latest, kept, storage, clock, downloads, tokenizer: None, shards: None }
+        let (tokenizer, columns, shards) = (None, None, None);
+        Self { facts, latest, kept, storage, clock, downloads, tokenizer, columns, shards }
     }
 
     /// With the `tokenizer.json` of a run that learns from text.
     pub fn with_tokenizer(self, file: Option<Bytes>) -> Self {
-        let tokenizer =
-            file.map(|json| ServedTokenizer { tag: format!("\"{}\"", Sha256Hash::of(&json)), json });
-        Self { tokenizer, ..self }
+        Self { tokenizer: file.map(JsonFile::of), ..self }
     }
 
     /// With the shards of frozen weights, which a tab needs to try the model.
     #[must_use]
     pub fn with_shards(self, shards: Arc<ShardStore>) -> Self {
         Self { shards: Some(shards), ..self }
+    }
+
+    /// With the columns of a run that learns from a table or from ratings.
+    ///
+    /// # Errors
+    /// Does not happen.
+    pub fn with_columns(self, columns: Option<&DataColumns>) -> Result<Self, serde_json::Error> {
+        let json = columns.map(serde_json::to_vec).transpose()?;
+        Ok(Self { columns: json.map(|json| JsonFile::of(json.into())), ..self })
     }
 
     /// The routes.
@@ -146,6 +174,7 @@ impl ModelFiles {
             .route("/api/model-card.md", get(model_card))
             .route("/api/tokenizer.json", get(tokenizer))
             .route("/api/frozen/{number}", get(frozen))
+            .route("/api/columns.json", get(columns))
             .with_state(ModelRoutes { files: self, status, contributions })
     }
 
@@ -250,11 +279,11 @@ async fn file(
 }
 
 async fn tokenizer(State(shown): State<ModelRoutes>, asked: HeaderMap) -> Result<Response, NoModel> {
-    let ServedTokenizer { json, tag } = shown.files.tokenizer.ok_or(NoModel::NoText)?;
-    if asked.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
-        return Ok((StatusCode::NOT_MODIFIED, headers(&tag)).into_response());
-    }
-    Ok((headers(&tag), [(header::CONTENT_TYPE, "application/json")], json).into_response())
+    Ok(shown.files.tokenizer.ok_or(NoModel::NoText)?.answer(&asked))
+}
+
+async fn columns(State(shown): State<ModelRoutes>, asked: HeaderMap) -> Result<Response, NoModel> {
+    Ok(shown.files.columns.ok_or(NoModel::NoColumns)?.answer(&asked))
 }
 
 /// A shard of frozen weights, by its number in the manifest. The browser peer keeps it under its hash.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use barnraise_learning::ParameterLayout;
 use barnraise_protocol::access::AccessMode;
+use barnraise_protocol::columns::DataColumns;
 use barnraise_protocol::run::RunDescription;
 use bytes::Bytes;
 
@@ -26,13 +27,13 @@ impl SharedModel {
     /// ends with the publisher.
     ///
     /// # Errors
-    /// The earlier models cannot be listed.
+    /// The earlier models cannot be listed, or the columns cannot be written.
     pub(crate) async fn open(
         config: &RunConfig,
         description: &Arc<RunDescription>,
         layout: ParameterLayout,
         storage: &Storage,
-        tokenizer: Option<Bytes>,
+        (tokenizer, columns): (Option<Bytes>, Option<&DataColumns>),
         shards: Arc<ShardStore>,
     ) -> anyhow::Result<Option<(Self, impl Future<Output = ()> + Send + use<>)>> {
         if config.access.mode != AccessMode::Open {
@@ -44,7 +45,7 @@ impl SharedModel {
         let (publisher, latest) = Publisher::new(facts.clone());
         let keeping = keeper.run(latest.clone());
         let files = ModelFiles::new(facts, latest, kept, storage.clone(), system_clock());
-        let files = files.with_tokenizer(tokenizer).with_shards(shards);
+        let files = files.with_tokenizer(tokenizer).with_columns(columns)?.with_shards(shards);
         Ok(Some((Self { publisher, files }, keeping)))
     }
 }
