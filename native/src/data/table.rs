@@ -107,7 +107,9 @@ impl TableSettings {
             let rows = || (0..cells.rows.len()).filter(|&row| is_held[row] == wanted);
             let mut all = Vec::with_capacity(rows().count() * n_columns);
             for row in rows() {
-                all.extend(values(&columns, &places, &cells.rows[row].1).map_err(|error| refused(path, error))?);
+                all.extend(
+                    values(&columns, &places, &cells.rows[row].1).map_err(|error| refused(path, error))?,
+                );
             }
             let targets = match &classes {
                 Some(classes) => RowTargets::Classes(

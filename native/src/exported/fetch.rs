@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use barnraise_learning::frozen::FrozenOfRunError;
 use barnraise_learning::tensor_file::{self, TensorFileError};
 use barnraise_learning::tokenizer::{FILE_BYTES_MAX, TokenizerError};
-use barnraise_learning::frozen::FrozenOfRunError;
 use barnraise_learning::{DataShape, FrozenWeights, ModelError, ParameterLayout, merged};
 use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::columns::{COLUMNS_BYTES_MAX, DataColumns};
@@ -95,9 +95,8 @@ pub(super) fn newest(page: &str) -> Result<(ExportedModel, String), FetchError> 
         }
     }
     let card = String::from_utf8_lossy(&card).into_owned();
-    let (run, parameters) = whole(run, file.parameters, |number, bytes_max| {
-        fetch(&url(&format!("frozen/{number}")), bytes_max)
-    })?;
+    let (run, parameters) =
+        whole(run, file.parameters, |number, bytes_max| fetch(&url(&format!("frozen/{number}")), bytes_max))?;
     Ok((ExportedModel { run, epoch, loss, parameters, tokenizer, columns }, card))
 }
 
@@ -109,7 +108,8 @@ fn whole(
 ) -> Result<(RunDescription, Vec<f32>), FetchError> {
     let sizes = |number| run.data.manifest.numbered(number).map_or(0, |entry| entry.n_bytes);
     let fetch = async |number: u32| fetch(number, sizes(number).into());
-    let Some(frozen) = futures::executor::block_on(FrozenWeights::of_run(&run, fetch)).map_err(Box::new)? else {
+    let Some(frozen) = futures::executor::block_on(FrozenWeights::of_run(&run, fetch)).map_err(Box::new)?
+    else {
         return Ok((run, parameters));
     };
     let data = DataShape::of(&run.data.manifest.samples);

@@ -30,7 +30,9 @@ pub(super) fn config(run: &RunDescription, separator: Option<u16>) -> Option<Val
     let architecture = Architecture::of(&run.model.graph).filter(Architecture::is_of_transformers)?;
     match (architecture, &run.data.manifest.samples) {
         (Architecture::Gpt(gpt), SampleKind::Tokens(tokens)) => Some(of_gpt(gpt, *tokens, separator)),
-        (Architecture::Albert(albert), SampleKind::Tokens(tokens)) => Some(of_albert(albert, *tokens, separator)),
+        (Architecture::Albert(albert), SampleKind::Tokens(tokens)) => {
+            Some(of_albert(albert, *tokens, separator))
+        }
         (Architecture::ResNet(depth, options), SampleKind::Images { shape, class_names }) => {
             Some(of_resnet(depth, options, *shape, class_names))
         }

@@ -200,7 +200,9 @@ pub enum ColumnError {
         got: usize,
     },
     /// A word that no manifest has.
-    #[error("a word is longer than {LABEL_BYTES_MAX} bytes; say \"ignored\" in data.table.columns to leave it out")]
+    #[error(
+        "a word is longer than {LABEL_BYTES_MAX} bytes; say \"ignored\" in data.table.columns to leave it out"
+    )]
     LongWord,
     /// Nothing to tell the target from, or too much.
     #[error("it is to be told from {got} numbers of a row, 1 to {COLUMNS_MAX} are wanted")]

@@ -3,9 +3,7 @@
 use std::path::Path;
 
 use barnraise_protocol::columns::DataColumns;
-use barnraise_protocol::dataset::{
-    SampleKind, Samples, TableRows, TokenSequences, TokenShape,
-};
+use barnraise_protocol::dataset::{SampleKind, Samples, TableRows, TokenSequences, TokenShape};
 
 use super::super::tokenizer::RunTokenizer;
 use super::super::{ExportedError, ExportedModel, no_columns};
