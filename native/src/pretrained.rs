@@ -5,6 +5,7 @@
 //! is to have. Blocking: call it from a thread that may block.
 
 mod architecture;
+mod names;
 mod tensors;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ use barnraise_protocol::run::{ModelSpec, Preset};
 use safetensors::SafeTensorError;
 
 pub use self::architecture::ArchitectureError;
+pub(crate) use self::names::resnet_name;
 use self::tensors::PretrainedTensors;
 
 /// Says of which kind a model is.

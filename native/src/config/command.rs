@@ -6,9 +6,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
-use barnraise_learning::{DataShape, ParameterLayout};
+use barnraise_learning::{DataShape, MemoryEstimate, ParameterLayout};
 use barnraise_relay::server::{EXAMPLE as RELAY_EXAMPLE, RelayConfig};
 use barnraise_relay::{Environment, TextSpan, read_config};
+use bytesize::ByteSize;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::{
@@ -173,6 +174,11 @@ fn said_of(config: &RunConfig, text: &str, path: &Path) -> String {
     }
     addresses(&mut said, &config.network.listen);
     let _ = writeln!(said, "  run's folder     {}", config.storage.folder.display());
+    if let Some(MemoryEstimate { backbone, contributor }) = description::memory(config) {
+        let [backbone, contributor] = [backbone, contributor].map(ByteSize::b);
+        let _ =
+            writeln!(said, "  memory           about {backbone} here, and {contributor} of each contributor");
+    }
     for warning in warnings(config) {
         let _ = writeln!(said, "warning: {warning}");
         if let Some(place) = TextSpan::of_key(text, warning.key) {

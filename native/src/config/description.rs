@@ -1,9 +1,9 @@
 //! The run as participants see it, made of a configuration.
 
 use barnraise_contributor::description;
-use barnraise_learning::DataShape;
 use barnraise_learning::frozen::shard_sizes;
 use barnraise_learning::graph::ResolvedGraph;
+use barnraise_learning::{DataShape, MemoryEstimate};
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{AccessDescription, PublicKey};
 use barnraise_protocol::dataset::{Manifest, SampleKind, ShardEntry};
@@ -36,6 +36,12 @@ pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
         let key = error.key();
         Invalid::new(key, error, written(config, key))
     })
+}
+
+/// The memory that the run takes, about; `None` of one that cannot be trained.
+pub(super) fn memory(config: &RunConfig) -> Option<MemoryEstimate> {
+    let access = AccessDescription::open(PublicKey([0; 32]));
+    MemoryEstimate::of_run(&config.describe(manifest(config), access)).ok()
 }
 
 /// A manifest of the samples that the configuration leads to, without any.

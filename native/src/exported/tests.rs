@@ -3,6 +3,8 @@
 mod commands;
 
 use barnraise_learning::ParameterLayout;
+use barnraise_learning::graph::ResolvedGraph;
+use barnraise_learning::graph::ResolvedGraph;
 use barnraise_protocol::dataset::{ImageShape, SampleKind, TokenShape};
 use barnraise_protocol::run::Preset;
 use barnraise_protocol::run::model::presets::{Albert, Gpt, GptFamily, Norm, ResNet};
@@ -10,7 +12,8 @@ use futures::executor::block_on;
 
 use super::*;
 use crate::data::text::train_tokenizer;
-use crate::fixture;
+use crate::pretrained;
+use crate::{fixture, pretrained};
 
 const VOCABULARY: u16 = 40;
 /// A text in the scripts of many people, with what a tokenizer may stumble over.
@@ -100,6 +103,28 @@ fn what_is_written_is_read_back() {
             "{card}"
         );
         assert_eq!(card.contains("from transformers import"), name != "mlp", "{card}");
+    }
+}
+
+/// What is written here is what a run can begin with.
+#[test]
+fn a_run_begins_with_an_exported_folder() {
+    let root = tempfile::tempdir().unwrap();
+    for (name, preset) in [
+        ("gpt2", gpt(GptFamily::Gpt2)),
+        ("llama", gpt(GptFamily::Llama)),
+        ("resnet-18", Preset::ResNet18(RESNET)),
+        ("resnet-50", Preset::ResNet50(RESNET)),
+    ] {
+        let (model, folder) = (exported(&preset, None), root.path().join(name));
+        write(&model, &folder);
+        let found = pretrained::preset(&folder).unwrap().unwrap();
+        let spec = found.model(7);
+        assert_eq!(spec.graph.blocks, model.run.model.graph.blocks, "{name}");
+        let data = DataShape::of(&model.run.data.manifest.samples);
+        let graph = ResolvedGraph::of_model(&spec, data).unwrap();
+        let first = pretrained::first_values(&folder, &spec, &graph).unwrap();
+        assert!(first.parameters == model.parameters && first.drawn.is_empty(), "{name}: {:?}", first.drawn);
     }
 }
 

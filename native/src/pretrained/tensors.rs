@@ -12,10 +12,10 @@ use barnraise_protocol::run::model::operation::Operation;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
-use super::PretrainedError;
+use super::{PretrainedError, resnet_name};
 
 /// Before the names of some models' tensors, which files may leave out.
-const PREFIXES: [&str; 3] = ["transformer.", "model.", "resnet."];
+const PREFIXES: [&str; 2] = ["transformer.", "model."];
 /// In the names of tensors that only adapters have.
 const ADAPTERS: [&str; 2] = [".lora_A.", ".lora_B."];
 
@@ -119,7 +119,8 @@ impl PretrainedTensors {
 
     fn find(&self, name: &str) -> Result<(&PathBuf, TensorView<'_>), PretrainedError> {
         let short = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
-        for name in [Some(name), short].into_iter().flatten() {
+        let of_resnet = resnet_name(name);
+        for name in [Some(name), short, Some(&of_resnet)].into_iter().flatten() {
             for (path, bytes) in &self.files {
                 let file = SafeTensors::deserialize(bytes)
                     .map_err(|source| PretrainedError::Format { path: path.clone(), source })?;

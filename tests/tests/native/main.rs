@@ -22,6 +22,7 @@ mod local_steps;
 mod model_file;
 mod operator;
 mod outvoted;
+mod pretrained;
 mod progress;
 mod recomputed;
 mod reducers;

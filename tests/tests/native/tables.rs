@@ -88,7 +88,7 @@ fn serve(body: Vec<u8>) -> String {
 
 #[tokio::test]
 async fn a_file_is_fetched_and_is_the_stated_one_or_not_used() {
-    let text = flowers();
+    let text = tables::flowers();
     let hash = Sha256Hash::of(text.as_bytes());
     let address = serve(text.into_bytes());
     let run = |hash: Sha256Hash| {

@@ -33,6 +33,8 @@ pub(crate) enum HourCost {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RunCost {
     pub(crate) model_bytes: u64,
+    /// Of a model with adapters the weights beside them, which are kept.
+    pub(crate) frozen_bytes: u64,
     pub(crate) update_bytes: u64,
     pub(crate) gallery_bytes: u64,
     pub(crate) n_shards: u64,
@@ -52,6 +54,7 @@ impl RunCost {
         let n_shards = shards.len() as u64;
         Self {
             model_bytes: run.scheme.state_codec().encoded_len(n_values) as u64,
+            frozen_bytes: run.data.manifest.frozen.iter().map(|shard| u64::from(shard.n_bytes)).sum(),
             // Once a warm-up is over.
             update_bytes: *run.scheme.gradient_codec().encoding().encoded_len_at(n_values, u64::MAX).end()
                 as u64,

@@ -323,7 +323,8 @@ pub(crate) fn data(page: &PageState) -> Vec<ReportLine> {
         Some(n_bytes) => format!("{} for the program", format::bytes(n_bytes)),
         None => "The program".into(),
     };
-    let (model, gallery) = (format::bytes(cost.model_bytes), format::bytes(cost.gallery_bytes));
+    let model = format::bytes(cost.model_bytes.saturating_add(cost.frozen_bytes));
+    let gallery = format::bytes(cost.gallery_bytes);
     let begin = match page.has_nothing_to_try() {
         true => format!("{program} and {model} for the model, to begin with."),
         false => {
