@@ -30,7 +30,7 @@ const OF_PAPERS: [&str; 7] = [
     "shared/swarm",
 ];
 /// Public modules that no paper is behind.
-const OF_NO_PAPER: [&str; 30] = [
+const OF_NO_PAPER: [&str; 29] = [
     "learning::conformance",
     "learning::device",
     "learning::error",
@@ -39,7 +39,6 @@ const OF_NO_PAPER: [&str; 30] = [
     "learning::optimizer",
     "learning::schedule",
     "learning::tensor_file",
-    "learning::words",
     "protocol::api",
     "protocol::bulk",
     "protocol::check",

@@ -4,7 +4,6 @@ mod commands;
 
 use barnraise_learning::ParameterLayout;
 use barnraise_learning::graph::ResolvedGraph;
-use barnraise_learning::graph::ResolvedGraph;
 use barnraise_protocol::dataset::{ImageShape, SampleKind, TokenShape};
 use barnraise_protocol::run::Preset;
 use barnraise_protocol::run::model::presets::{Albert, Gpt, GptFamily, Norm, ResNet};

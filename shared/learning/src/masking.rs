@@ -92,7 +92,7 @@ mod tests {
         let bytes: Vec<u8> = numbers.chain(masked.positions).flat_map(u32::to_le_bytes).collect();
         assert_eq!(
             Sha256Hash::of(&bytes).to_string(),
-            "2f7dd98452807193966d763a6c59630ac2fae9018e70478c1e7652d4df58962f"
+            "3352f5364ddc9565c6319b2b6ab5ce4b0ebab2bf24bf16286b7d251dca1023a2"
         );
     }
 

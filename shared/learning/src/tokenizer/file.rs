@@ -100,7 +100,7 @@ fn add(
     run.finish()?;
     let ids = added.get_vocab();
     for AddedTokenText { id, token } in tokens {
-        // The library counts on from the model's tokens, whatever the file says.
+        // The library counts on from the model's tokens, and does not look at the id in the file.
         let got = ids.get(&token.content).copied();
         if got != Some(*id) {
             let (name, got) = (&token.content, got.unwrap_or_default());
