@@ -1,5 +1,7 @@
 //! Why a tokenizer cannot be used, or not for a text.
 
+use std::error::Error;
+
 use super::BLANKS_MAX;
 
 /// Why a `tokenizer.json` cannot be used, or not for a text.
@@ -54,12 +56,12 @@ pub enum TokenizerError {
 }
 
 impl TokenizerError {
-    pub(super) fn part(part: &'static str, reason: impl ToString) -> Self {
-        Self::Part { part, reason: reason.to_string() }
+    pub(super) fn part(part: &'static str, reason: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Part { part, reason: reason.into().to_string() }
     }
 
-    pub(super) fn text(error: impl ToString) -> Self {
-        Self::Text(error.to_string())
+    pub(super) fn text(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Text(error.into().to_string())
     }
 }
 

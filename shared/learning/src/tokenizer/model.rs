@@ -214,6 +214,6 @@ fn read<T: DeserializeOwned>(fields: &Map<String, Value>) -> Result<T, Tokenizer
     serde_json::from_value(Value::Object(fields.clone())).map_err(failed)
 }
 
-fn failed(reason: impl ToString) -> TokenizerError {
+fn failed(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> TokenizerError {
     TokenizerError::part(PART, reason)
 }

@@ -117,7 +117,7 @@ impl Trainer {
             matches!(step.op, Operation::Embedding(_)) && step.inputs.first().copied() == user
         });
         let mut of_users = UserValues { places: Vec::new(), means: Vec::new(), deviations: Vec::new() };
-        for segment in tables.filter_map(|step| self.layout().segments().get(*step.parameters.first()?)) {
+        for segment in tables.filter_map(|step| Some(self.graph.segment(*step.parameters.first()?))) {
             let width = segment.len / n_users.max(1);
             for place in segment.offset..segment.offset + width {
                 let values =
