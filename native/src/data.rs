@@ -16,6 +16,7 @@ pub mod text;
 use std::path::Path;
 
 use barnraise_learning::unigram::Vocabulary;
+use barnraise_protocol::columns::DataColumns;
 use barnraise_protocol::dataset::{SampleKind, Samples};
 
 /// A data set in memory.
@@ -31,6 +32,8 @@ pub struct TrainingData {
     pub test: Samples,
     /// Vocabulary of a text.
     pub vocabulary: Option<Vocabulary>,
+    /// How the columns of a table or of ratings became samples.
+    pub columns: Option<DataColumns>,
 }
 
 /// Why the training data cannot be loaded.

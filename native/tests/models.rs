@@ -19,6 +19,7 @@ use barnraise_native::storage::Storage;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::api::{HistoryPoint, ModelFile, Models, RunStatus};
+use barnraise_protocol::columns::{Column, ColumnContent, DataColumns, Scale, TableColumns};
 use barnraise_protocol::contribute::RunProgress;
 use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry};
 use barnraise_protocol::run::{Preset, RunDescription, RunIdentity};
@@ -67,7 +68,7 @@ impl ModelsHarness {
         let clock = Arc::new(|| UnixTime(NOW + 10 * MINUTE));
         let files = ModelFiles::new(facts.clone(), latest, kept.clone(), storage.clone(), clock);
         let vocabulary = Vocabulary { pieces: vec![("a".into(), -1.5)] };
-        let files = files.with_vocabulary(Some(&vocabulary)).unwrap();
+        let files = files.with_vocabulary(Some(&vocabulary)).unwrap().with_columns(Some(&columns())).unwrap();
         let (status, shown) = watch::channel(status(&facts.run));
         let app = files.routes(shown, None);
         Self { facts, publisher, kept, storage, app, _status: status }
@@ -114,6 +115,14 @@ impl ModelsHarness {
         let values = &bytes[length - file.parameters.len() * tensor_file::VALUE_BYTES..];
         assert_eq!(file.notes["sha256_of_values"], Sha256Hash::of(values).to_string());
     }
+}
+
+fn columns() -> DataColumns {
+    let scale = Scale { mean: 0.25, deviation: 0.5 };
+    let column = |name: &str, content| Column { name: name.into(), content };
+    let words = ColumnContent::Words(vec![("red".into(), scale)]);
+    let columns = vec![column("length", ColumnContent::Number(scale)), column("colour", words)];
+    DataColumns::Table(TableColumns { target: "kind".into(), columns })
 }
 
 fn status(run: &RunDescription) -> RunStatus {
@@ -214,6 +223,18 @@ async fn the_vocabulary_is_sent_once() {
     let tag = header(response.headers(), "etag").to_owned();
     assert_eq!(bytes(response).await, br#"{"pieces":[["a",-1.5]]}"#);
     assert_eq!(world.get("/api/tokenizer.json", &tag).await.status(), StatusCode::NOT_MODIFIED);
+}
+
+#[tokio::test]
+async fn golden_text_of_the_columns() {
+    let world = ModelsHarness::new(Storage::in_memory()).await;
+    let response = world.get("/api/columns.json", "").await;
+    let tag = header(response.headers(), "etag").to_owned();
+    let want = r#"{"table":{"target":"kind","columns":[{"name":"length","content":{"number":{"mean":0.25,"deviation":0.5}}},{"name":"colour","content":{"words":[["red",{"mean":0.25,"deviation":0.5}]]}}]}}"#;
+    let got = bytes(response).await;
+    assert_eq!(String::from_utf8_lossy(&got), want);
+    assert_eq!(serde_json::from_slice::<DataColumns>(&got).unwrap(), columns());
+    assert_eq!(world.get("/api/columns.json", &tag).await.status(), StatusCode::NOT_MODIFIED);
 }
 
 #[tokio::test]

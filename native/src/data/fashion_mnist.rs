@@ -230,6 +230,7 @@ impl From<Dataset> for TrainingData {
             train: Samples::Images(dataset.train),
             test: Samples::Images(dataset.test),
             vocabulary: None,
+            columns: None,
         }
     }
 }

@@ -81,6 +81,16 @@ pub enum PicturesError {
         /// The folder.
         path: PathBuf,
     },
+    /// A folder whose class the run does not have.
+    #[error("{}: the run has no class {name:?}; it has {}", folder.display(), known.join(", "))]
+    UnknownClass {
+        /// The folder of folders.
+        folder: PathBuf,
+        /// Name of one of them.
+        name: String,
+        /// The run's classes.
+        known: Vec<String>,
+    },
     /// Too few pictures of a class to train on one and hold out another.
     #[error("the class {class:?} has {got} pictures that can be read, at least 2 are wanted")]
     TooFew {
@@ -159,6 +169,7 @@ impl PictureSettings {
             train: Samples::Images(train),
             test: Samples::Images(test),
             vocabulary: None,
+            columns: None,
         })
     }
 
@@ -180,7 +191,7 @@ impl PictureSettings {
         if let Some(decoded) = read_kept(&kept) {
             return Ok(decoded);
         }
-        let decoded = self.decode(class_names, &files)?;
+        let decoded = self.decode_as(class_names, &files, self.shape())?;
         if let Err(error) = keep(&kept, &decoded) {
             tracing::warn!(file = %kept.display(), %error, "decoded pictures cannot be kept: the next start decodes them again");
         }
@@ -240,15 +251,16 @@ impl PictureSettings {
         Sha256Hash::of(&key)
     }
 
-    fn decode(
+    fn decode_as(
         &self,
         class_names: Vec<String>,
         files: &[PictureFile],
+        shape: ImageShape,
     ) -> Result<DecodedPictures, PicturesError> {
         tracing::info!(n_pictures = files.len(), n_classes = class_names.len(), "decoding pictures");
         let (mut labels, mut images) = (Vec::new(), Vec::new());
         let mut broken: Vec<(&PictureFile, String)> = Vec::new();
-        for (file, picture) in files.iter().zip(self.decode_all(files)) {
+        for (file, picture) in files.iter().zip(decode_all(files, shape)) {
             match picture {
                 Ok(pixels) => {
                     labels.push(file.class);
@@ -267,37 +279,6 @@ impl PictureSettings {
             }
             _ => Ok(DecodedPictures { class_names, labels, images }),
         }
-    }
-
-    /// Each file's picture, `[height, width, 3]`, decoded by all processors.
-    fn decode_all(&self, files: &[PictureFile]) -> Vec<Result<Vec<u8>, image::ImageError>> {
-        let n_threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let n_files = files.len().div_ceil(n_threads).max(1);
-        std::thread::scope(|scope| {
-            let decode = |part: &[PictureFile]| {
-                part.iter().map(|file| self.decode_file(&file.path)).collect::<Vec<_>>()
-            };
-            let parts = files.chunks(n_files).map(|part| (part, scope.spawn(move || decode(part))));
-            let parts: Vec<_> = parts.collect();
-            // A decoder that panics fails its part: each file of it is named as broken.
-            let joined = parts.into_iter().map(|(part, thread)| {
-                thread.join().unwrap_or_else(|_| part.iter().map(|_| Err(panicked())).collect())
-            });
-            joined.flatten().collect()
-        })
-    }
-
-    fn decode_file(&self, path: &Path) -> Result<Vec<u8>, image::ImageError> {
-        let mut reader = ImageReader::open(path)?.with_guessed_format()?;
-        let mut limits = Limits::default();
-        (limits.max_image_width, limits.max_image_height) = (Some(SIDE_MAX), Some(SIDE_MAX));
-        reader.limits(limits);
-        let mut decoder = reader.into_decoder()?;
-        let orientation = decoder.orientation()?;
-        let mut picture = DynamicImage::from_decoder(decoder)?;
-        picture.apply_orientation(orientation);
-        let filled = picture.resize_to_fill(self.width.into(), self.height.into(), FilterType::Triangle);
-        Ok(on_white(&filled))
     }
 
     /// Divides the pictures into those to train on and held-out ones, of each class its share.
@@ -323,6 +304,87 @@ impl PictureSettings {
         }
         Ok((train, test))
     }
+}
+
+/// Pictures of a run's classes that the run was not made of: a folder with a folder for each class.
+///
+/// # Errors
+/// As [`PictureSettings::load`]; a class that the run does not have.
+pub fn labelled(
+    folder: &Path,
+    shape: ImageShape,
+    class_names: &[String],
+) -> Result<LabelledImages, PicturesError> {
+    let (height, width) = (shape.height, shape.width);
+    let (name, held_out) = (String::new(), 0.0);
+    let settings = PictureSettings { name, folder: folder.to_owned(), height, width, held_out, seed: 0 };
+    let (names, mut files) = settings.files()?;
+    let mut classes = Vec::with_capacity(names.len());
+    for name in names {
+        let Some(class) = class_names.iter().position(|known| *known == name) else {
+            let (folder, known) = (folder.to_owned(), class_names.to_vec());
+            return Err(PicturesError::UnknownClass { folder, name, known });
+        };
+        classes.push(class as u8);
+    }
+    files.iter_mut().for_each(|file| file.class = classes[usize::from(file.class)]);
+    let decoded = settings.decode_as(Vec::new(), &files, shape)?;
+    Ok(LabelledImages { images: decoded.images, labels: decoded.labels })
+}
+
+/// The pictures of a folder, or one picture: the paths of those that [`decode`] reads.
+///
+/// # Errors
+/// A folder that cannot be read.
+pub fn listed(path: &Path) -> Result<Vec<PathBuf>, PicturesError> {
+    match path.is_dir() {
+        true => Ok(entries(path)?.into_iter().filter(|path| is_picture(path)).collect()),
+        false => Ok(vec![path.to_owned()]),
+    }
+}
+
+/// Each file's picture, `[height, width, channels]`, decoded by all processors.
+fn decode_all(files: &[PictureFile], shape: ImageShape) -> Vec<Result<Vec<u8>, image::ImageError>> {
+    let n_threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let n_files = files.len().div_ceil(n_threads).max(1);
+    std::thread::scope(|scope| {
+        let decode =
+            |part: &[PictureFile]| part.iter().map(|file| decode(&file.path, shape)).collect::<Vec<_>>();
+        let parts = files.chunks(n_files).map(|part| (part, scope.spawn(move || decode(part))));
+        let parts: Vec<_> = parts.collect();
+        // A decoder that panics fails its part: each file of it is named as broken.
+        let joined = parts.into_iter().map(|(part, thread)| {
+            thread.join().unwrap_or_else(|_| part.iter().map(|_| Err(panicked())).collect())
+        });
+        joined.flatten().collect()
+    })
+}
+
+/// A picture as a sample: upright, its middle scaled to fill `[height, width, channels]`, of colours or grey.
+///
+/// # Errors
+/// No picture, or one that is too large.
+pub fn decode(path: &Path, shape: ImageShape) -> Result<Vec<u8>, image::ImageError> {
+    let mut reader = ImageReader::open(path)?.with_guessed_format()?;
+    let mut limits = Limits::default();
+    (limits.max_image_width, limits.max_image_height) = (Some(SIDE_MAX), Some(SIDE_MAX));
+    reader.limits(limits);
+    let mut decoder = reader.into_decoder()?;
+    let orientation = decoder.orientation()?;
+    let mut picture = DynamicImage::from_decoder(decoder)?;
+    picture.apply_orientation(orientation);
+    let filled = picture.resize_to_fill(shape.width.into(), shape.height.into(), FilterType::Triangle);
+    let colours = on_white(&filled);
+    Ok(match shape.channels {
+        CHANNELS => colours,
+        _ => colours.as_chunks::<3>().0.iter().map(luma).collect(),
+    })
+}
+
+/// Brightness of a colour (ITU-R BT.709).
+fn luma([red, green, blue]: &[u8; 3]) -> u8 {
+    let sum = 2126 * u32::from(*red) + 7152 * u32::from(*green) + 722 * u32::from(*blue);
+    ((sum + 5000) / 10_000) as u8
 }
 
 /// Paths in a folder, sorted; hidden ones are none.

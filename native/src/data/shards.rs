@@ -351,6 +351,7 @@ mod tests {
             train: part(n_train),
             test: part(n_test),
             vocabulary: None,
+            columns: None,
         }
     }
 
@@ -421,7 +422,7 @@ mod tests {
         let train = Samples::Tokens(TokenSequences { length: 4, ids });
         let test = Samples::Tokens(TokenSequences { length: 4, ids: vec![3; 40] });
         let kind = SampleKind::Tokens(TokenShape { length: 4, vocabulary: 106 });
-        let data = TrainingData { name: "text".into(), kind, train, test, vocabulary: None };
+        let data = TrainingData { name: "text".into(), kind, train, test, vocabulary: None, columns: None };
         let store = ShardStore::open(Storage::in_memory(), &data, sharding(10, 1)).await.unwrap();
         let mut seen = Vec::new();
         for shard in decoded(&store).await {

@@ -4,11 +4,17 @@
 //! of words becomes one number for each word, 1 where it stands. Deterministic: the same file, settings and seed give the
 //! same samples. Blocking: call it from a thread that may block.
 
+pub mod other;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Seek};
 use std::path::{Path, PathBuf};
 
+use barnraise_protocol::columns::{
+    Column, ColumnContent, DataColumns, ITEM_NAMES_BYTES_MAX, NoNumber, RatingColumns, Scale, TableColumns,
+    number,
+};
 use barnraise_protocol::dataset::{
     COLUMNS_MAX, LABEL_BYTES_MAX, RATED_MAX, RatingShape, Ratings, RowTargets, SampleKind, Samples,
     TableRows, TableShape, TableTarget,
@@ -209,6 +215,11 @@ impl Cells {
         })
     }
 
+    /// Where the columns are.
+    fn places(&self, path: &Path, columns: &TableColumns) -> Result<Vec<usize>, TableError> {
+        columns.columns.iter().map(|column| self.column(path, &column.name)).collect()
+    }
+
     /// Drops the rows of which `read` gives a reason.
     fn retain(&mut self, read: impl Fn(&csv::StringRecord) -> Result<(), String>) {
         let broken = &mut self.broken;
@@ -221,8 +232,17 @@ impl Cells {
         });
     }
 
-    /// Refuses a file with too many broken rows, and logs a few.
+    /// Refuses a file with too few rows, or with too many broken ones.
     fn check(&self, path: &Path) -> Result<(), TableError> {
+        self.check_broken(path)?;
+        match self.rows.len() {
+            0 | 1 => Err(TableError::TooFew { path: path.to_owned(), got: self.rows.len() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a file with too many broken rows, and logs a few.
+    fn check_broken(&self, path: &Path) -> Result<(), TableError> {
         let n_rows = self.rows.len() + self.broken.n;
         if let Some((line, reason)) = self.broken.first.clone() {
             let (path, n_broken) = (path.to_owned(), self.broken.n);
@@ -231,20 +251,12 @@ impl Cells {
             }
             tracing::warn!(path = %path.display(), n_broken, line, reason, "rows are left out; of the first one");
         }
-        match self.rows.len() {
-            0 | 1 => Err(TableError::TooFew { path: path.to_owned(), got: self.rows.len() }),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
-    fn cells(&self, column: usize) -> impl Iterator<Item = &str> {
+    fn cells(&self, column: usize) -> impl Iterator<Item = &str> + Clone {
         self.rows.iter().map(move |(_, record)| record.get(column).unwrap_or_default())
     }
-}
-
-/// A finite number.
-fn number(cell: &str) -> Option<f32> {
-    cell.parse::<f32>().ok().filter(|value| value.is_finite())
 }
 
 /// Which rows are held out: at least one, and not all.
@@ -280,17 +292,18 @@ impl TableSettings {
         cells.check(path)?;
         let is_held = held_out(cells.rows.len(), self.held_out, self.seed);
         let columns = self.columns(&cells, target, &is_held)?;
-        let n_columns = columns.len();
+        let n_columns = columns.names().len();
         let n_bytes = cells.rows.len() as u64 * (n_columns as u64 + 1) * 4;
         if n_bytes > BYTES_MAX {
             return Err(TableError::TooLarge { path: path.clone(), n_bytes });
         }
         let classes = self.classes(&cells, target)?;
+        let places = cells.places(path, &columns)?;
         let told = |row: usize| cells.rows[row].1.get(target).unwrap_or_default();
-        let part = |wanted: bool| {
+        let part = |wanted: bool| -> Result<Samples, TableError> {
             let rows = || (0..cells.rows.len()).filter(|&row| is_held[row] == wanted);
-            let values =
-                rows().flat_map(|row| columns.iter().map(move |column| column.values[row])).collect();
+            let values = rows().map(|row| values(&columns, &places, &cells.rows[row].1));
+            let values = values.collect::<Result<Vec<_>, _>>().map_err(|error| self.refused(error))?.concat();
             let targets = match &classes {
                 Some(classes) => RowTargets::Classes(
                     rows().map(|row| classes.binary_search(&told(row)).unwrap_or_default() as u8).collect(),
@@ -300,25 +313,25 @@ impl TableSettings {
                     values: rows().map(|row| number(told(row)).unwrap_or_default()).collect(),
                 },
             };
-            Samples::Rows(TableRows { n_columns, values, targets })
+            Ok(Samples::Rows(TableRows { n_columns, values, targets }))
         };
         let target = match &classes {
             Some(classes) => TableTarget::Class(classes.iter().map(|&name| name.to_owned()).collect()),
             None => TableTarget::Values(vec![self.target.clone()]),
         };
-        let (train, test) = (part(false), part(true));
-        let columns = columns.into_iter().map(|column| column.name).collect();
-        let kind = SampleKind::Rows(TableShape { columns, target });
-        Ok(TrainingData { name: self.name.clone(), kind, train, test, vocabulary: None })
+        let (train, test) = (part(false)?, part(true)?);
+        let kind = SampleKind::Rows(TableShape { columns: columns.names(), target });
+        let (name, columns) = (self.name.clone(), Some(DataColumns::Table(columns)));
+        Ok(TrainingData { name, kind, train, test, vocabulary: None, columns })
     }
 
-    /// All columns but what is to be told, as numbers.
-    fn columns(
-        &self,
-        cells: &Cells,
-        target: usize,
-        is_held: &[bool],
-    ) -> Result<Vec<NumberColumn>, TableError> {
+    fn refused(&self, NoNumber { column, cell }: NoNumber) -> TableError {
+        let reason = format!("{cell:?} is no number");
+        TableError::Column { path: self.file.clone(), column, reason }
+    }
+
+    /// All columns but what is to be told, as those to train on have them.
+    fn columns(&self, cells: &Cells, target: usize, is_held: &[bool]) -> Result<TableColumns, TableError> {
         let mut columns = Vec::new();
         for (index, name) in cells.names.iter().enumerate().filter(|(index, _)| *index != target) {
             let refused =
@@ -326,43 +339,37 @@ impl TableSettings {
             if name.len() > LABEL_BYTES_MAX {
                 return Err(refused(format!("its name is longer than {LABEL_BYTES_MAX} bytes")));
             }
+            let trained =
+                || cells.cells(index).zip(is_held).filter(|(_, held)| !**held).map(|(cell, _)| cell);
             let is_number = || cells.cells(index).all(|cell| cell.is_empty() || number(cell).is_some());
             let kind = self.columns.get(name).copied();
             let kind = kind.unwrap_or_else(|| match is_number() {
                 true => ColumnKind::Number,
                 false => ColumnKind::Category,
             });
-            match kind {
-                ColumnKind::Ignored => {}
+            if kind != ColumnKind::Ignored && cells.names[..index].contains(name) {
+                return Err(refused("there is another one of this name".to_owned()));
+            }
+            let content = match kind {
+                ColumnKind::Ignored => continue,
                 ColumnKind::Number if !is_number() => {
                     let odd = cells.cells(index).find(|cell| !cell.is_empty() && number(cell).is_none());
                     return Err(refused(format!("{:?} is no number", odd.unwrap_or_default())));
                 }
-                ColumnKind::Number => {
-                    let values = standardized(cells.cells(index).map(number).collect(), is_held);
-                    columns.push(NumberColumn { name: name.clone(), values });
-                }
+                ColumnKind::Number => ColumnContent::Number(Scale::of(trained().filter_map(number))),
                 ColumnKind::Category => {
-                    let words: BTreeSet<&str> = cells.cells(index).collect();
-                    if words.len() > WORDS_MAX {
-                        let got = words.len();
-                        let want = format!(
-                            "{got} different words, at most {WORDS_MAX} are supported; say \"ignored\" in \
-                            data.table.columns to leave it out"
-                        );
-                        return Err(refused(want));
-                    }
-                    for word in words {
-                        let values = cells.cells(index).map(|cell| f32::from(u8::from(cell == word)));
-                        let values = standardized(values.map(Some).collect(), is_held);
-                        let mut name = format!("{name}={word}");
-                        name.truncate(name.floor_char_boundary(LABEL_BYTES_MAX));
-                        columns.push(NumberColumn { name, values });
-                    }
+                    let words = words(cells.cells(index)).map_err(refused)?;
+                    let scale =
+                        |word: &str| Scale::of(trained().map(move |cell| f32::from(u8::from(cell == word))));
+                    ColumnContent::Words(
+                        words.into_iter().map(|word| (word.to_owned(), scale(word))).collect(),
+                    )
                 }
-            }
+            };
+            columns.push(Column { name: name.clone(), content });
         }
-        match columns.len() {
+        let columns = TableColumns { target: self.target.clone(), columns };
+        match columns.names().len() {
             1..=COLUMNS_MAX => Ok(columns),
             got => Err(TableError::Column {
                 path: self.file.clone(),
@@ -393,21 +400,23 @@ impl TableSettings {
     }
 }
 
-/// Numbers of a column, one for each row.
-struct NumberColumn {
-    name: String,
-    values: Vec<f32>,
+/// The different words of a column, sorted; the reason where they cannot be numbers of their own.
+fn words<'a>(cells: impl Iterator<Item = &'a str>) -> Result<BTreeSet<&'a str>, String> {
+    let words: BTreeSet<&str> = cells.collect();
+    let ignored = "say \"ignored\" in data.table.columns to leave it out";
+    if words.len() > WORDS_MAX {
+        let got = words.len();
+        return Err(format!("{got} different words, at most {WORDS_MAX} are supported; {ignored}"));
+    }
+    match words.iter().any(|word| word.len() > LABEL_BYTES_MAX) {
+        true => Err(format!("a word is longer than {LABEL_BYTES_MAX} bytes; {ignored}")),
+        false => Ok(words),
+    }
 }
 
-/// With mean 0 and deviation 1 over the rows that are trained on; missing ones are the mean.
-fn standardized(values: Vec<Option<f32>>, is_held: &[bool]) -> Vec<f32> {
-    let trained = || values.iter().zip(is_held).filter(|(_, held)| !**held).filter_map(|(value, _)| *value);
-    let n = trained().count().max(1) as f64;
-    let mean = trained().map(f64::from).sum::<f64>() / n;
-    let variance = trained().map(|value| (f64::from(value) - mean).powi(2)).sum::<f64>() / n;
-    let deviation = if variance > 0.0 { variance.sqrt() } else { 1.0 };
-    let standard = |value: f32| ((f64::from(value) - mean) / deviation) as f32;
-    values.into_iter().map(|value| value.map_or(0.0, standard)).collect()
+/// The numbers of a row. `places`: where its columns are in the file.
+fn values(columns: &TableColumns, places: &[usize], row: &csv::StringRecord) -> Result<Vec<f32>, NoNumber> {
+    columns.row(|column| places.get(column).and_then(|&place| row.get(place)).unwrap_or_default())
 }
 
 impl RatingSettings {
@@ -457,7 +466,24 @@ impl RatingSettings {
         let (train, test) = (part(false), part(true));
         let shape = RatingShape { n_users: users.len() as u32, n_items: items.len() as u32 };
         let (name, kind) = (self.name.clone(), SampleKind::Ratings(shape));
-        Ok(TrainingData { name, kind, train, test, vocabulary: None })
+        let columns = Some(DataColumns::Ratings(self.rating_columns(items.keys(), cells.cells(rating))));
+        Ok(TrainingData { name, kind, train, test, vocabulary: None, columns })
+    }
+
+    fn rating_columns<'a>(
+        &self,
+        items: impl Iterator<Item = &'a &'a str> + Clone,
+        given: impl Iterator<Item = &'a str> + Clone,
+    ) -> RatingColumns {
+        let [user, item, rating] = self.columns.clone();
+        let given = given.filter_map(number);
+        let range = [given.clone().fold(f32::INFINITY, f32::min), given.fold(f32::NEG_INFINITY, f32::max)];
+        let n_bytes: usize = items.clone().map(|item| item.len()).sum();
+        let items = match n_bytes <= ITEM_NAMES_BYTES_MAX {
+            true => items.map(|&item| item.to_owned()).collect(),
+            false => Vec::new(),
+        };
+        RatingColumns { user, item, rating, range, items }
     }
 }
 

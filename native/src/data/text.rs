@@ -22,6 +22,9 @@ pub use tokenizer::{Tokenizer, TokenizerError};
 /// Most held-out sequences.
 pub const TEST_SEQUENCES_MAX: usize = 512;
 
+/// Where the text is, in files that have several fields.
+const TEXT_FIELD: &str = "text";
+
 /// Settings of a text data set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextSettings {
@@ -76,6 +79,16 @@ pub enum TextError {
     },
 }
 
+/// The documents of a file that a run was not made of: plain text, the field `text` of JSON lines, or the column `text` of
+/// a Parquet file.
+///
+/// # Errors
+/// No such file, no text in it, or too much of it.
+pub fn documents(path: &Path) -> Result<Vec<String>, TextError> {
+    source::read(path, TEXT_FIELD, source::TEXT_BYTES_MAX)
+        .map_err(|source| TextError::Source { path: path.to_owned(), source })
+}
+
 impl TextSettings {
     /// Reads the sources, trains the vocabulary or takes it from `cache`, and cuts and mixes the sequences.
     pub fn load(&self, cache: &Path) -> Result<TrainingData, TextError> {
@@ -108,6 +121,7 @@ impl TextSettings {
             train: samples(&train, n_train, 0),
             test: samples(&test, TEST_SEQUENCES_MAX.min(n_test), 1),
             vocabulary: Some(tokenizer.export()),
+            columns: None,
         })
     }
 

@@ -146,7 +146,14 @@ mod tests {
         };
         let shape = ImageShape { height: 1, width: 1, channels: 1 };
         let kind = SampleKind::Images { shape, class_names: vec!["a".into()] };
-        TrainingData { name: "data".into(), kind, train: part(25_000), test: part(500), vocabulary: None }
+        TrainingData {
+            name: "data".into(),
+            kind,
+            train: part(25_000),
+            test: part(500),
+            vocabulary: None,
+            columns: None,
+        }
     }
 
     #[test]

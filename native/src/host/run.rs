@@ -16,6 +16,7 @@ use barnraise_learning::unigram::Vocabulary;
 use barnraise_learning::{ComputeDevice, DataShape, ParameterLayout, open_device};
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::api::{LiveProgress, RunStatus};
+use barnraise_protocol::columns::DataColumns;
 use barnraise_protocol::run::RunDescription;
 use barnraise_relay::dht::{Dht, DhtConfig};
 use barnraise_relay::server::operator_routes_with;
@@ -264,8 +265,10 @@ impl RunHost {
         description: &Arc<RunDescription>,
         layout: ParameterLayout,
         vocabulary: Option<&Vocabulary>,
+        columns: Option<&DataColumns>,
     ) -> anyhow::Result<Option<SharedModel>> {
-        let shared = SharedModel::open(&self.config, description, layout, &self.storage, vocabulary).await?;
+        let (config, storage) = (&self.config, &self.storage);
+        let shared = SharedModel::open(config, description, layout, storage, vocabulary, columns).await?;
         Ok(shared.map(|(shared, keeping)| {
             self.tasks.spawn(keeping);
             shared

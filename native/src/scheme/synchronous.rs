@@ -166,8 +166,8 @@ impl SynchronousRun {
         streams::serve(&services, host.config.network.contributors_max, &mut host.tasks)?;
         let others = parts.coordinate(&mut host, &storing, outputs.stands.subscribe())?;
         host.keep_current();
-        let vocabulary = data.vocabulary.clone();
-        let models = host.share_model(&parts.description, layout, vocabulary.as_ref()).await?;
+        let (vocabulary, columns) = (data.vocabulary.as_ref(), data.columns.as_ref());
+        let models = host.share_model(&parts.description, layout, vocabulary, columns).await?;
         let (publisher, models) = models.map(|shared| (shared.publisher, shared.files)).unzip();
         let operating = operating::resume(&host.config, commands, &host.access, &round, &storing).await?;
         let events = EventSender::new(parts.events.clone());

@@ -12,6 +12,7 @@ pub mod average;
 pub mod bulk;
 pub mod check;
 pub mod codec;
+pub mod columns;
 pub mod commitment;
 pub mod contribute;
 pub mod dataset;

@@ -17,8 +17,10 @@ use barnraise_learning::unigram::Vocabulary;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::api::{Contributions, ContributionsQuery, ModelFile, ModelQuery, Models, RunStatus};
+use barnraise_protocol::columns::DataColumns;
 use bytes::Bytes;
 use futures::stream::{self, Stream, StreamExt};
+use serde::Serialize;
 use tokio::sync::watch;
 
 use super::card::card;
@@ -45,14 +47,31 @@ pub struct ModelFiles {
     storage: Storage,
     clock: WallClock,
     downloads: Seats,
-    tokenizer: Option<Tokenizer>,
+    tokenizer: Option<JsonFile>,
+    columns: Option<JsonFile>,
 }
 
-/// The encoded vocabulary of a run of text, and its entity tag.
+/// A file that stays the same, and its entity tag.
 #[derive(Clone)]
-struct Tokenizer {
+struct JsonFile {
     json: Bytes,
     tag: String,
+}
+
+impl JsonFile {
+    fn of<T: Serialize>(content: &T) -> Result<Self, serde_json::Error> {
+        let json: Bytes = serde_json::to_vec(content)?.into();
+        let tag = format!("\"{}\"", Sha256Hash::of(&json));
+        Ok(Self { json, tag })
+    }
+
+    fn answer(self, asked: &HeaderMap) -> Response {
+        if asked.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == self.tag.as_bytes()) {
+            return (StatusCode::NOT_MODIFIED, headers(&self.tag)).into_response();
+        }
+        let kind = [(header::CONTENT_TYPE, "application/json")];
+        (headers(&self.tag), kind, self.json).into_response()
+    }
 }
 
 /// State of the routes.
@@ -74,6 +93,8 @@ enum NoModel {
     Epoch(u64),
     #[error("this run does not learn from text")]
     NoText,
+    #[error("this run does not learn from a table or from ratings")]
+    NoColumns,
     #[error("too many models are being downloaded, come again in a minute")]
     Busy,
     #[error("the model cannot be read")]
@@ -88,7 +109,9 @@ impl IntoResponse for NoModel {
         match self {
             Self::Query(rejection) => rejection.into_response(),
             Self::NotYet => (StatusCode::NOT_FOUND, no_store, retry, text).into_response(),
-            Self::Epoch(_) | Self::NoText => (StatusCode::NOT_FOUND, no_store, text).into_response(),
+            Self::Epoch(_) | Self::NoText | Self::NoColumns => {
+                (StatusCode::NOT_FOUND, no_store, text).into_response()
+            }
             Self::Busy => (StatusCode::SERVICE_UNAVAILABLE, no_store, retry, text).into_response(),
             Self::Storage(error) => {
                 // Details of the error are for the log only.
@@ -110,7 +133,7 @@ impl ModelFiles {
         clock: WallClock,
     ) -> Self {
         let downloads = Seats::new(DOWNLOADS_MAX, DOWNLOADS_OF_ONE_MAX);
-        Self { facts, latest, kept, storage, clock, downloads, tokenizer: None }
+        Self { facts, latest, kept, storage, clock, downloads, tokenizer: None, columns: None }
     }
 
     /// With the vocabulary of a run that learns from text.
@@ -118,10 +141,15 @@ impl ModelFiles {
     /// # Errors
     /// Does not happen.
     pub fn with_vocabulary(self, vocabulary: Option<&Vocabulary>) -> Result<Self, serde_json::Error> {
-        let Some(vocabulary) = vocabulary else { return Ok(self) };
-        let json: Bytes = serde_json::to_vec(vocabulary)?.into();
-        let tag = format!("\"{}\"", Sha256Hash::of(&json));
-        Ok(Self { tokenizer: Some(Tokenizer { json, tag }), ..self })
+        Ok(Self { tokenizer: vocabulary.map(JsonFile::of).transpose()?, ..self })
+    }
+
+    /// With the columns of a run that learns from a table or from ratings.
+    ///
+    /// # Errors
+    /// Does not happen.
+    pub fn with_columns(self, columns: Option<&DataColumns>) -> Result<Self, serde_json::Error> {
+        Ok(Self { columns: columns.map(JsonFile::of).transpose()?, ..self })
     }
 
     /// The routes.
@@ -131,6 +159,7 @@ impl ModelFiles {
             .route("/api/model.safetensors", get(file))
             .route("/api/model-card.md", get(model_card))
             .route("/api/tokenizer.json", get(tokenizer))
+            .route("/api/columns.json", get(columns))
             .with_state(ModelRoutes { files: self, status, contributions })
     }
 
@@ -235,11 +264,11 @@ async fn file(
 }
 
 async fn tokenizer(State(shown): State<ModelRoutes>, asked: HeaderMap) -> Result<Response, NoModel> {
-    let Tokenizer { json, tag } = shown.files.tokenizer.ok_or(NoModel::NoText)?;
-    if asked.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
-        return Ok((StatusCode::NOT_MODIFIED, headers(&tag)).into_response());
-    }
-    Ok((headers(&tag), [(header::CONTENT_TYPE, "application/json")], json).into_response())
+    Ok(shown.files.tokenizer.ok_or(NoModel::NoText)?.answer(&asked))
+}
+
+async fn columns(State(shown): State<ModelRoutes>, asked: HeaderMap) -> Result<Response, NoModel> {
+    Ok(shown.files.columns.ok_or(NoModel::NoColumns)?.answer(&asked))
 }
 
 async fn model_card(State(shown): State<ModelRoutes>) -> Result<Response, NoModel> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use barnraise_learning::ParameterLayout;
 use barnraise_learning::unigram::Vocabulary;
 use barnraise_protocol::access::AccessMode;
+use barnraise_protocol::columns::DataColumns;
 use barnraise_protocol::run::RunDescription;
 
 use super::{Facts, Keeper, ModelFiles, Publisher};
@@ -25,13 +26,14 @@ impl SharedModel {
     /// ends with the publisher.
     ///
     /// # Errors
-    /// The earlier models cannot be listed, or the vocabulary cannot be written.
+    /// The earlier models cannot be listed, or vocabulary and columns cannot be written.
     pub(crate) async fn open(
         config: &RunConfig,
         description: &Arc<RunDescription>,
         layout: ParameterLayout,
         storage: &Storage,
         vocabulary: Option<&Vocabulary>,
+        columns: Option<&DataColumns>,
     ) -> anyhow::Result<Option<(Self, impl Future<Output = ()> + Send + use<>)>> {
         if config.access.mode != AccessMode::Open {
             return Ok(None);
@@ -42,7 +44,7 @@ impl SharedModel {
         let (publisher, latest) = Publisher::new(facts.clone());
         let keeping = keeper.run(latest.clone());
         let files = ModelFiles::new(facts, latest, kept, storage.clone(), system_clock());
-        let files = files.with_vocabulary(vocabulary)?;
+        let files = files.with_vocabulary(vocabulary)?.with_columns(columns)?;
         Ok(Some((Self { publisher, files }, keeping)))
     }
 }

@@ -119,6 +119,7 @@ impl SimulationFixture {
                 train: noise(TRAIN_SAMPLES),
                 test: noise(8 * N_CLASSES),
                 vocabulary: None,
+                columns: None,
             };
             let sharding = config(1, AccessMode::Open).sharding();
             let shards = ShardStore::open(Storage::in_memory(), &data, sharding).await.unwrap();

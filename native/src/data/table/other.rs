@@ -1,0 +1,172 @@
+//! Files that a run was not made of, read as its own was: rows of a table, and ratings. Blocking.
+
+use std::path::Path;
+
+use barnraise_protocol::columns::{RatingColumns, TableColumns, number};
+use barnraise_protocol::dataset::{RowTargets, TableShape, TableTarget};
+
+use super::{Cells, TableError, values};
+
+/// Rows of a table, each as the model takes it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OtherRows {
+    /// The head of the file.
+    pub names: Vec<String>,
+    /// The cells of each row, in the order of the head.
+    pub cells: Vec<Vec<String>>,
+    /// `[n_rows, n_columns]`
+    pub values: Vec<f32>,
+    /// What is to be told of each row, where that was asked for.
+    pub targets: Option<RowTargets>,
+}
+
+/// A rating of an item that the run knows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OtherRating {
+    /// Who rates; empty where the file is of one.
+    pub user: String,
+    /// Number of the item.
+    pub item: u32,
+    /// What it got.
+    pub rating: f32,
+}
+
+/// Reads rows, each with what is to be told of it if that is `wanted`. A few broken ones are left out.
+///
+/// # Errors
+/// No such file, a column that is missing, too many broken rows.
+pub fn rows(
+    path: &Path,
+    columns: &TableColumns,
+    shape: &TableShape,
+    wanted: bool,
+) -> Result<OtherRows, TableError> {
+    let mut cells = Cells::read(path)?;
+    let places = cells.places(path, columns)?;
+    let target = wanted.then(|| cells.column(path, &columns.target)).transpose()?;
+    cells.retain(|record| {
+        values(columns, &places, record).map_err(|error| error.to_string())?;
+        let told = target.map(|target| told(record.get(target).unwrap_or_default(), &shape.target));
+        told.transpose().map(drop)
+    });
+    cells.check_broken(path)?;
+    let n_rows = cells.rows.len();
+    let mut read = Vec::with_capacity(n_rows * shape.columns.len());
+    // Broken rows are gone.
+    cells
+        .rows
+        .iter()
+        .for_each(|(_, record)| read.extend(values(columns, &places, record).unwrap_or_default()));
+    let targets = target.map(|target| {
+        let told = cells.cells(target).filter_map(|cell| told(cell, &shape.target).ok());
+        match &shape.target {
+            TableTarget::Class(_) => RowTargets::Classes(told.map(|told| told as u8).collect()),
+            TableTarget::Values(_) => RowTargets::Values { n_values: 1, values: told.collect() },
+        }
+    });
+    let of_row = |record: &csv::StringRecord| record.iter().map(str::to_owned).collect();
+    let all = cells.rows.iter().map(|(_, record)| of_row(record)).collect();
+    Ok(OtherRows { names: cells.names, cells: all, values: read, targets })
+}
+
+/// What is to be told: a number, or that of a class.
+fn told(cell: &str, target: &TableTarget) -> Result<f32, String> {
+    match target {
+        TableTarget::Class(names) => match names.iter().position(|name| name == cell) {
+            Some(class) => Ok(class as f32),
+            None => Err(format!("{cell:?} is none of the classes: {}", names.join(", "))),
+        },
+        TableTarget::Values(_) => {
+            number(cell).ok_or_else(|| format!("{cell:?} is to be told, a number is wanted"))
+        }
+    }
+}
+
+/// Reads ratings. A file without the column of who rates is of one user.
+///
+/// # Errors
+/// As [`rows`]; an item that the run does not know breaks a row.
+pub fn ratings(path: &Path, columns: &RatingColumns, n_items: u32) -> Result<Vec<OtherRating>, TableError> {
+    let mut cells = Cells::read(path)?;
+    let [item, rating] = [cells.column(path, &columns.item)?, cells.column(path, &columns.rating)?];
+    let user = cells.column(path, &columns.user).ok();
+    let read = |record: &csv::StringRecord| {
+        let cell = |column: usize| record.get(column).unwrap_or_default();
+        let known = columns.find(cell(item)).filter(|&item| item < n_items);
+        let item = known.ok_or_else(|| format!("the run does not know {:?}", cell(item)))?;
+        let wrong = || format!("the rating is {:?}, a number is wanted", cell(rating));
+        let rating = number(cell(rating)).ok_or_else(wrong)?;
+        Ok(OtherRating { user: user.map(cell).unwrap_or_default().to_owned(), item, rating })
+    };
+    cells.retain(|record| read(record).map(drop));
+    cells.check_broken(path)?;
+    Ok(cells.rows.iter().filter_map(|(_, record)| read(record).ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_protocol::columns::{Column, ColumnContent, Scale};
+
+    use super::*;
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        file
+    }
+
+    fn flowers(target: TableTarget) -> (TableColumns, TableShape) {
+        let scale = Scale { mean: 1.0, deviation: 2.0 };
+        let columns = TableColumns {
+            target: "kind".into(),
+            columns: vec![Column { name: "length".into(), content: ColumnContent::Number(scale) }],
+        };
+        (columns, TableShape { columns: vec!["length".into()], target })
+    }
+
+    #[test]
+    fn columns_are_found_by_name_and_what_is_told_may_be_missing() {
+        let (columns, shape) = flowers(TableTarget::Class(vec!["daisy".into(), "rose".into()]));
+        let with = file("kind;more;length\nrose;x;5\ndaisy;;1\n");
+        let read = rows(with.path(), &columns, &shape, true).unwrap();
+        assert_eq!(read.values, [2.0, 0.0]);
+        assert_eq!(read.targets, Some(RowTargets::Classes(vec![1, 0])));
+        assert_eq!(
+            (read.names[1].as_str(), &read.cells[0][..]),
+            ("more", &["rose", "x", "5"].map(String::from)[..])
+        );
+        let without = file("length\n3\n");
+        let read = rows(without.path(), &columns, &shape, false).unwrap();
+        assert_eq!((read.values, read.targets), (vec![1.0], None));
+        let said = rows(without.path(), &columns, &shape, true).unwrap_err().to_string();
+        assert!(said.contains("no column \"kind\""), "{said}");
+        let strange =
+            rows(file("kind,length\ntulip,3\n").path(), &columns, &shape, true).unwrap_err().to_string();
+        assert!(strange.contains("line 2: \"tulip\" is none of the classes: daisy, rose"), "{strange}");
+        let word = rows(file("length\nlong\n").path(), &columns, &shape, false).unwrap_err().to_string();
+        assert!(word.contains("line 2: column \"length\": a number is wanted"), "{word}");
+        let (columns, shape) = flowers(TableTarget::Values(vec!["kind".into()]));
+        let read = rows(file("length,kind\n3,7.5\n").path(), &columns, &shape, true).unwrap();
+        assert_eq!(read.targets, Some(RowTargets::Values { n_values: 1, values: vec![7.5] }));
+    }
+
+    #[test]
+    fn ratings_are_of_items_that_the_run_knows_and_perhaps_of_one_user() {
+        let columns = RatingColumns {
+            user: "who".into(),
+            item: "what".into(),
+            rating: "stars".into(),
+            range: [1.0, 5.0],
+            items: vec!["bread".into(), "soup".into()],
+        };
+        let read = |text: &str| ratings(file(text).path(), &columns, 2);
+        let rating = |user: &str, item, rating| OtherRating { user: user.into(), item, rating };
+        assert_eq!(read("what,stars\nsoup,4\n").unwrap(), [rating("", 1, 4.0)]);
+        let two = read("who,what,stars\nann,soup,4\nbob,bread,1.5\n").unwrap();
+        assert_eq!(two, [rating("ann", 1, 4.0), rating("bob", 0, 1.5)]);
+        let said = read("what,stars\ncake,4\n").unwrap_err().to_string();
+        assert!(said.contains("the run does not know \"cake\""), "{said}");
+    }
+}
