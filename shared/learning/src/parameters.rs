@@ -76,6 +76,18 @@ pub struct ParameterLayout {
 }
 
 impl ParameterLayout {
+    /// Tensors by name and shape, such as those of a file of another program. No optimizer trains them.
+    pub fn of_tensors(tensors: impl IntoIterator<Item = (String, Vec<usize>)>) -> Self {
+        let mut layout = Self { n_activations: 1, ..Self::default() };
+        for (name, shape) in tensors {
+            let (offset, len) = (layout.n_parameters, shape.iter().product());
+            let initial = Initialization::Constant(0.0);
+            layout.segments.push(ParameterSegment { name, shape, offset, len, initial });
+            layout.n_parameters += len;
+        }
+        layout
+    }
+
     /// The tensors, in order: the trained ones, then running statistics.
     pub fn segments(&self) -> &[ParameterSegment] {
         &self.segments

@@ -13,6 +13,7 @@
 
 mod crops;
 mod flight;
+mod recommend;
 mod rows;
 mod text;
 
@@ -24,6 +25,7 @@ use barnraise_protocol::run::model::graph::Loss;
 use barnraise_protocol::run::{self, ModelSpec};
 
 use self::flight::QueuedPass;
+pub use self::recommend::OWN_RATINGS_MAX;
 use crate::batch::{self, Batch};
 use crate::data_shape::DataShape;
 use crate::device::{ComputeDevice, Precision};

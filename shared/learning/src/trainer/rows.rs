@@ -6,7 +6,7 @@ use super::{Evaluation, Trainer};
 use crate::data_shape::{DataShape, RowTarget};
 use crate::engine::Input;
 use crate::error::ModelError;
-use crate::statistics::Statistics;
+use crate::statistics::{self, Statistics};
 
 impl Trainer {
     pub(super) async fn accumulate_rows(&mut self, rows: &TableRows, draw: u64) -> Result<(), ModelError> {
@@ -57,6 +57,33 @@ impl Trainer {
         Ok(total.explaining(&ratings.ratings, 1))
     }
 
+    /// What is to be told of rows: probabilities of classes, or values.
+    ///
+    /// # Shapes
+    /// - `values`: `[n_rows, n_columns]`
+    /// - returns `[n_rows, n_classes]`, each row summing to 1, or `[n_rows, n_values]`
+    ///
+    /// # Errors
+    /// A model of other data, rows of another length; a lost device.
+    pub async fn predict_rows(&self, values: &[f32]) -> Result<Vec<f32>, ModelError> {
+        let DataShape::Rows { n_columns, target } = self.data else {
+            return Err(ModelError::WrongData { got: "rows of a table" });
+        };
+        if values.is_empty() || !values.len().is_multiple_of(n_columns) {
+            return Err(ModelError::WrongData { got: "rows of another table" });
+        }
+        let mut told = Vec::new();
+        for values in values.chunks(self.chunk_samples() * n_columns) {
+            let (values, targets) = (values.to_vec(), RowTargets::Classes(Vec::new()));
+            let rows = TableRows { n_columns, values, targets };
+            told.extend(self.outputs(Input::Rows(&rows), rows.n_samples()).await?);
+        }
+        if let RowTarget::Class(n_classes) = target {
+            statistics::softmax_rows(&mut told, n_classes);
+        }
+        Ok(told)
+    }
+
     fn check_rows(&self, rows: &TableRows, max: usize) -> Result<(), ModelError> {
         let DataShape::Rows { n_columns, target } = self.data else {
             return Err(ModelError::WrongData { got: "rows of a table" });
@@ -81,7 +108,7 @@ impl Trainer {
         }
     }
 
-    fn check_ratings(&self, ratings: &Ratings, max: usize) -> Result<(), ModelError> {
+    pub(super) fn check_ratings(&self, ratings: &Ratings, max: usize) -> Result<(), ModelError> {
         let DataShape::Ratings(RatingShape { n_users, n_items }) = self.data else {
             return Err(ModelError::WrongData { got: "ratings" });
         };

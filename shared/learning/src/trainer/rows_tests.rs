@@ -108,3 +108,34 @@ fn who_always_says_the_mean_explains_nothing() {
         0.0
     );
 }
+
+#[test]
+fn what_is_predicted_of_rows_is_what_they_are_judged_by() {
+    let values = numbers(7 * N_COLUMNS, 3);
+    let labels = vec![0, 1, 1, 0, 1, 0, 0];
+    for (target, loss, last) in [
+        (RowTarget::Class(2), Loss::Classification, Size::Classes),
+        (RowTarget::Values(1), Loss::Regression, Size::Targets),
+    ] {
+        let data = DataShape::Rows { n_columns: N_COLUMNS, target };
+        let trainer = Trainer::new(&network(loss, last), data, ComputeDevice::cpu()).unwrap();
+        let told = block_on(trainer.predict_rows(&values)).unwrap();
+        let (targets, want): (_, f32) = match target {
+            RowTarget::Class(_) => {
+                let of_labels =
+                    told.chunks(2).zip(&labels).map(|(row, &label)| -row[usize::from(label)].ln());
+                (RowTargets::Classes(labels.clone()), of_labels.sum())
+            }
+            RowTarget::Values(_) => {
+                let values: Vec<f32> = labels.iter().copied().map(f32::from).collect();
+                let errors = told.iter().zip(&values).map(|(told, value)| (told - value) * (told - value));
+                (RowTargets::Values { n_values: 1, values: values.clone() }, errors.sum())
+            }
+        };
+        let rows = TableRows { n_columns: N_COLUMNS, values: values.clone(), targets };
+        let judged = block_on(trainer.evaluate_samples(&Samples::Rows(rows))).unwrap();
+        assert!((judged.loss - want / 7.0).abs() < 1e-5, "{target:?}: {judged:?} and {want}");
+        assert!(block_on(trainer.predict_rows(&values[1..])).is_err());
+        assert!(block_on(trainer.predict_rows(&[])).is_err());
+    }
+}
