@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::command::ConfigArgs;
 use crate::config::init::InitArgs;
-use crate::exported::{ExportArgs, GenerateArgs};
+use crate::exported::{EvaluateArgs, ExportArgs, GenerateArgs, PredictArgs};
 use crate::host::access::command::{AllowArgs, InviteArgs, RevokeArgs};
 use crate::host::admin::command::{OperateArgs, PeersArgs};
 use crate::peer::args::{EvidenceArgs, JoinArgs, ProgressArgs, ReceiptsArgs};
@@ -62,6 +62,10 @@ pub enum CliCommand {
     Export(ExportArgs),
     /// Go on with a text by an exported model
     Generate(GenerateArgs),
+    /// Predict from new data by an exported model
+    Predict(PredictArgs),
+    /// Evaluate an exported model on data
+    Evaluate(EvaluateArgs),
     /// Run a relay, through which peers find and reach each other
     Relay(RelayArgs),
     /// Watch a run in the terminal

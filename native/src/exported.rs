@@ -1,24 +1,37 @@
 //! A model outside its run: a folder in the layout of the field, which other programs load, and which this one uses.
 
+mod architecture;
+mod card;
+mod columns;
+mod evaluate;
 mod fetch;
-mod layout;
+mod field;
+mod hub;
+mod predict;
 #[cfg(test)]
 mod tests;
 mod vocabulary;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use barnraise_learning::unigram::{Unigram, Vocabulary, VocabularyError};
-use barnraise_learning::{ComputeDevice, Continuation, DataShape, ModelError, ParameterLayout, Trainer};
+use barnraise_learning::tensor_file::{self, TensorFileError};
+use barnraise_learning::unigram::{Unigram, Vocabulary};
+use barnraise_learning::{ComputeDevice, Continuation, DataShape, ModelError, Trainer};
+use barnraise_protocol::columns::{COLUMNS_BYTES_MAX, DataColumns};
 use barnraise_protocol::run::RunDescription;
+use barnraise_protocol::run::model::graph::Loss;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
+pub use self::evaluate::{EvaluateArgs, evaluate};
 use self::fetch::FetchError;
-use self::layout::LayoutError;
-use self::vocabulary::TokenizerFileError;
+use self::field::FieldLayout;
+pub use self::predict::{PredictArgs, predict};
+use crate::config::ConfigError;
+use crate::data::LoadError;
 
 /// What the field does not name: the run, with the model's graph.
 const RUN_FILE: &str = "barnraise.json";
@@ -26,6 +39,8 @@ const TENSORS_FILE: &str = "model.safetensors";
 const CONFIG_FILE: &str = "config.json";
 const TOKENIZER_FILE: &str = "tokenizer.json";
 const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
+const PREPROCESSOR_FILE: &str = "preprocessor_config.json";
+const COLUMNS_FILE: &str = "columns.json";
 const CARD_FILE: &str = "README.md";
 /// Largest file of a folder that is read, beside the tensors.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -86,9 +101,49 @@ pub enum ExportedError {
     /// The model cannot be computed.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The model has no text.
-    #[error("the model in {} is none of text", .0.display())]
-    NoText(PathBuf),
+    /// The file of a run.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The data of a run, or a file like it.
+    #[error(transparent)]
+    Data(#[from] LoadError),
+    /// Another command is for such models.
+    #[error("the model in {} {does}: {want}", folder.display())]
+    OtherKind {
+        /// The model's.
+        folder: PathBuf,
+        /// What the model does.
+        does: &'static str,
+        /// What to do instead.
+        want: &'static str,
+    },
+    /// Data of another run.
+    #[error("{} is not the data that this model was trained on: {reason}", path.display())]
+    OtherData {
+        /// The data, or the run's file.
+        path: PathBuf,
+        /// How it differs.
+        reason: String,
+    },
+    /// A picture that cannot be read.
+    #[error("{}: {source}", path.display())]
+    Picture {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: image::ImageError,
+    },
+    /// Neither the run's file nor any data.
+    #[error("name what to evaluate on: files, or --config with the file of the run for its held-out part")]
+    NothingToEvaluate,
+    /// Nothing in a file.
+    #[error("{} has nothing to predict: {want}", path.display())]
+    Nothing {
+        /// The file.
+        path: PathBuf,
+        /// What was wanted.
+        want: String,
+    },
 }
 
 /// A model with all that it takes to use it.
@@ -97,16 +152,21 @@ struct ExportedModel {
     run: RunDescription,
     /// Optimizer steps made.
     epoch: u64,
+    /// Loss on the held-out samples of the run; `None` where it is no number.
+    loss: Option<f32>,
     /// `[n_parameters]`
     parameters: Vec<f32>,
     /// Of a run of text.
     vocabulary: Option<Vocabulary>,
+    /// Of a run on a table or on ratings.
+    columns: Option<DataColumns>,
 }
 
 /// Content of [`RUN_FILE`].
 #[derive(Debug, Serialize, Deserialize)]
 struct RunFile {
     epoch: u64,
+    loss: Option<f32>,
     run: RunDescription,
 }
 
@@ -124,12 +184,17 @@ pub fn export(args: &ExportArgs) -> Result<String, ExportedError> {
     let folder = args.folder.display();
     let title = &model.run.identity.title;
     let mut said = format!("The model of “{title}” after {} steps is in {folder}.\n", model.epoch);
-    if files.iter().any(|(name, _)| *name == CONFIG_FILE) {
-        said.push_str(&format!("In Python: AutoModelForCausalLM.from_pretrained(\"{folder}\")\n"));
+    if let Some(class) = hub::auto_class(&model.run) {
+        said.push_str(&format!("In Python: {class}.from_pretrained(\"{folder}\")\n"));
     }
-    if model.vocabulary.is_some() {
-        said.push_str(&format!("Here: barnraise generate {folder} \"Once upon a time\"\n"));
-    }
+    let here = match model.run.model.graph.loss {
+        Loss::CausalLanguageModel => format!("generate {folder} \"Once upon a time\""),
+        Loss::Swav(_) => format!("evaluate {folder} --config FILE"),
+        Loss::Classification | Loss::Regression | Loss::MaskedLanguageModel => {
+            format!("predict {folder} FILE")
+        }
+    };
+    said.push_str(&format!("Here: barnraise {here}\n"));
     Ok(said)
 }
 
@@ -139,11 +204,11 @@ pub fn export(args: &ExportArgs) -> Result<String, ExportedError> {
 /// No exported folder, a model that does not go on with texts, an output that is closed.
 pub fn generate(args: &GenerateArgs, output: &mut impl Write) -> Result<(), ExportedError> {
     let model = ExportedModel::read(&args.folder)?;
-    let vocabulary = model.vocabulary.clone().ok_or_else(|| ExportedError::NoText(args.folder.clone()))?;
-    let unigram = Unigram::new(vocabulary).map_err(|error: VocabularyError| ExportedError::File {
-        path: args.folder.join(TOKENIZER_FILE),
-        reason: error.to_string(),
-    })?;
+    if model.run.model.graph.loss != Loss::CausalLanguageModel {
+        let (folder, does) = (args.folder.clone(), "does not go on with texts");
+        return Err(ExportedError::OtherKind { folder, does, want: "barnraise predict is for it" });
+    }
+    let unigram = model.unigram(&args.folder)?;
     let trainer = model.trainer()?;
     let mut continuation = Continuation::of(&unigram.encode(&args.text), args.seed);
     let failed = |source| ExportedError::Io { path: "standard output".into(), source };
@@ -158,45 +223,58 @@ pub fn generate(args: &GenerateArgs, output: &mut impl Write) -> Result<(), Expo
 }
 
 impl ExportedModel {
-    /// Name and content of each file of the folder.
+    /// Name and content of each file of the folder. `card`: the run's.
     fn files(&self, card: &str) -> Result<Vec<(&'static str, Vec<u8>)>, ExportedError> {
         let json = |value: &serde_json::Value| serde_json::to_vec_pretty(value).unwrap_or_default();
-        let run = RunFile { epoch: self.epoch, run: self.run.clone() };
+        let run = RunFile { epoch: self.epoch, loss: self.loss, run: self.run.clone() };
         let run = serde_json::to_value(run).unwrap_or_default();
-        let tensors = layout::tensors(&self.run, &self.parameters)?;
-        let tensors = tensors.encode(self.epoch).map_err(of_layout(Path::new(TENSORS_FILE)))?;
-        let mut files =
-            vec![(RUN_FILE, json(&run)), (TENSORS_FILE, tensors), (CARD_FILE, card.as_bytes().to_vec())];
-        if let Some(config) = layout::config(&self.run) {
+        let layout = self.layout()?;
+        // `transformers` asks for the format.
+        let notes = [("format", "pt".to_owned()), ("epoch", self.epoch.to_string())];
+        let notes: BTreeMap<_, _> = notes.map(|(name, value)| (name.to_owned(), value)).into();
+        let mut tensors = tensor_file::header(layout.file(), &notes)
+            .map_err(of_file::<TensorFileError>(Path::new(TENSORS_FILE)))?;
+        tensors.extend(tensor_file::value_bytes(&layout.to_file(&self.parameters)));
+        let card = card::of_folder(card, &self.run, layout.file());
+        let mut files = vec![(RUN_FILE, json(&run)), (TENSORS_FILE, tensors), (CARD_FILE, card.into_bytes())];
+        if let Some(config) = hub::config(&self.run) {
             files.push((CONFIG_FILE, json(&config)));
+            let preprocessor = hub::preprocessor(&self.run);
+            files.extend(preprocessor.map(|preprocessor| (PREPROCESSOR_FILE, json(&preprocessor))));
         }
         if let Some(vocabulary) = &self.vocabulary {
             files.push((TOKENIZER_FILE, json(&vocabulary::file(vocabulary))));
             files.push((TOKENIZER_CONFIG_FILE, json(&vocabulary::config(&self.run))));
+        }
+        if let Some(columns) = &self.columns {
+            files.push((COLUMNS_FILE, json(&serde_json::to_value(columns).unwrap_or_default())));
         }
         Ok(files)
     }
 
     fn read(folder: &Path) -> Result<Self, ExportedError> {
         let of = |name: &str| folder.join(name);
-        let RunFile { epoch, run } = serde_json::from_slice(&read_file(&of(RUN_FILE), FILE_BYTES_MAX)?)
-            .map_err(|error| ExportedError::File { path: of(RUN_FILE), reason: error.to_string() })?;
-        let bytes_max = barnraise_learning::tensor_file::file_bytes_max(&ParameterLayout::of_run(&run)?);
+        let RunFile { epoch, loss, run } = serde_json::from_slice(&read_file(&of(RUN_FILE), FILE_BYTES_MAX)?)
+            .map_err(of_file(&of(RUN_FILE)))?;
+        let layout = FieldLayout::of(&run.model, DataShape::of(&run.data.manifest.samples))?;
+        let bytes_max = tensor_file::file_bytes_max(layout.file());
         let tensors = read_file(&of(TENSORS_FILE), bytes_max as u64)?;
-        let parameters = layout::parameters(&run, &tensors).map_err(of_layout(&of(TENSORS_FILE)))?;
-        let path = of(TOKENIZER_FILE);
-        let vocabulary = match path.exists() {
-            true => {
-                let bytes = read_file(&path, FILE_BYTES_MAX)?;
-                let read = vocabulary::read(&bytes);
-                Some(read.map_err(|error: TokenizerFileError| ExportedError::File {
-                    path,
-                    reason: error.to_string(),
-                })?)
-            }
-            false => None,
+        let tensors = tensor_file::read(&tensors, layout.file()).map_err(of_file(&of(TENSORS_FILE)))?;
+        let parameters = layout.of_file(&tensors.parameters);
+        let optional = |name: &str, bytes_max: u64| match of(name).exists() {
+            true => read_file(&of(name), bytes_max).map(Some),
+            false => Ok(None),
         };
-        Ok(Self { run, epoch, parameters, vocabulary })
+        let vocabulary = optional(TOKENIZER_FILE, FILE_BYTES_MAX)?.map(|bytes| vocabulary::read(&bytes));
+        let vocabulary = vocabulary.transpose().map_err(of_file(&of(TOKENIZER_FILE)))?;
+        let columns = optional(COLUMNS_FILE, COLUMNS_BYTES_MAX)?;
+        let columns = columns.map(|bytes| columns::read(&bytes, &run));
+        let columns = columns.transpose().map_err(of_file(&of(COLUMNS_FILE)))?;
+        Ok(Self { run, epoch, loss, parameters, vocabulary, columns })
+    }
+
+    fn layout(&self) -> Result<FieldLayout, ModelError> {
+        FieldLayout::of(&self.run.model, DataShape::of(&self.run.data.manifest.samples))
     }
 
     fn trainer(&self) -> Result<Trainer, ModelError> {
@@ -205,13 +283,19 @@ impl ExportedModel {
         trainer.load_parameters(&self.parameters)?;
         Ok(trainer)
     }
+
+    /// The tokens of its text. `folder`: where it is from.
+    fn unigram(&self, folder: &Path) -> Result<Unigram, ExportedError> {
+        let path = folder.join(TOKENIZER_FILE);
+        let missing = || ExportedError::File { path: path.clone(), reason: "it is missing".to_owned() };
+        let vocabulary = self.vocabulary.clone().ok_or_else(missing)?;
+        Unigram::new(vocabulary).map_err(of_file(&path))
+    }
 }
 
-fn of_layout(path: &Path) -> impl Fn(LayoutError) -> ExportedError {
-    move |error| match error {
-        LayoutError::Model(error) => error.into(),
-        other => ExportedError::File { path: path.to_owned(), reason: other.to_string() },
-    }
+/// An error of a file of the folder.
+fn of_file<E: std::error::Error>(path: &Path) -> impl Fn(E) -> ExportedError {
+    move |error| ExportedError::File { path: path.to_owned(), reason: error.to_string() }
 }
 
 fn read_file(path: &Path, bytes_max: u64) -> Result<Vec<u8>, ExportedError> {
@@ -246,4 +330,9 @@ fn write_folder(folder: &Path, files: &[(&'static str, Vec<u8>)]) -> Result<(), 
         let _ = fs::remove_dir_all(&part);
         ExportedError::Io { path, source }
     })
+}
+
+/// The folder of a table or of ratings, without its columns.
+fn no_columns(folder: &Path) -> ExportedError {
+    ExportedError::File { path: folder.join(COLUMNS_FILE), reason: "it is missing".to_owned() }
 }

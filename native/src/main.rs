@@ -46,6 +46,10 @@ fn main() -> anyhow::Result<()> {
         CliCommand::Generate(args) => {
             exported::generate(&args, &mut std::io::stdout().lock()).map_err(Into::into)
         }
+        CliCommand::Predict(args) => {
+            exported::predict(&args, &mut std::io::stdout().lock()).map_err(Into::into)
+        }
+        CliCommand::Evaluate(args) => exported::evaluate(&args).map(|text| say(&text)).map_err(Into::into),
         CliCommand::Top(args) => top::run(&args).map(|text| say(&text)),
         CliCommand::Relay(args) => runtime.block_on(run_file(&args.config)).map_err(anyhow::Error::from),
     };

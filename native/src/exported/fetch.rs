@@ -6,6 +6,7 @@ use barnraise_learning::tensor_file::{self, TensorFileError};
 use barnraise_learning::unigram::Vocabulary;
 use barnraise_learning::{ModelError, ParameterLayout};
 use barnraise_protocol::api::RunStatus;
+use barnraise_protocol::columns::{COLUMNS_BYTES_MAX, DataColumns};
 use barnraise_protocol::dataset::SampleKind;
 
 use super::ExportedModel;
@@ -70,16 +71,24 @@ pub(super) fn newest(page: &str) -> Result<(ExportedModel, String), FetchError> 
     let epoch = file.notes.get("epoch").and_then(|epoch| epoch.parse().ok());
     let epoch = epoch.ok_or_else(|| broken(&"it does not say of which step it is"))?;
     let card = fetch(&url("model-card.md"), ANSWER_BYTES_MAX)?;
-    let vocabulary: Option<Vocabulary> = match run.data.manifest.samples {
+    let loss = file.notes.get("test_loss").and_then(|loss| loss.parse().ok());
+    let loss = loss.filter(|loss: &f32| loss.is_finite());
+    let (mut vocabulary, mut columns): (Option<Vocabulary>, Option<DataColumns>) = (None, None);
+    match run.data.manifest.samples {
+        SampleKind::Images { .. } => {}
         SampleKind::Tokens(_) => {
             let bytes = fetch(&url("tokenizer.json"), ANSWER_BYTES_MAX)?;
             let read = serde_json::from_slice(&bytes);
-            Some(read.map_err(|error| not_understood("tokenizer.json", error.to_string()))?)
+            vocabulary = Some(read.map_err(|error| not_understood("tokenizer.json", error.to_string()))?);
         }
-        SampleKind::Images { .. } | SampleKind::Rows(_) | SampleKind::Ratings(_) => None,
-    };
+        SampleKind::Rows(_) | SampleKind::Ratings(_) => {
+            let bytes = fetch(&url("columns.json"), COLUMNS_BYTES_MAX)?;
+            let read = super::columns::read(&bytes, &run);
+            columns = Some(read.map_err(|error| not_understood("columns.json", error.to_string()))?);
+        }
+    }
     let card = String::from_utf8_lossy(&card).into_owned();
-    Ok((ExportedModel { run, epoch, parameters: file.parameters, vocabulary }, card))
+    Ok((ExportedModel { run, epoch, loss, parameters: file.parameters, vocabulary, columns }, card))
 }
 
 fn fetch(url: &str, bytes_max: u64) -> Result<Vec<u8>, FetchError> {

@@ -1,0 +1,179 @@
+//! Which network of the field a graph is: a preset, with its options read back from its blocks. Pure.
+
+use barnraise_protocol::run::Preset;
+use barnraise_protocol::run::model::Size;
+use barnraise_protocol::run::model::graph::{Block, Graph};
+use barnraise_protocol::run::model::operation::{Attention, BatchNorm, GroupNorm, Operation, Repeat};
+use barnraise_protocol::run::model::presets::{Albert, Gpt, GptFamily, Norm, ResNet};
+
+/// A network that other libraries have, with all options written out.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Architecture {
+    /// transformers' `GPT2LMHeadModel` or `LlamaForCausalLM`.
+    Gpt(Gpt),
+    /// transformers' `AlbertForMaskedLM`.
+    Albert(Albert),
+    /// torchvision's `ResNet` and, with batch normalization and for large pictures, transformers'
+    /// `ResNetForImageClassification`.
+    ResNet(ResNetDepth, ResNet),
+}
+
+/// Layers of a residual network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ResNetDepth {
+    /// Two convolutions in a block.
+    Of18,
+    /// Bottlenecks of three.
+    Of50,
+}
+
+impl Architecture {
+    /// `None` where it is a graph of somebody's own, or another preset.
+    pub(crate) fn of(graph: &Graph) -> Option<Self> {
+        gpt(graph).map(Self::Gpt).or_else(|| albert(graph).map(Self::Albert)).or_else(|| resnet(graph))
+    }
+
+    /// Whether transformers has a class for it.
+    pub(crate) fn is_of_transformers(&self) -> bool {
+        match self {
+            Self::Gpt(_) | Self::Albert(_) => true,
+            Self::ResNet(_, options) => options.norm == Norm::Batch && !options.small_pictures,
+        }
+    }
+}
+
+fn blocks(graph: &Graph) -> impl Iterator<Item = &Block> {
+    graph.parts.iter().flat_map(|part| &part.blocks).chain(&graph.blocks)
+}
+
+fn operation<'a>(graph: &'a Graph, name: &str) -> Option<&'a Operation> {
+    blocks(graph).find(|block| block.name == name).map(|block| &block.op)
+}
+
+fn units(graph: &Graph, name: &str) -> Option<u32> {
+    match operation(graph, name)? {
+        Operation::Dense(dense) => match dense.units {
+            Size::Fixed(units) => Some(units),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn width(graph: &Graph, table: &str) -> Option<u32> {
+    match operation(graph, table)? {
+        Operation::Embedding(table) => Some(table.width),
+        _ => None,
+    }
+}
+
+fn attention(graph: &Graph) -> Option<&Attention> {
+    blocks(graph).find_map(|block| match &block.op {
+        Operation::Attention(options) => Some(options),
+        _ => None,
+    })
+}
+
+fn repeat(graph: &Graph) -> Option<&Repeat> {
+    blocks(graph).find_map(|block| match &block.op {
+        Operation::Repeat(repeat) => Some(repeat),
+        _ => None,
+    })
+}
+
+/// Whether they compute the same by the same tensors; the name for people may differ.
+fn is_same(graph: &Graph, preset: &Preset) -> bool {
+    let other = preset.graph();
+    (&graph.parts, &graph.blocks, &graph.loss) == (&other.parts, &other.blocks, &other.loss)
+}
+
+fn gpt(graph: &Graph) -> Option<Gpt> {
+    let Attention { heads, key_value_heads, dropout, .. } = *attention(graph)?;
+    let layers = repeat(graph)?.times;
+    let families = [
+        (GptFamily::Gpt2, "transformer.wte", "mlp.c_fc"),
+        (GptFamily::Llama, "model.embed_tokens", "mlp.gate_proj"),
+    ];
+    families.into_iter().find_map(|(family, table, inner)| {
+        let (width, inner) = (width(graph, table)?, units(graph, inner)?);
+        let key_value_heads = if key_value_heads == 0 { heads } else { key_value_heads };
+        let gpt = Gpt { family, width, layers, heads, key_value_heads, inner, dropout };
+        // The heads of keys may have been left out.
+        let written = [gpt, Gpt { key_value_heads: 0, ..gpt }];
+        written.into_iter().any(|gpt| is_same(graph, &Preset::Gpt(gpt))).then_some(gpt)
+    })
+}
+
+fn albert(graph: &Graph) -> Option<Albert> {
+    let albert = Albert {
+        embedding: width(graph, "albert.embeddings.word_embeddings")?,
+        hidden: units(graph, "albert.encoder.embedding_hidden_mapping_in")?,
+        heads: attention(graph)?.heads,
+        inner: units(graph, "ffn")?,
+        layers: repeat(graph)?.times,
+    };
+    is_same(graph, &Preset::Albert(albert)).then_some(albert)
+}
+
+fn resnet(graph: &Graph) -> Option<Architecture> {
+    let first = graph.blocks.iter().find(|block| block.name == "conv1")?;
+    let Operation::Convolution(convolution) = &first.op else { return None };
+    let norm = match graph.blocks.iter().find(|block| block.name == "bn1")?.op {
+        Operation::BatchNorm(BatchNorm { running: true, .. }) => Norm::Batch,
+        Operation::GroupNorm(GroupNorm { groups, .. }) => Norm::Group(groups),
+        _ => return None,
+    };
+    let small_pictures = convolution.kernel == [3, 3];
+    let options = ResNet { norm, small_pictures, width: convolution.maps };
+    [(ResNetDepth::Of18, Preset::ResNet18(options)), (ResNetDepth::Of50, Preset::ResNet50(options))]
+        .into_iter()
+        .find_map(|(depth, preset)| is_same(graph, &preset).then_some(Architecture::ResNet(depth, options)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GPT: Gpt = Gpt {
+        family: GptFamily::Gpt2,
+        width: 16,
+        layers: 2,
+        heads: 4,
+        key_value_heads: 0,
+        inner: 24,
+        dropout: 0.1,
+    };
+
+    #[test]
+    fn a_preset_is_known_by_its_blocks_with_its_options() {
+        let albert = Albert { embedding: 8, hidden: 16, heads: 2, inner: 32, layers: 3 };
+        let plain = ResNet { width: 8, ..ResNet::default() };
+        let small = ResNet { norm: Norm::Group(4), small_pictures: true, width: 8 };
+        let written = Gpt { key_value_heads: 4, ..GPT };
+        for (preset, want, is_of_transformers) in [
+            (Preset::Gpt(GPT), Architecture::Gpt(written), true),
+            (Preset::Gpt(written), Architecture::Gpt(written), true),
+            (Preset::Albert(albert), Architecture::Albert(albert), true),
+            (Preset::ResNet18(plain), Architecture::ResNet(ResNetDepth::Of18, plain), true),
+            (Preset::ResNet50(plain), Architecture::ResNet(ResNetDepth::Of50, plain), true),
+            (Preset::ResNet18(small), Architecture::ResNet(ResNetDepth::Of18, small), false),
+        ] {
+            let got = Architecture::of(&preset.graph());
+            assert_eq!(got, Some(want));
+            assert_eq!(got.map(|got| got.is_of_transformers()), Some(is_of_transformers));
+        }
+    }
+
+    #[test]
+    fn a_graph_that_differs_in_one_block_is_none() {
+        for preset in [Preset::LeNet, Preset::Mlp { hidden: vec![3] }] {
+            assert_eq!(Architecture::of(&preset.graph()), None);
+        }
+        let mut graph = Preset::ResNet18(ResNet::default()).graph();
+        graph.blocks.insert(3, Block::new("more", Operation::Relu));
+        assert_eq!(Architecture::of(&graph), None);
+        let mut graph = Preset::Gpt(GPT).graph();
+        graph.parts[0].blocks.retain(|block| block.name != "mlp.dropout");
+        assert_eq!(Architecture::of(&graph), None);
+    }
+}
