@@ -22,5 +22,6 @@ pub mod pypi;
 pub mod s3;
 pub mod sentences;
 pub mod source_proxy;
+pub mod tables;
 pub mod verdict;
 pub mod visitor;

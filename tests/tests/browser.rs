@@ -42,6 +42,8 @@ mod runs;
 mod stalled;
 #[path = "browser/states.rs"]
 mod states;
+#[path = "browser/tables.rs"]
+mod tables;
 #[path = "browser/tabs.rs"]
 mod tabs;
 #[path = "browser/texts.rs"]

@@ -1,40 +1,37 @@
 //! Runs on data of the operator's own that is neither pictures nor text, and a model that is taken out of its run.
 
-use std::fmt::Write;
-
 use barnraise_protocol::dataset::{SampleKind, TableTarget};
-use barnraise_swarm::random::SplitMix64;
-use barnraise_tests::process::TestRun;
+use barnraise_tests::process::{BackboneProcess, TestRun};
 use barnraise_tests::sentences;
+use barnraise_tests::tables::{self, SCHEME};
 
-const SCHEME: &str = r#"
-[scheme.synchronous]
-target_batch_size = 128
-micro_batch_size = 32
-optimizer = { kind = "adam" }
-schedule = { peak = 0.01, warmup_steps = 2, decay = { kind = "constant" } }
-[evaluation]
-every_epochs = 2
-"#;
-
-/// Flowers of two kinds, which lengths and colour tell apart together.
-fn flowers() -> String {
-    let mut random = SplitMix64::new(3);
-    let mut unit = move || random.below(1000) as f64 / 1000.0;
-    let mut text = "petal;sepal;colour;kind\n".to_owned();
-    for row in 0..1200 {
-        let (petal, sepal) = (unit() * 6.0, unit() * 6.0);
-        let colour = ["red", "white", "blue"][row % 3];
-        let is_rose = (petal > sepal) == (colour == "red");
-        let kind = if is_rose { "rose" } else { "daisy" };
-        // A few lengths were not measured.
-        let petal = if row % 97 == 5 { String::new() } else { format!("{petal:.2}") };
-        writeln!(text, "{petal};{sepal:.2};{colour};{kind}").unwrap();
-    }
-    text
+/// A run that has learned, and still runs.
+struct Learned {
+    test_run: TestRun,
+    backbone: BackboneProcess,
+    samples: SampleKind,
 }
 
-async fn learns(sections: &str, file: &str, text: &str, want: f32) -> SampleKind {
+impl Learned {
+    /// What a program says of the exported model; `exported` in `args` is its folder.
+    async fn run(&mut self, args: &[&str]) -> String {
+        let folder = self.test_run.folder().join("exported");
+        let of = self.test_run.folder().to_owned();
+        let path = |name: &str| of.join(name).display().to_string();
+        if !folder.exists() {
+            self.test_run.run(&["export", &self.backbone.page(), &path("exported")]).await.unwrap();
+        }
+        let args: Vec<String> = args
+            .iter()
+            .map(
+                |&arg| if arg.contains("exported") || arg.contains('.') { path(arg) } else { arg.to_owned() },
+            )
+            .collect();
+        self.test_run.run(&args.iter().map(String::as_str).collect::<Vec<_>>()).await.unwrap()
+    }
+}
+
+async fn learns(sections: &str, file: &str, text: &str, want: f32) -> Learned {
     let mut test_run = TestRun::new(&format!("{sections}{SCHEME}")).unwrap();
     test_run.write(file, text).unwrap();
     let backbone = test_run.backbone().await.unwrap();
@@ -47,52 +44,38 @@ async fn learns(sections: &str, file: &str, text: &str, want: f32) -> SampleKind
     let given = joined.end().await.unwrap();
     assert!(given.status.success(), "{given:?}");
     assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
-    samples
+    Learned { test_run, backbone, samples }
 }
 
 #[tokio::test]
 async fn a_run_tells_classes_of_a_table_apart() {
-    let sections = r#"
-[run]
-id = "flowers"
-[model]
-kind = { mlp = { hidden = [32, 32] } }
-[data]
-shard_samples = 200
-[data.table]
-file = "flowers.csv"
-target = "kind"
-"#;
-    let SampleKind::Rows(table) = learns(sections, "flowers.csv", &flowers(), 0.9).await else {
-        panic!("no table")
-    };
+    let mut learned = learns(tables::FLOWERS, "flowers.csv", &tables::flowers(), 0.9).await;
+    let SampleKind::Rows(table) = &learned.samples else { panic!("no table") };
     assert_eq!(table.columns, ["petal", "sepal", "colour=blue", "colour=red", "colour=white"]);
     assert_eq!(table.target, TableTarget::Class(vec!["daisy".into(), "rose".into()]));
+    // Flowers that nobody has seen, read as those that were trained on.
+    learned.test_run.write("new.csv", "petal;sepal;colour\n5.5;0.5;red\n5.5;0.5;white\n").unwrap();
+    let said = learned.run(&["predict", "exported", "new.csv"]).await;
+    let told: Vec<&str> = said.lines().skip(1).filter_map(|line| line.split(',').nth(3)).collect();
+    assert_eq!(told, ["rose", "daisy"], "{said}");
+    let said = learned.run(&["evaluate", "exported", "--config", "run.toml"]).await;
+    assert!(
+        said.contains("Held-out part of flowers, 120 samples") && said.contains("commonest class"),
+        "{said}"
+    );
 }
 
 #[tokio::test]
 async fn a_run_learns_who_likes_what() {
-    let mut text = "user,item,rating\n".to_owned();
-    for (user, item) in (0..60).flat_map(|user| (0..40).map(move |item| (user, item))) {
-        if (user * 7 + item * 3) % 4 != 0 {
-            let rating = 3.0 + if user % 2 == item % 2 { 1.5 } else { -1.5 };
-            writeln!(text, "u{user},film {item},{rating}").unwrap();
-        }
-    }
-    let sections = r#"
-[run]
-id = "films"
-[model]
-kind = { matrix-factorization = { factors = 4 } }
-[data]
-shard_samples = 500
-[data.ratings]
-file = "films.csv"
-"#;
-    let SampleKind::Ratings(of) = learns(sections, "films.csv", &text, 0.8).await else {
-        panic!("no ratings")
-    };
+    let mut learned = learns(tables::FILMS, "films.csv", &tables::films(), 0.8).await;
+    let SampleKind::Ratings(of) = &learned.samples else { panic!("no ratings") };
     assert_eq!((of.n_users, of.n_items), (60, 40));
+    // Somebody who is no user of the run likes films with even numbers.
+    learned.test_run.write("mine.csv", "item,rating\nfilm 2,4.5\nfilm 3,1.5\nfilm 8,4.5\n").unwrap();
+    let said = learned.run(&["predict", "exported", "mine.csv"]).await;
+    let films: Vec<u32> =
+        said.lines().skip(1).filter_map(|line| line.split(',').nth(1)?[5..].parse().ok()).collect();
+    assert!(films.len() == 10 && films.iter().all(|film| film % 2 == 0 && ![2, 8].contains(film)), "{said}");
 }
 
 #[tokio::test]
