@@ -81,6 +81,22 @@ pub enum PageToPeer {
         /// The beginning; never leaves this machine.
         text: String,
     },
+    /// Tell what is to be told of a row of the run's table, by the newest model of the web server; answered by
+    /// [`PeerToPage::Told`] or [`PeerToPage::NotTold`] with the same `request`.
+    Tell {
+        /// Echoed.
+        request: u32,
+        /// The numbers of the row; they never leave this machine.
+        values: Vec<f32>,
+    },
+    /// Recommend items to somebody who rated some, by the newest model of the web server; answered by
+    /// [`PeerToPage::Recommended`] or [`PeerToPage::NotTold`] with the same `request`.
+    Recommend {
+        /// Echoed.
+        request: u32,
+        /// Numbers of items, and what they got; they never leave this machine.
+        rated: Vec<(u32, f32)>,
+    },
     /// The visitor's name on the leaderboard; `None` stays anonymous.
     Name {
         /// One that can be shown.
@@ -213,6 +229,31 @@ pub enum PeerToPage {
     },
     /// The blanks could not be filled, or the text not be gone on with.
     NotFilled {
+        /// Echo.
+        request: u32,
+        /// Why not.
+        reason: String,
+    },
+    /// Answer to `Tell`.
+    Told {
+        /// Echo.
+        request: u32,
+        /// Epoch of the model.
+        epoch: u64,
+        /// Probabilities of the classes, or values.
+        told: Vec<f32>,
+    },
+    /// Answer to `Recommend`.
+    Recommended {
+        /// Echo.
+        request: u32,
+        /// Epoch of the model.
+        epoch: u64,
+        /// Items that were not rated, and what they would get, the best first.
+        items: Vec<(u32, f32)>,
+    },
+    /// Nothing could be told or recommended.
+    NotTold {
         /// Echo.
         request: u32,
         /// Why not.

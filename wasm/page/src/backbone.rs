@@ -4,12 +4,13 @@
 use std::rc::Rc;
 
 use barnraise_protocol::api::{Contributions, LiveProgress, Models, RunStatus};
+use barnraise_protocol::columns::DataColumns;
 use barnraise_swarm::backoff::Backoff;
 use gloo::net::http::Request;
 use js_sys::{Array, Promise};
 use serde::de::DeserializeOwned;
 use wasm_bindgen::{JsCast, JsValue};
-use wasm_bindgen_futures::JsFuture;
+use wasm_bindgen_futures::{JsFuture, spawn_local};
 use web_sys::{EventSource, MessageEvent};
 
 use crate::app::App;
@@ -23,6 +24,7 @@ use crate::view::N_LEADERS;
 const EVENTS_URL: &str = "/api/events";
 const CONTRIBUTIONS_URL: &str = "/api/contributions";
 const MODELS_URL: &str = "/api/models";
+const COLUMNS_URL: &str = "/api/columns.json";
 /// Interval at which a visible page asks for the list of models.
 const MODELS_EVERY_MS: u32 = 15_000;
 /// Interval at which a visible page asks for the leaderboard.
@@ -107,6 +109,16 @@ pub(crate) async fn follow_models(app: Rc<App>) {
         }
         sleep(MODELS_EVERY_MS).await;
     }
+}
+
+/// Asks how the run reads its table or its ratings. Without an answer it is asked with the next list of models.
+pub(crate) fn ask_for_columns(app: &Rc<App>) {
+    let app = Rc::clone(app);
+    spawn_local(async move {
+        if let Ok(columns) = ask::<DataColumns>(&app, COLUMNS_URL).await {
+            app.dispatch(PageEvent::ColumnsKnown(Box::new(columns)));
+        }
+    });
 }
 
 /// Sleeps until the time is over, or a request is due at once; returns whether it was due at once.

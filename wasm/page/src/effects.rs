@@ -8,6 +8,7 @@ use gloo::timers::callback::Timeout;
 use wasm_bindgen_futures::spawn_local;
 
 use crate::app::App;
+use crate::backbone;
 use crate::kept;
 use crate::probe;
 use crate::receipts::Receipts;
@@ -66,6 +67,7 @@ impl Effects {
             PageAction::SaveTransport(transport) => kept::keep_transport(transport),
             PageAction::Limits(request) => self.sensors.perform(app, request),
             PageAction::ProbeTransports(attempts) => probe::begin(app, attempts),
+            PageAction::AskForColumns => backbone::ask_for_columns(app),
             PageAction::AskForCodes => {
                 let app = Rc::clone(app);
                 spawn_local(async move {

@@ -4,8 +4,11 @@ use barnraise_messages::{DeviceChoice, PeerToPage};
 use barnraise_protocol::access::{AccessDescription, PublicKey, Signature, UnixTime};
 use barnraise_protocol::api::{LiveProgress, RunStatus};
 use barnraise_protocol::codec::TensorCodec;
+use barnraise_protocol::columns::{Column, ColumnContent, DataColumns, RatingColumns, Scale, TableColumns};
 use barnraise_protocol::contribute::{DeviceKind, RunProgress};
-use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry, TokenShape};
+use barnraise_protocol::dataset::{
+    ImageShape, Manifest, RatingShape, SampleKind, ShardEntry, TableShape, TableTarget, TokenShape,
+};
 use barnraise_protocol::hash::Sha256Hash;
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
 use barnraise_protocol::run::model::presets::{Albert, Swav, SwavTrunk};
@@ -77,6 +80,52 @@ pub(crate) fn text_page() -> PageState {
             Preset::Albert(Albert { embedding: 64, hidden: 128, heads: 4, inner: 512, layers: 4 }).graph();
     }
     page
+}
+
+/// A page on which a run learns from a table.
+pub(crate) fn table_page() -> PageState {
+    let mut page = page();
+    if let Some(run) = &mut page.run {
+        let columns = ["length", "colour=red", "colour=white"].map(String::from).into();
+        let target = TableTarget::Class(["daisy", "rose"].map(String::from).into());
+        run.data.manifest.samples = SampleKind::Rows(TableShape { columns, target });
+        run.model.graph = Preset::Mlp { hidden: vec![8] }.graph();
+    }
+    page
+}
+
+/// Its columns.
+pub(crate) fn table_columns() -> DataColumns {
+    let scale = |mean, deviation| Scale { mean, deviation };
+    let words = [("red", scale(0.25, 0.5)), ("white", scale(0.75, 0.5))];
+    let words = words.map(|(word, scale)| (word.to_owned(), scale)).into();
+    let column = |name: &str, content| Column { name: name.into(), content };
+    let columns = vec![
+        column("length", ColumnContent::Number(scale(2.0, 4.0))),
+        column("colour", ColumnContent::Words(words)),
+    ];
+    DataColumns::Table(TableColumns { target: "kind".into(), columns })
+}
+
+/// A page on which a run learns from ratings.
+pub(crate) fn rating_page() -> PageState {
+    let mut page = page();
+    if let Some(run) = &mut page.run {
+        run.data.manifest.samples = SampleKind::Ratings(RatingShape { n_users: 9, n_items: 2 });
+        run.model.graph = Preset::MatrixFactorization { factors: 4 }.graph();
+    }
+    page
+}
+
+/// Its columns.
+pub(crate) fn rating_columns() -> DataColumns {
+    DataColumns::Ratings(RatingColumns {
+        user: "user".into(),
+        item: "film".into(),
+        rating: "stars".into(),
+        range: [1.0, 5.0],
+        items: ["Jaws", "Psycho"].map(String::from).into(),
+    })
 }
 
 /// A page on which a run learns from pictures without their labels.

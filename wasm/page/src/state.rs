@@ -15,6 +15,7 @@ mod models;
 mod opening;
 mod parts;
 mod questions;
+mod rows;
 mod samples;
 mod steering;
 mod tab_messages;
@@ -44,6 +45,7 @@ pub(crate) use parts::{
     AnswerError, BackboneLoss, BackboneStatus, Gallery, GalleryRequest, PeerLoss, Prediction, Question,
     WorkerState,
 };
+pub(crate) use rows::{RowAnswer, Rows, placeholder};
 pub(crate) use tab_messages::{LoadEvent, LockHolder, TabEvent, TabMessage, TabRole};
 pub(crate) use tabs::Tabs;
 pub(crate) use text::{Filling, FillingAnswer, Spoken};
@@ -90,6 +92,7 @@ pub(crate) struct PageState {
     pub(crate) models: Option<Models>,
     pub(crate) comparison: Comparison,
     pub(crate) filling: Filling,
+    pub(crate) rows: Rows,
     /// The leaderboard.
     pub(crate) leaders: Option<Box<Contributions>>,
     /// Why the device changed.
@@ -169,6 +172,7 @@ impl PageState {
             models: None,
             comparison: Comparison::default(),
             filling: Filling::default(),
+            rows: Rows::default(),
             leaders: None,
             device_change: None,
             trouble: None,
@@ -243,8 +247,16 @@ impl PageState {
             }
             PageEvent::ModelsKnown(models) => {
                 self.models = Some(models);
+                self.ask_for_columns().into_iter().collect()
+            }
+            PageEvent::ColumnsKnown(columns) => {
+                self.on_columns(*columns);
                 Vec::new()
             }
+            PageEvent::RowAsked(cells) => self.ask_of_row(cells),
+            PageEvent::RowTyped(cells) => self.on_row_typed(cells),
+            PageEvent::ItemRated { name, rating } => self.rate(&name, &rating),
+            PageEvent::ItemUnrated(item) => self.unrate(item),
             PageEvent::CodesKnown(takes_codes) => {
                 self.takes_codes = Some(takes_codes);
                 Vec::new()
@@ -415,6 +427,15 @@ impl PageState {
             }
             PeerToPage::NotFilled { request, reason } => {
                 self.on_filled(request, FillingAnswer::Failed { reason });
+            }
+            PeerToPage::Told { request, epoch, told } => {
+                self.on_row_answer(request, RowAnswer::Told { epoch, told });
+            }
+            PeerToPage::Recommended { request, epoch, items } => {
+                self.on_row_answer(request, RowAnswer::Recommended { epoch, items });
+            }
+            PeerToPage::NotTold { request, reason } => {
+                self.on_row_answer(request, RowAnswer::Failed { reason });
             }
             PeerToPage::Downloaded { bytes } => self.limits.on_received(bytes),
             // Handled by the driver.

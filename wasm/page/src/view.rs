@@ -9,6 +9,7 @@ mod glance;
 mod leaders;
 mod limits;
 mod preflight;
+mod rows;
 mod run;
 mod tab;
 mod trial;
@@ -28,6 +29,7 @@ pub(crate) struct PageView {
     leaders: leaders::LeadersView,
     giving: giving::GivingView,
     filling: filling::FillingView,
+    rows: rows::RowsView,
     curves: curves::CurvesView,
     pub(crate) gallery: gallery::GalleryView,
     trial: trial::TrialView,
@@ -45,6 +47,7 @@ impl PageView {
             leaders: leaders::LeadersView::find()?,
             giving: giving::GivingView::find()?,
             filling: filling::FillingView::find()?,
+            rows: rows::RowsView::find()?,
             curves: curves::CurvesView::find()?,
             gallery: gallery::GalleryView::find()?,
             trial: trial::TrialView::find()?,
@@ -69,6 +72,7 @@ impl PageView {
         self.leaders.draw(page);
         self.giving.draw(page);
         self.filling.draw(page);
+        self.rows.draw(page);
         self.curves.draw(now_ms, page);
         self.gallery.draw(page);
         self.trial.draw(page);

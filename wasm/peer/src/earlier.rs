@@ -62,19 +62,33 @@ impl EarlierModel {
     async fn fetch(&self, epoch: u64) -> Result<Trainer, LoadError> {
         let run = fetch_status(&self.origin).await?.run;
         let url = format!("{}/api/model.safetensors?epoch={epoch}", self.origin);
-        load(&run, &url).await.map(|(_, trainer)| trainer)
+        load(&run, &url).await.map(|model| model.trainer)
     }
 }
 
-/// Loads the model at an address onto the CPU; returns its epoch with it.
-pub(crate) async fn load(run: &RunDescription, url: &str) -> Result<(u64, Trainer), LoadError> {
+/// A model of the web server, on the CPU.
+pub(crate) struct LoadedModel {
+    /// Its epoch.
+    pub(crate) epoch: u64,
+    /// With its parameters.
+    pub(crate) trainer: Trainer,
+    /// The same.
+    pub(crate) parameters: Vec<f32>,
+    /// On the held-out samples of the run, where it is a number.
+    pub(crate) loss: Option<f32>,
+}
+
+/// Loads the model at an address onto the CPU.
+pub(crate) async fn load(run: &RunDescription, url: &str) -> Result<LoadedModel, LoadError> {
     let data = DataShape::of(&run.data.manifest.samples);
     let mut trainer = Trainer::new(&run.model, data, ComputeDevice::cpu())?;
     let bytes = download(url, tensor_file::file_bytes_max(trainer.layout())).await?;
     let file = tensor_file::read(&bytes, trainer.layout())?;
     trainer.load_parameters(&file.parameters)?;
-    let epoch = file.notes.get("epoch").and_then(|epoch| epoch.parse().ok());
-    Ok((epoch.ok_or(LoadError::NoEpoch)?, trainer))
+    let epoch = file.notes.get("epoch").and_then(|epoch| epoch.parse().ok()).ok_or(LoadError::NoEpoch)?;
+    let loss = file.notes.get("test_loss").and_then(|loss| loss.parse().ok());
+    let loss = loss.filter(|loss: &f32| loss.is_finite());
+    Ok(LoadedModel { epoch, trainer, parameters: file.parameters, loss })
 }
 
 /// Downloads a file of the page's own server, unless it is longer than `bytes_max`.

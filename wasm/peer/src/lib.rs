@@ -10,6 +10,7 @@ mod earlier;
 mod page;
 mod peer;
 mod platform;
+mod rows;
 mod text;
 mod web;
 

@@ -17,6 +17,7 @@ use wasm_bindgen_futures::spawn_local;
 use crate::earlier::EarlierModel;
 use crate::page::{self, EventSender};
 use crate::platform::{BrowserPlatform, NetworkError};
+use crate::rows::RowModel;
 use crate::text::{ContinuedToken, TextModels};
 
 /// Serves the page until its messages end, which they do with the worker.
@@ -53,6 +54,7 @@ struct RunningPeer {
     commands: mpsc::Sender<ContributorCommand>,
     earlier: EarlierModel,
     texts: TextModels,
+    rows: RowModel,
     /// Request of the newest text that is to be gone on with.
     newest_text: Rc<Cell<u32>>,
     is_checking: Rc<Cell<bool>>,
@@ -72,6 +74,7 @@ async fn start_peer(
     let credentials = credentials(&seed, invitation);
     let peer_id = keypair.public().to_peer_id().to_string();
     let (earlier, texts) = (EarlierModel::new(origin.clone()), TextModels::new(origin.clone()));
+    let rows = RowModel::new(origin.clone());
     let event_sender = EventSender::default();
     let platform = BrowserPlatform::new(origin, keypair, transport, event_sender.clone())?;
     page::post(&PeerToPage::Ready {
@@ -99,6 +102,7 @@ async fn start_peer(
         commands: sender,
         earlier,
         texts,
+        rows,
         newest_text: Rc::default(),
         is_checking: Rc::default(),
         event_sender,
@@ -161,6 +165,8 @@ impl RunningPeer {
                 }
                 PageToPeer::Fill { request, text } => self.fill(request, text),
                 PageToPeer::Continue { request, epoch, text } => self.go_on(request, epoch, text),
+                PageToPeer::Tell { request, values } => self.tell(request, values),
+                PageToPeer::Recommend { request, rated } => self.recommend(request, rated),
                 PageToPeer::Name { name } => self.command(ContributorCommand::Name(name)),
                 PageToPeer::LoadGallery => self.command(ContributorCommand::LoadGallery),
                 PageToPeer::SelfCheck => self.check(),
@@ -211,6 +217,28 @@ impl RunningPeer {
             if let Err(error) = texts.go_on(epoch, &text, wanted, post).await {
                 page::post(&PeerToPage::NotFilled { request, reason: error.to_string() });
             }
+        });
+    }
+
+    /// Runs beside the contributor, with a model of its own.
+    fn tell(&self, request: u32, values: Vec<f32>) {
+        let rows = self.rows.clone();
+        spawn_local(async move {
+            page::post(&match rows.tell(&values).await {
+                Ok((epoch, told)) => PeerToPage::Told { request, epoch, told },
+                Err(error) => PeerToPage::NotTold { request, reason: error.to_string() },
+            });
+        });
+    }
+
+    /// Runs beside the contributor, with a model of its own.
+    fn recommend(&self, request: u32, rated: Vec<(u32, f32)>) {
+        let rows = self.rows.clone();
+        spawn_local(async move {
+            page::post(&match rows.recommend(&rated).await {
+                Ok((epoch, items)) => PeerToPage::Recommended { request, epoch, items },
+                Err(error) => PeerToPage::NotTold { request, reason: error.to_string() },
+            });
         });
     }
 

@@ -236,8 +236,8 @@ impl TextModels {
             return Err(FillError::NotText);
         };
         let which = epoch.map(|epoch| format!("?epoch={epoch}")).unwrap_or_default();
-        let (epoch, trainer) = load(&run, &format!("{}/api/model.safetensors{which}", self.origin)).await?;
-        Ok(TextModel { epoch, shape: *shape, trainer })
+        let loaded = load(&run, &format!("{}/api/model.safetensors{which}", self.origin)).await?;
+        Ok(TextModel { epoch: loaded.epoch, shape: *shape, trainer: loaded.trainer })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use barnraise_messages::{DisplayName, PageToPeer, PeerToPage, TransportKind};
 use barnraise_protocol::api::{Contributions, LiveProgress, Models, RunStatus};
+use barnraise_protocol::columns::DataColumns;
 use barnraise_protocol::receipt::SignedReceipt;
 
 use super::card::{CardError, ShareCard};
@@ -26,6 +27,16 @@ pub(crate) enum PageEvent {
     Remembered(BrowserTotals),
     /// The list of models to download arrived.
     ModelsKnown(Models),
+    /// How the run reads its table or its ratings.
+    ColumnsKnown(Box<DataColumns>),
+    /// The visitor wants a row told of: a cell for each field.
+    RowAsked(Vec<String>),
+    /// The visitor changed a field of the row.
+    RowTyped(Vec<String>),
+    /// The visitor gives an item a rating.
+    ItemRated { name: String, rating: String },
+    /// The visitor takes the rating of an item back.
+    ItemUnrated(u32),
     /// Whether a run at this address takes codes.
     CodesKnown(bool),
     /// The visitor toggled the comparison with an earlier model.
@@ -123,6 +134,8 @@ pub(crate) enum PageAction {
     Limits(LimitsRequest),
     /// After the first paint, ask for the size of the training program and start these attempts.
     ProbeTransports(Vec<(TransportKind, Address)>),
+    /// Ask how the run reads its data.
+    AskForColumns,
     /// Ask whether a run at this address takes codes.
     AskForCodes,
     /// Send a message to the other tabs.

@@ -23,6 +23,7 @@ impl PageState {
         }
         actions.extend(self.compare());
         actions.extend(self.post_text());
+        actions.extend(self.post_row());
         actions
     }
 

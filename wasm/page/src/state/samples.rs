@@ -28,6 +28,14 @@ impl PageState {
         self.run.is_some() && self.image_shape().is_none() && !self.is_of_text()
     }
 
+    /// Items that the run's ratings are of.
+    pub(crate) fn n_items(&self) -> u32 {
+        match self.run.as_ref().map(|run| &run.data.manifest.samples) {
+            Some(SampleKind::Ratings(shape)) => shape.n_items,
+            _ => 0,
+        }
+    }
+
     /// Whether the model tells numbers, so that its accuracy is the share of their variance that it explains.
     pub(crate) fn tells_numbers(&self) -> bool {
         self.run.as_ref().is_some_and(|run| run.model.graph.loss == Loss::Regression)

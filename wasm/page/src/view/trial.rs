@@ -30,7 +30,8 @@ pub(crate) struct TrialView {
     earlier_bars: Vec<Bar>,
 }
 
-struct Bar {
+/// A name with a share, and a bar of its length.
+pub(super) struct Bar {
     item: HtmlElement,
     name: Element,
     share: Element,
@@ -136,8 +137,10 @@ fn show_bars(bars: &[Bar], page: &PageState, prediction: Option<&Prediction>) {
     let ranking = prediction.map_or(&[][..], |prediction| &prediction.ranking);
     for (idx, bar) in bars.iter().enumerate() {
         match ranking.get(idx) {
-            Some(&(class, probability)) => bar.show(&page.class_name(class), class, probability),
-            None => bar.item.set_hidden(true),
+            Some(&(class, probability)) => {
+                bar.show(&page.class_name(class), class, probability, &format::percent(probability));
+            }
+            None => bar.hide(),
         }
     }
 }
@@ -155,7 +158,7 @@ fn earlier_in_words(page: &PageState, comparison: &Comparison) -> String {
 }
 
 impl Bar {
-    fn add(list: &Element) -> Result<Self, DomError> {
+    pub(super) fn add(list: &Element) -> Result<Self, DomError> {
         let item: HtmlElement = create("li")?;
         item.set_hidden(true);
         let (name, share): (Element, Element) = (create("span")?, create("span")?);
@@ -171,12 +174,17 @@ impl Bar {
         Ok(Self { item, name, share, fill })
     }
 
-    fn show(&self, name: &str, class: usize, probability: f32) {
+    pub(super) fn hide(&self) {
+        self.item.set_hidden(true);
+    }
+
+    /// `text` says the share, which is from 0 to 1.
+    pub(super) fn show(&self, name: &str, class: usize, share: f32, text: &str) {
         self.item.set_hidden(false);
         let _ = self.item.set_attribute("data-class", &class.to_string());
-        let _ = self.item.set_attribute("data-value", &probability.to_string());
+        let _ = self.item.set_attribute("data-value", &share.to_string());
         self.name.set_text_content(Some(name));
-        self.share.set_text_content(Some(&format::percent(probability)));
-        let _ = self.fill.style().set_property("transform", &format!("scaleX({probability:.4})"));
+        self.share.set_text_content(Some(text));
+        let _ = self.fill.style().set_property("transform", &format!("scaleX({share:.4})"));
     }
 }
