@@ -110,7 +110,7 @@ pub enum ExportedError {
     Config(#[from] ConfigError),
     /// The data of a run, or a file like it.
     #[error(transparent)]
-    Data(#[from] LoadError),
+    Data(Box<LoadError>),
     /// Another command is for such models.
     #[error("the model in {} {does}: {want}", folder.display())]
     OtherKind {
@@ -148,6 +148,12 @@ pub enum ExportedError {
         /// What was wanted.
         want: String,
     },
+}
+
+impl From<LoadError> for ExportedError {
+    fn from(error: LoadError) -> Self {
+        Self::Data(Box::new(error))
+    }
 }
 
 /// A model with all that it takes to use it.

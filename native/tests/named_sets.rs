@@ -92,9 +92,9 @@ async fn world() -> DownloadHarness {
 }
 
 impl DownloadHarness {
-    async fn load(&self) -> Result<Dataset, SetError> {
+    async fn load(&self) -> Result<Dataset, Box<SetError>> {
         let (sources, specs) = (self.sources.clone(), self.specs.clone());
-        tokio::task::spawn_blocking(move || Dataset::load(&sources, &specs)).await.unwrap()
+        tokio::task::spawn_blocking(move || Dataset::load(&sources, &specs).map_err(Box::new)).await.unwrap()
     }
 
     fn set(&self, name: &str, status: StatusCode, bytes: Vec<u8>) {

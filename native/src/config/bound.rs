@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use barnraise_protocol::Sha256Hash;
 use serde::Serialize;
 
 use super::{Invalid, NONE, RunConfig, as_written};

@@ -240,15 +240,7 @@ mod tests {
         of_text(&mut config).tokenizer = tokenizer("byte-level.json");
         let error = config.validate().unwrap_err();
         assert!(error.key == "model.kind" && error.want.contains("needs a mask token"), "{error}");
-        config.model.kind = Preset::Gpt(Gpt {
-            family: GptFamily::Gpt2,
-            width: 16,
-            layers: 1,
-            heads: 2,
-            key_value_heads: 0,
-            inner: 0,
-            dropout: 0.0,
-        });
+        config.model.kind = Preset::Gpt(Gpt::new(GptFamily::Gpt2, 16, 1, 2));
         assert_eq!(config.validate(), Ok(()));
     }
 

@@ -21,7 +21,7 @@ pub use source::SourceError;
 pub(crate) use tokenizer::N_SPECIAL;
 #[cfg(test)]
 pub(crate) use tokenizer::train as train_tokenizer;
-pub use tokenizer::{RunTokenizerError, existing as existing_tokenizer};
+pub use tokenizer::{RunTokenizerError, encode_all, existing as existing_tokenizer};
 
 /// Most held-out sequences.
 pub const TEST_SEQUENCES_MAX: usize = 512;
@@ -141,7 +141,7 @@ impl TextSettings {
         let shape = TokenShape { length: self.sequence_tokens, vocabulary: tokenizer.size(), mask };
         let mut parts = Vec::with_capacity(documents.len());
         for (source, documents) in self.sources.iter().zip(documents) {
-            let ids = tokenizer::encode_all(&tokenizer, &documents).map_err(RunTokenizerError::from)?;
+            let ids = encode_all(&tokenizer, &documents).map_err(RunTokenizerError::from)?;
             parts.push(self.cut(source, &ids)?);
         }
         let (train, test): (Vec<mix::SourceSequences>, Vec<mix::SourceSequences>) = parts.into_iter().unzip();
@@ -275,7 +275,7 @@ mod tests {
                 let file = tokenizer::train([text.as_str()].into_iter(), vocabulary).unwrap();
                 let tokenizer = Tokenizer::read(&file).unwrap();
                 assert!(tokenizer.size() <= vocabulary);
-                let ids = tokenizer::encode_all(&tokenizer, &["horse z".into()]).unwrap();
+                let ids = encode_all(&tokenizer, &["horse z".into()]).unwrap();
                 assert_eq!(ids.iter().filter(|&&id| id == 0).count(), 1, "z is not known: {ids:?}");
             }
         }

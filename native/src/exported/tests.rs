@@ -11,7 +11,6 @@ use futures::executor::block_on;
 
 use super::*;
 use crate::data::text::train_tokenizer;
-use crate::pretrained;
 use crate::{fixture, pretrained};
 
 const VOCABULARY: u16 = 40;

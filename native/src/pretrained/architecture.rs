@@ -1,5 +1,7 @@
 //! `config.json` of `transformers` as a preset.
 
+use std::fmt::Display;
+
 use barnraise_protocol::run::Preset;
 use barnraise_protocol::run::model::presets::{Gpt, GptFamily, ResNet};
 use serde::Deserialize;
@@ -126,7 +128,7 @@ fn check(
     key: &'static str,
     good: bool,
     want: &'static str,
-    got: impl ToString,
+    got: &dyn Display,
 ) -> Result<(), ArchitectureError> {
     if good { Ok(()) } else { Err(ArchitectureError::Option { key, want, got: got.to_string() }) }
 }
@@ -136,7 +138,7 @@ fn gpt2(config: &Gpt2Config) -> Result<Gpt, ArchitectureError> {
     let is_tanh = matches!(&activation[..], "gelu_new" | "gelu_pytorch_tanh");
     check("activation_function", is_tanh, "gelu_new", activation)?;
     let scales = config.scale_attn_by_inverse_layer_idx;
-    check("scale_attn_by_inverse_layer_idx", !scales, "false", scales)?;
+    check("scale_attn_by_inverse_layer_idx", !scales, "false", &scales)?;
     let rates = [config.attn_pdrop, config.resid_pdrop, config.embd_pdrop];
     // A preset has one rate.
     let dropout = if rates.iter().all(|rate| *rate == rates[0]) { rates[0] } else { 0.0 };
@@ -150,12 +152,12 @@ fn gpt2(config: &Gpt2Config) -> Result<Gpt, ArchitectureError> {
 
 fn llama(config: &LlamaConfig) -> Result<Gpt, ArchitectureError> {
     check("hidden_act", config.hidden_act == "silu", "silu", &config.hidden_act)?;
-    check("attention_bias", !config.attention_bias, "false", config.attention_bias)?;
-    check("mlp_bias", !config.mlp_bias, "false", config.mlp_bias)?;
+    check("attention_bias", !config.attention_bias, "false", &config.attention_bias)?;
+    check("mlp_bias", !config.mlp_bias, "false", &config.mlp_bias)?;
     let heads = config.num_attention_heads;
     let width = config.hidden_size.checked_div(heads);
     if let Some(head_dim) = config.head_dim {
-        check("head_dim", Some(head_dim) == width, "hidden_size / num_attention_heads", head_dim)?;
+        check("head_dim", Some(head_dim) == width, "hidden_size / num_attention_heads", &head_dim)?;
     }
     if let Some(scaling) = config.rope_scaling.as_ref().filter(|scaling| !scaling.is_null()) {
         let kind = scaling.get("rope_type").or_else(|| scaling.get("type")).and_then(Value::as_str);
@@ -181,9 +183,9 @@ fn llama(config: &LlamaConfig) -> Result<Gpt, ArchitectureError> {
 fn resnet(config: &ResNetConfig) -> Result<Preset, ArchitectureError> {
     let width = config.embedding_size;
     let first = config.downsample_in_first_stage;
-    check("downsample_in_first_stage", !first, "false", first)?;
+    check("downsample_in_first_stage", !first, "false", &first)?;
     let in_bottleneck = config.downsample_in_bottleneck;
-    check("downsample_in_bottleneck", !in_bottleneck, "false", in_bottleneck)?;
+    check("downsample_in_bottleneck", !in_bottleneck, "false", &in_bottleneck)?;
     let options = ResNet { width, ..ResNet::default() };
     let (preset, expansion) = match (&config.layer_type[..], &config.depths[..]) {
         ("basic", [2, 2, 2, 2]) => (Preset::ResNet18(options), 1),
@@ -196,6 +198,6 @@ fn resnet(config: &ResNetConfig) -> Result<Preset, ArchitectureError> {
     };
     let sizes = [1, 2, 4, 8].map(|times: u32| width.saturating_mul(times * expansion));
     let want = "embedding_size times 1, 2, 4 and 8, and times 4 of bottleneck layers";
-    check("hidden_sizes", config.hidden_sizes == sizes, want, format!("{:?}", config.hidden_sizes))?;
+    check("hidden_sizes", config.hidden_sizes == sizes, want, &format!("{:?}", config.hidden_sizes))?;
     Ok(preset)
 }

@@ -2,7 +2,7 @@
 //!
 //! A linear layer of PyTorch has its weight as `[out, in]`, ours and GPT-2's as `[in, out]`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use barnraise_learning::ParameterLayout;
 use barnraise_learning::graph::{ResolvedGraph, TensorPlace};
@@ -161,12 +161,12 @@ impl Arrangement {
 /// Whether linear layers are GPT-2's `Conv1D`.
 fn is_gpt2(graph: &ResolvedGraph) -> bool {
     let is_its = |place: &TensorPlace| graph.segment(*place).name == "transformer.wte.weight";
-    graph.steps().iter().any(|step| step.parameters.iter().any(|place| is_its(place)))
+    graph.steps().iter().any(|step| step.parameters.iter().any(is_its))
 }
 
-fn other_tensor(path: &PathBuf, name: &str, want: Vec<usize>, tensor: &TensorView<'_>) -> PretrainedError {
+fn other_tensor(path: &Path, name: &str, want: Vec<usize>, tensor: &TensorView<'_>) -> PretrainedError {
     let got = format!("{} {:?}", tensor.dtype(), tensor.shape());
-    PretrainedError::Tensor { path: path.clone(), name: name.to_owned(), want, got }
+    PretrainedError::Tensor { path: path.to_owned(), name: name.to_owned(), want, got }
 }
 
 /// The upper halves of single-precision numbers; `None` where one is not finite.

@@ -1,6 +1,5 @@
 //! Runs on data of the operator's own that is neither pictures nor text, and a model that is taken out of its run.
 
-use std::fmt::Write;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 

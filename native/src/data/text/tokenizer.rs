@@ -80,13 +80,13 @@ pub fn existing(path: &Path) -> Result<(Vec<u8>, Tokenizer), RunTokenizerError> 
 ///
 /// # Errors
 /// A text without words.
-pub fn train<'a>(
+pub(crate) fn train<'a>(
     texts: impl Iterator<Item = &'a str>,
     vocabulary: u16,
 ) -> Result<Vec<u8>, RunTokenizerError> {
     let n_pieces = usize::from(vocabulary.saturating_sub(N_SPECIAL));
     // The file's own steps cut the text: its vocabulary does not matter here.
-    let cutter = Tokenizer::read(&encoded(vec![("a".to_owned(), 0.0)])?)?;
+    let cutter = Tokenizer::read(&encoded(&[("a".to_owned(), 0.0)])?)?;
     let words = frequent_words(&cutter, texts, n_pieces / CHARACTERS_SHARE)?;
     let failed = |error: &dyn std::fmt::Display| RunTokenizerError::Train(error.to_string());
     let trainer = UnigramTrainer::builder()
@@ -100,14 +100,14 @@ pub fn train<'a>(
     set_parallelism(false);
     let mut model = Unigram::default();
     trainer.do_train(words, &mut model).map_err(|error| failed(&error))?;
-    encoded(in_order(model.iter().cloned().collect()))
+    encoded(&in_order(model.iter().cloned().collect()))
 }
 
 /// Loads the file named by `key` in `cache`, or trains and stores it. A damaged file is replaced.
 ///
 /// # Errors
 /// As of `train`; a cache that cannot be written.
-pub fn cached(
+pub(super) fn cached(
     cache: &Path,
     key: &[u8],
     train: impl FnOnce() -> Result<Vec<u8>, RunTokenizerError>,
@@ -175,7 +175,7 @@ fn on_all_processors<T: Sync, R: Send, E: Send>(
 
 /// The file, as a text is cut and spelt by it: white space is one space; a run of letters, of digits or of other characters
 /// is a word; and a word is its likeliest pieces.
-fn encoded(pieces: Vec<(String, f64)>) -> Result<Vec<u8>, RunTokenizerError> {
+fn encoded(pieces: &[(String, f64)]) -> Result<Vec<u8>, RunTokenizerError> {
     let [unknown, ..] = SPECIAL_NAMES;
     let special = SPECIAL_NAMES.iter().map(|name| json!([name, 0.0]));
     let pieces = pieces.iter().map(|(piece, score)| json!([piece, score]));

@@ -20,7 +20,6 @@ use barnraise_protocol::columns::DataColumns;
 use barnraise_protocol::shard::ShardId;
 use bytes::Bytes;
 use futures::stream::{self, Stream, StreamExt};
-use serde::Serialize;
 use tokio::sync::watch;
 
 use super::card::card;
