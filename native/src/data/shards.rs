@@ -569,7 +569,8 @@ mod tests {
     "n_samples": 2,
     "n_bytes": 300,
     "sha256": "abababababababababababababababababababababababababababababababab"
-  }
+  },
+  "frozen": []
 }"#;
     const GOLDEN_TEXT: &str = r#"{
   "name": "numbers",
@@ -591,7 +592,8 @@ mod tests {
     "n_samples": 2,
     "n_bytes": 300,
     "sha256": "abababababababababababababababababababababababababababababababab"
-  }
+  },
+  "frozen": []
 }"#;
 
     #[tokio::test]
@@ -615,7 +617,7 @@ mod tests {
         let storage = Storage::open_shared(folder.path()).unwrap();
         let store = ShardStore::open(storage, &data, sharding(50, 3)).await.unwrap();
         let error = store.get(ShardId::Numbered(4)).await.unwrap_err();
-        assert_eq!(error.to_string(), "there is no shard Train(4), the manifest lists 4");
+        assert_eq!(error.to_string(), "there is no shard Numbered(4), the manifest lists 4");
         fs::write(folder.path().join(shard_path(&store.manifest().shards[0]).to_string()), b"x").unwrap();
         let error = store.get(ShardId::Numbered(0)).await.unwrap_err();
         assert!(matches!(error, ShardError::Damaged { id: ShardId::Numbered(0) }), "{error}");

@@ -118,10 +118,10 @@ fn run_messages() {
     check(&run::BackboneToContributor::Refused(Refusal::unavailable("no")), max, "010c026e6f");
     check(&run::BackboneToContributor::Newer { speaks: "/x".into() }, max, "02022f78");
     let (key, entry) = ("cd".repeat(32), format!("0528{}", hash_hex()));
-    let data = format!("0164001c1c0101016101{entry}{entry}d00f");
-    // A name, no parts, three blocks of a name, an operation, no inputs and nothing shared, the loss, and the seed.
+    let data = format!("0164001c1c0101016101{entry}{entry}00d00f");
+    // A name, no parts, three blocks of a name, an operation, no inputs and nothing shared, the loss, the seed, and weights that are drawn.
     let blocks = ["06706978656c73 1f 0000", "07666c617474656e 1d 0000", "03666331 02010100 0000"].concat();
-    let model = format!("066c696e656172 00 03 {blocks} 00 ac02");
+    let model = format!("066c696e656172 00 03 {blocks} 00 ac02 00");
     let golden =
         format!("00017201740170 {model} {data} 00800840804001000000 {OPTIMIZER} {SCHEDULE} 0000 00{key}");
     let golden = golden.replace(' ', "");
