@@ -23,7 +23,8 @@ pub(super) fn check(table: &Value) -> Result<(), TokenizerError> {
         let reason = format!("its precompiled_charsmap has {got} bytes, at most {max} are allowed");
         return Err(TokenizerError::part(PART, reason));
     }
-    let table = BASE64_STANDARD.decode(encoded).map_err(|error| TokenizerError::part(PART, error))?;
+    let table =
+        BASE64_STANDARD.decode(encoded).map_err(|error| TokenizerError::part(PART, error.to_string()))?;
     let (length, rest) = table.split_first_chunk::<4>().ok_or_else(broken)?;
     let n_units = u32::from_le_bytes(*length) as usize / 4;
     let (array, texts) = rest.split_at_checked(n_units * 4).ok_or_else(broken)?;
