@@ -24,6 +24,7 @@ fn other_text() -> String {
 
 /// Trains until the held-out accuracy is as wanted; returns it.
 async fn learn(test_run: &mut TestRun, backbone: &BackboneProcess, want: f32) -> f32 {
+    let counted_before = backbone.samples_counted().await.unwrap();
     let peer = test_run.join(&[&backbone.page()]).unwrap();
     let learned = backbone.wait_for("a good model", |progress| {
         progress.epoch > 0 && progress.test_accuracy.is_some_and(|accuracy| accuracy >= want)
@@ -32,7 +33,8 @@ async fn learn(test_run: &mut TestRun, backbone: &BackboneProcess, want: f32) ->
     peer.interrupt().unwrap();
     let given = peer.end().await.unwrap();
     assert!(given.status.success(), "{given:?}");
-    assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
+    // Nothing that a backbone counted before it was killed is lost, either.
+    assert_eq!(backbone.samples_counted().await.unwrap(), counted_before + given.n_samples, "{given:?}");
     progress.test_accuracy.unwrap()
 }
 
@@ -71,7 +73,8 @@ async fn a_model_goes_on_in_another_run_and_adapters_beside_it_learn_another_tex
     let backbone = whole.backbone().await.unwrap();
     let evaluated = backbone.wait_for("an evaluation", |progress| progress.test_accuracy.is_some());
     let accuracy = evaluated.await.unwrap().test_accuracy.unwrap();
-    assert!((accuracy - reached).abs() < 0.05, "{accuracy} and {reached}");
+    // Training went on until the peer had left.
+    assert!(accuracy > reached - 0.05, "{accuracy} and {reached}");
     let run = description(&backbone).await;
     assert!(matches!(run.model.weights, FirstWeights::Given(_)), "{:?}", run.model.weights);
     backbone.terminate().await.unwrap();

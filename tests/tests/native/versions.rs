@@ -15,7 +15,7 @@ use super::aggregators::wait_for_log;
 use super::groups::{FourAggregators, catches_up, leave_after_three_stops};
 
 /// By which a build begins that raised what backbones say to each other.
-const NEXT_MATCHMAKING: &str = "/barnraise/matchmaking/7";
+const NEXT_MATCHMAKING: &str = "/barnraise/matchmaking/8";
 /// By which it averages with its like; the same bytes would mean something else.
 const NEXT_AVERAGE: &str = "/barnraise/average/5";
 
