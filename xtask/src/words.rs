@@ -30,10 +30,11 @@ const OF_PAPERS: [&str; 7] = [
     "shared/swarm",
 ];
 /// Public modules that no paper is behind.
-const OF_NO_PAPER: [&str; 29] = [
+const OF_NO_PAPER: [&str; 31] = [
     "learning::conformance",
     "learning::device",
     "learning::error",
+    "learning::frozen",
     "learning::graph",
     "learning::layout",
     "learning::optimizer",
@@ -42,6 +43,7 @@ const OF_NO_PAPER: [&str; 29] = [
     "protocol::api",
     "protocol::bulk",
     "protocol::check",
+    "protocol::columns",
     "protocol::commitment",
     "protocol::display_name",
     "protocol::error",

@@ -288,7 +288,7 @@ mod tests {
             ("storage.keep_models", |c| c.storage.keep_models = vec![Duration::ZERO]),
             ("storage.keep_models", |c| c.storage.keep_models = vec![Duration::from_secs(60); 9]),
             ("model.license", |c| c.model.license = Some("two words".into())),
-            ("model.license", |c| c.model.license = Some("whatever-you-like".into())),
+            ("model.license", |c| c.model.license = Some("my-own-terms".into())),
             ("data.folder", |c| {
                 of_text(c);
                 c.data.folder = Some("pictures".into());

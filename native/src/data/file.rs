@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn a_path_and_an_address_are_written_as_they_are_read() {
         #[derive(Debug, PartialEq, Serialize, Deserialize)]
-        struct Section {
+        struct WithFile {
             file: DataFile,
         }
         let hash = Sha256Hash::of(b"");
@@ -335,10 +335,10 @@ mod tests {
             "file = \"rows.csv\"\n".to_owned(),
             format!("[file]\nurl = \"https://a.example/b.csv\"\nsha256 = \"{hash}\"\n"),
         ] {
-            let section: Section = toml::from_str(&text).unwrap();
+            let section: WithFile = toml::from_str(&text).unwrap();
             assert_eq!(toml::to_string(&section).unwrap(), text);
         }
-        let error = |text: &str| toml::from_str::<Section>(text).unwrap_err().to_string();
+        let error = |text: &str| toml::from_str::<WithFile>(text).unwrap_err().to_string();
         let bare = error("file = \"https://a.example/b.csv\"");
         assert!(bare.contains("{ url = \"https://a.example/b.csv\", sha256 = \"…\" }"), "{bare}");
         assert!(error(&format!("file = {{ url = \"ftp://a\", sha256 = \"{hash}\" }}")).contains("of HTTPS"));

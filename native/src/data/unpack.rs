@@ -1,6 +1,6 @@
 //! Files that may be compressed by gzip or Zstandard, which their first bytes tell.
 //!
-//! What comes out of a compressed file is as long as whoever wrote it wanted: the caller bounds what it reads.
+//! What comes out of a compressed file is as long as its author wanted: the caller bounds what it reads.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};

@@ -141,7 +141,7 @@ fn transformers_predicts_the_same() {
         ("resnet18", Preset::ResNet18(RESNET), &OF_RESNET18),
         ("resnet50", Preset::ResNet50(ResNet { width: 4, ..RESNET }), &OF_RESNET50),
     ];
-    // All of them first: the script reads them, whatever they say.
+    // All of them before the script, which reads them together.
     for (name, preset, _) in &of_each {
         let folder = folder.join(name);
         let _ = fs::remove_dir_all(&folder);

@@ -7,8 +7,7 @@
 
 mod synchronous;
 
-use barnraise_learning::frozen::{self, FrozenError};
-use barnraise_learning::{ModelError, ParameterLayout};
+use barnraise_learning::{FrozenError, ModelError, ParameterLayout, frozen};
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::run::{IdentityError, RunDescription, Scheme};
 

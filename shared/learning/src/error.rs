@@ -1,7 +1,8 @@
 //! What can be wrong with a model, its input or the device it runs on. Only data, no behaviour.
 
+use barnraise_protocol::codec::CodecError;
+
 use crate::device::DeviceError;
-use crate::frozen::FrozenError;
 use crate::graph::GraphError;
 use crate::local::LocalStepsError;
 
@@ -106,4 +107,41 @@ pub enum ModelError {
     /// The device failed or is gone.
     #[error(transparent)]
     Device(#[from] DeviceError),
+}
+
+/// Why weights are not those of a model.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum FrozenError {
+    /// A model with frozen weights, without them.
+    #[error("the model has {n_values} frozen weights, which are not here")]
+    Missing {
+        /// In its frozen layout.
+        n_values: usize,
+    },
+    /// Too few or too many shards.
+    #[error("{got} shards of frozen weights, the model has {want}")]
+    Shards {
+        /// Of the model.
+        want: usize,
+        /// What came.
+        got: usize,
+    },
+    /// A shard of another length.
+    #[error("shard {shard} of the frozen weights is to have {} values in {} bytes, it has {} in {}", want[0], want[1], got[0], got[1])]
+    Entry {
+        /// Which.
+        shard: usize,
+        /// Values and bytes, of the model.
+        want: [usize; 2],
+        /// What the manifest says.
+        got: [usize; 2],
+    },
+    /// A shard that cannot be decoded.
+    #[error("shard {shard} of the frozen weights: {source}")]
+    Shard {
+        /// Which.
+        shard: usize,
+        /// What is wrong with it.
+        source: CodecError,
+    },
 }

@@ -4,51 +4,14 @@
 
 use std::sync::Arc;
 
-use barnraise_protocol::codec::{CodecError, TensorCodec};
+use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::dataset::{DatasetError, ShardEntry};
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::run::model::weights::FROZEN_SHARD_VALUES;
 use burn::tensor::{Device, Tensor, TensorData};
 
-use crate::error::ModelError;
+use crate::error::{FrozenError, ModelError};
 use crate::parameters::ParameterLayout;
-
-/// Why weights are not those of a model.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum FrozenError {
-    /// A model with frozen weights, without them.
-    #[error("the model has {n_values} frozen weights, which are not here")]
-    Missing {
-        /// In its frozen layout.
-        n_values: usize,
-    },
-    /// Too few or too many shards.
-    #[error("{got} shards of frozen weights, the model has {want}")]
-    Shards {
-        /// Of the model.
-        want: usize,
-        /// What came.
-        got: usize,
-    },
-    /// A shard of another length.
-    #[error("shard {shard} of the frozen weights is to have {} values in {} bytes, it has {} in {}", want[0], want[1], got[0], got[1])]
-    Entry {
-        /// Which.
-        shard: usize,
-        /// Values and bytes, of the model.
-        want: [usize; 2],
-        /// What the manifest says.
-        got: [usize; 2],
-    },
-    /// A shard that cannot be decoded.
-    #[error("shard {shard} of the frozen weights: {source}")]
-    Shard {
-        /// Which.
-        shard: usize,
-        /// What is wrong with it.
-        source: CodecError,
-    },
-}
 
 /// Why the frozen weights of a run cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -224,6 +187,8 @@ fn shard_lengths(n_values: usize) -> impl Iterator<Item = usize> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+
+    use barnraise_protocol::codec::CodecError;
 
     use super::*;
     use crate::parameters::{Initialization, ParameterSegment};

@@ -22,12 +22,12 @@ pub(crate) struct Variable(usize);
 #[derive(Debug, Default)]
 pub(crate) struct LinearProgram {
     objective: Vec<f64>,
-    equalities: Rows,
-    inequalities: Rows,
+    equalities: SparseRows,
+    inequalities: SparseRows,
 }
 
 #[derive(Debug, Default)]
-struct Rows {
+struct SparseRows {
     /// Column, row, coefficient.
     entries: Vec<(usize, usize, f64)>,
     right: Vec<f64>,
@@ -48,7 +48,7 @@ impl Optimum {
     }
 }
 
-impl Rows {
+impl SparseRows {
     fn add(&mut self, terms: impl IntoIterator<Item = (Variable, f64)>, right: f64) {
         let row = self.right.len();
         self.entries.extend(terms.into_iter().map(|(variable, factor)| (variable.0, row, factor)));
