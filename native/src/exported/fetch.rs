@@ -126,7 +126,9 @@ fn fetch(url: &str, bytes_max: u64) -> Result<Vec<u8>, FetchError> {
     let request = request.config().http_status_as_error(false).build();
     let response = request.call().map_err(|error| unreachable(error.to_string()))?;
     let status = response.status().as_u16();
-    let body = response.into_body().into_with_config().limit(bytes_max).read_to_vec();
+    // A reader that has come to its limit says so at the end of the body, too.
+    let limit = bytes_max.saturating_add(1);
+    let body = response.into_body().into_with_config().limit(limit).read_to_vec();
     let body = body.map_err(|error| unreachable(error.to_string()))?;
     if status != 200 {
         let said = String::from_utf8_lossy(&body);
