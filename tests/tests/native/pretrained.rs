@@ -27,7 +27,9 @@ async fn learn(test_run: &mut TestRun, backbone: &BackboneProcess, want: f32) ->
     let counted_before = backbone.samples_counted().await.unwrap();
     let peer = test_run.join(&[&backbone.page()]).unwrap();
     let learned = backbone.wait_for("a good model", |progress| {
-        progress.epoch > 0 && progress.test_accuracy.is_some_and(|accuracy| accuracy >= want)
+        let reached = progress.test_accuracy.is_some_and(|accuracy| accuracy >= want);
+        // A run that goes on may have reached it before the peer is there.
+        progress.n_contributors > 0 && progress.epoch > 0 && reached
     });
     let progress = learned.await.unwrap();
     peer.interrupt().unwrap();
