@@ -20,8 +20,6 @@ use crate::data::{LoadError, pictures};
 const GUESSES: usize = 3;
 /// Pictures in memory at once.
 const PICTURES_AT_ONCE: usize = 64;
-/// Error of ratings where the run has not said how large it is: a point.
-const NOISE_DEFAULT: f32 = 1.0;
 
 /// `barnraise predict`
 #[derive(Debug, Args)]
@@ -228,12 +226,8 @@ impl ExportedModel {
         }
         write(table, [&columns.user, &columns.item, &columns.rating])?;
         for (user, rated) in &of_users {
-            let noise = self.loss.unwrap_or(NOISE_DEFAULT);
-            let ratings = block_on(trainer.recommend(&self.parameters, rated, noise))?;
-            let is_new = |item: u32| rated.iter().all(|&(known, _)| known != item);
-            let mut best: Vec<(u32, f32)> = (0..).zip(ratings).filter(|(item, _)| is_new(*item)).collect();
-            best.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-            for (item, rating) in best.into_iter().take(args.top) {
+            for (item, rating) in block_on(trainer.best_items(&self.parameters, rated, self.loss, args.top))?
+            {
                 write(table, [user.clone(), columns.item(item), columns.clamped(rating).to_string()])?;
             }
         }

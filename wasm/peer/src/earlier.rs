@@ -7,6 +7,7 @@ use barnraise_learning::frozen::FrozenOfRunError;
 use barnraise_learning::tensor_file::{self, TensorFileError};
 use barnraise_learning::{ComputeDevice, DataShape, FrozenWeights, ModelError, Trainer};
 use barnraise_messages::PeerToPage;
+use barnraise_protocol::api::Models;
 use barnraise_protocol::run::RunDescription;
 use futures::lock::Mutex;
 use js_sys::{ArrayBuffer, Uint8Array};
@@ -17,7 +18,10 @@ use crate::page;
 use crate::platform::{ShardCache, fetch_status};
 use crate::web::{self, WebError};
 
-/// Why a model of the web server cannot be used.
+/// Longest list of models.
+const MODELS_BYTES_MAX: usize = 64 * 1024;
+
+/// Why a model of the web server cannot be used. For people, without a full stop.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoadError {
     /// It cannot be downloaded.
@@ -35,6 +39,12 @@ pub(crate) enum LoadError {
     /// A file without its epoch.
     #[error("the file does not say of which step it is")]
     NoEpoch,
+    /// The list of models is of another version.
+    #[error("the list of models is not understood: {0}")]
+    Models(#[from] serde_json::Error),
+    /// The run has just begun.
+    #[error("no model was evaluated yet")]
+    NoneEvaluated,
 }
 
 /// The earlier model that was used last. Cheap to clone.
@@ -91,6 +101,13 @@ pub(crate) struct ModelSource<'a> {
 }
 
 impl ModelSource<'_> {
+    /// The epoch of the newest model.
+    pub(crate) async fn newest(self) -> Result<u64, LoadError> {
+        let bytes = download(&format!("{}/api/models", self.origin), MODELS_BYTES_MAX).await?;
+        let models: Models = serde_json::from_slice(&bytes)?;
+        models.latest.map(|model| model.epoch).ok_or(LoadError::NoneEvaluated)
+    }
+
     /// Loads the model of an epoch, or the newest one.
     pub(crate) async fn load(
         self,

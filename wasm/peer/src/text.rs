@@ -6,7 +6,6 @@ use std::rc::Rc;
 use barnraise_contributor::decode_cached_model;
 use barnraise_learning::tokenizer::{BlankError, FILE_BYTES_MAX, TextStream, Tokenizer, TokenizerError};
 use barnraise_learning::{Continuation, Trainer};
-use barnraise_protocol::api::Models;
 use barnraise_protocol::dataset::{SampleKind, TokenShape};
 use futures::lock::Mutex;
 use gloo::timers::future::TimeoutFuture;
@@ -19,8 +18,6 @@ use crate::platform::{ShardCache, fetch_status};
 const TOKENS_MAX: u32 = 120;
 /// Guesses per blank.
 const GUESSES: usize = 3;
-/// Longest list of models.
-const MODELS_BYTES_MAX: usize = 64 * 1024;
 
 /// Why nothing is said of a text. For people, without a full stop.
 #[derive(Debug, thiserror::Error)]
@@ -28,12 +25,6 @@ pub(crate) enum FillError {
     /// The model cannot be had.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The list of models is of another version.
-    #[error("the list of models is not understood: {0}")]
-    Models(#[source] serde_json::Error),
-    /// The run has just begun.
-    #[error("no model was evaluated yet")]
-    NoneEvaluated,
     /// Neither the web server nor the cache has one.
     #[error("there is no model")]
     NoModel,
@@ -191,7 +182,7 @@ impl TextModels {
     /// Loads the newest model of the web server, unless it is loaded.
     async fn renew(&self, loaded: &mut LoadedTextModel) -> Result<(), FillError> {
         self.load_tokenizer(loaded).await?;
-        let newest = self.newest().await?;
+        let newest = self.source().newest().await?;
         if loaded.model.as_ref().is_none_or(|model| model.epoch != newest) {
             loaded.model = Some(self.fetch_model(None).await?);
         }
@@ -222,13 +213,6 @@ impl TextModels {
 
     fn source(&self) -> ModelSource<'_> {
         ModelSource { origin: &self.origin, cache: &self.cache }
-    }
-
-    async fn newest(&self) -> Result<u64, FillError> {
-        let url = format!("{}/api/models", self.origin);
-        let bytes = download(&url, MODELS_BYTES_MAX).await.map_err(LoadError::from)?;
-        let models: Models = serde_json::from_slice(&bytes).map_err(FillError::Models)?;
-        models.latest.map(|model| model.epoch).ok_or(FillError::NoneEvaluated)
     }
 
     async fn fetch_model(&self, epoch: Option<u64>) -> Result<TextModel, FillError> {

@@ -16,6 +16,8 @@ use crate::error::ModelError;
 
 /// Most ratings of one person that are looked at.
 pub const OWN_RATINGS_MAX: usize = 1000;
+/// Mean squared error of ratings where none was measured: a point.
+const NOISE_DEFAULT: f32 = 1.0;
 /// Smallest variance of an error: with none at all nothing would be weighed.
 const NOISE_MIN: f64 = 1e-6;
 
@@ -50,6 +52,32 @@ impl Trainer {
         Ok(predicted)
     }
 
+    /// The items that somebody who is no user of the run would rate best, without those that they rated, and what they
+    /// would give them; the best first.
+    ///
+    /// # Shapes
+    /// - `parameters`: the flat vector, which is loaded afterwards
+    /// - `rated`: items and what they gave them, at most [`OWN_RATINGS_MAX`] of which are looked at
+    /// - `loss`: mean squared error of the model's ratings, where it was measured
+    /// - returns at most `n_wanted`
+    ///
+    /// # Errors
+    /// As of [`Self::predict_ratings`].
+    pub async fn best_items(
+        &mut self,
+        parameters: &[f32],
+        rated: &[(u32, f32)],
+        loss: Option<f32>,
+        n_wanted: usize,
+    ) -> Result<Vec<(u32, f32)>, ModelError> {
+        let ratings = self.recommend(parameters, rated, loss.unwrap_or(NOISE_DEFAULT)).await?;
+        let is_new = |item: u32| rated.iter().all(|&(known, _)| known != item);
+        let mut best: Vec<(u32, f32)> = (0..).zip(ratings).filter(|(item, _)| is_new(*item)).collect();
+        best.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        best.truncate(n_wanted);
+        Ok(best)
+    }
+
     /// What somebody would rate each item, who is no user of the run.
     ///
     /// # Shapes
@@ -60,7 +88,7 @@ impl Trainer {
     ///
     /// # Errors
     /// As of [`Self::predict_ratings`].
-    pub async fn recommend(
+    pub(super) async fn recommend(
         &mut self,
         parameters: &[f32],
         rated: &[(u32, f32)],
