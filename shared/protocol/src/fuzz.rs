@@ -33,7 +33,7 @@ use crate::matchmaking::ModelVersion;
 use crate::receipt::SignedReceipt;
 use crate::{
     DisplayName, Sha256Hash, TensorCodec, access, average, bulk, contribute, dht, evidence, framing,
-    gradient, matchmaking, model, reduce, run, shard, state,
+    gradient, matchmaking, model, reduce, run, sampled, shard, state,
 };
 
 /// Decodes a message, if the bytes are one, and checks its round trip.
@@ -157,6 +157,29 @@ fn gradient() {
             payload,
             gradient::MESSAGE_BYTES_MAX,
         );
+    });
+}
+
+#[test]
+fn sampled() {
+    fuzz!("sampled", |payload| {
+        messages::<sampled::DiallerToAcceptor, sampled::AcceptorToDialler>(
+            payload,
+            sampled::MESSAGE_BYTES_MAX,
+        );
+        let run = Sha256Hash([0; 32]);
+        if let Some(sampled::DiallerToAcceptor::Meet(view, digest)) =
+            message(&payload[..payload.len().min(sampled::MESSAGE_BYTES_MAX)], sampled::MESSAGE_BYTES_MAX)
+        {
+            for membership in &view.memberships {
+                assert!(!membership.supersedes(membership));
+                let _ = membership.verify(run);
+                let _ = digest.has_membership(sampled::PeerPrefix::of(&membership.peer), membership.counter);
+            }
+            for proof in &view.activity {
+                let _ = digest.has_activity(proof.peer, 1, proof.round);
+            }
+        }
     });
 }
 

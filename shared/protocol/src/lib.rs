@@ -31,6 +31,7 @@ pub mod receipt;
 pub mod reduce;
 pub mod refusal;
 pub mod run;
+pub mod sampled;
 pub mod shard;
 pub mod state;
 

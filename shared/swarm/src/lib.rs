@@ -27,6 +27,7 @@ pub mod random;
 pub mod recomputation;
 pub mod rhythm;
 pub mod robust;
+pub mod sampled;
 pub mod samples;
 pub mod session;
 pub mod shards;

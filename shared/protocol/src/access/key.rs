@@ -49,7 +49,7 @@ impl PublicKey {
     #[must_use]
     pub fn has_signed(&self, bytes: &[u8], signature: &Signature) -> bool {
         let Ok(key) = VerifyingKey::from_bytes(&self.0) else { return false };
-        key.verify_strict(bytes, &ed25519_dalek::Signature::from_bytes(&signature.bytes())).is_ok()
+        key.verify_strict(bytes, &ed25519_dalek::Signature::from_bytes(&signature.to_bytes())).is_ok()
     }
 }
 
@@ -79,7 +79,8 @@ impl KeyPair {
 }
 
 impl Signature {
-    fn bytes(&self) -> [u8; 64] {
+    /// As it is on the wire.
+    pub fn to_bytes(&self) -> [u8; 64] {
         let mut bytes = [0; 64];
         bytes.copy_from_slice(self.0.as_flattened());
         bytes
@@ -96,7 +97,7 @@ impl From<[u8; 64]> for Signature {
 
 impl fmt::Debug for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_hex(f, &self.bytes())
+        write_hex(f, &self.to_bytes())
     }
 }
 

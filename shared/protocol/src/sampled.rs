@@ -1,0 +1,219 @@
+//! The `sampled` conversation: peers of a run without a server ask each other whether they are live, tell each other who
+//! takes part, and push models to the members of a sample (MoDEST §3).
+//!
+//! ```text
+//! dialler -> acceptor   Ping                     acceptor -> dialler   Pong
+//! dialler -> acceptor   Meet: a view, a digest   acceptor -> dialler   View: what the dialler lacks
+//! dialler -> acceptor   Offer: task and model    acceptor -> dialler   Declined, or Wanted with a digest
+//! dialler -> acceptor   View: what the acceptor lacks; then the acceptor pulls the model
+//! ```
+//!
+//! A stream carries any number of requests, one after the other. The model is that of [`crate::bulk`]. An overtaken task, or a
+//! model that another aggregator has pushed already, is declined before a byte of it travels.
+
+mod activity;
+mod membership;
+mod view;
+
+use futures::io::{AsyncRead, AsyncWrite};
+use serde::{Deserialize, Serialize};
+
+use crate::bulk::{self, ChunkSource, Partial, Transfer};
+use crate::error::ConversationError;
+use crate::framing::{self, FrameError};
+
+pub use self::activity::{
+    ACTIVITY_ROUNDS_MAX, ActivityChain, ActivityProof, ActivityToken, PEER_PREFIX_BYTES, PeerPrefix,
+};
+pub use self::membership::{
+    JoinedEvent, MEMBER_ADDRESS_BYTES_MAX, MEMBER_ADDRESSES_MAX, Membership, MembershipError,
+    MembershipEvent, SampledRoles,
+};
+pub use self::view::{DIGEST_BYTES_MAX, REGISTERED_MAX, VIEW_BYTES_MAX, View, ViewDigest};
+
+/// libp2p protocol name.
+pub const PROTOCOL: &str = "/barnraise/sampled/1";
+/// Largest message of this conversation: a view and a digest.
+pub const MESSAGE_BYTES_MAX: usize = VIEW_BYTES_MAX + DIGEST_BYTES_MAX + 64;
+
+/// What the receiver of a model is to do with it (MoDEST algorithm 4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum SampledTask {
+    /// Train it on local data, as a member of this round's sample.
+    Train {
+        /// The round.
+        round: u64,
+    },
+    /// Average it with the other models of the round before, as an aggregator of this round.
+    Aggregate {
+        /// The round.
+        round: u64,
+    },
+}
+
+impl SampledTask {
+    /// The round.
+    pub fn round(self) -> u64 {
+        match self {
+            Self::Train { round } | Self::Aggregate { round } => round,
+        }
+    }
+}
+
+/// A model that can be pulled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelOffer {
+    /// What it is for.
+    pub task: SampledTask,
+    /// Its encoded parameters.
+    pub transfer: Transfer,
+}
+
+/// Dialler to acceptor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DiallerToAcceptor {
+    /// Are you live for this round?
+    Ping {
+        /// The round that is sampled.
+        round: u64,
+    },
+    /// What the dialler tells, its own membership first, and what it knows already.
+    Meet(View, ViewDigest),
+    /// Here is a model.
+    Offer(ModelOffer),
+    /// After [`AcceptorToDialler::Wanted`].
+    View(View),
+}
+
+/// Acceptor to dialler.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AcceptorToDialler {
+    /// Live.
+    Pong {
+        /// Echo.
+        round: u64,
+    },
+    /// What the dialler lacks.
+    View(View),
+    /// The model is to be pulled. The digest is of what the acceptor knows.
+    Wanted(ViewDigest),
+    /// The task is overtaken, done, or not this peer's; or the peer has left.
+    Declined,
+}
+
+/// Asks whether the peer at the other end is live for a round.
+///
+/// # Errors
+/// It is not, or the stream failed.
+pub async fn ping<S>(stream: &mut S, round: u64) -> Result<(), ConversationError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    match ask(stream, &DiallerToAcceptor::Ping { round }).await? {
+        AcceptorToDialler::Pong { round: echo } if echo == round => Ok(()),
+        _ => Err(ConversationError::Unexpected("something else than the pong to a ping")),
+    }
+}
+
+/// Tells the peer at the other end a view, and returns what it knows beyond `digest`.
+///
+/// # Errors
+/// It takes no part, or the stream failed.
+pub async fn meet<S>(stream: &mut S, view: View, digest: ViewDigest) -> Result<View, ConversationError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    match ask(stream, &DiallerToAcceptor::Meet(view, digest)).await? {
+        AcceptorToDialler::View(view) => Ok(view),
+        _ => Err(ConversationError::Unexpected("something else than a view")),
+    }
+}
+
+/// Pushes a model of the encoded `bytes`. `view_for` returns what the receiver lacks by its digest. Returns whether the receiver
+/// wanted it.
+///
+/// # Errors
+/// The stream failed.
+pub async fn push<S>(
+    stream: &mut S,
+    task: SampledTask,
+    (transfer, bytes): (Transfer, &impl ChunkSource),
+    view_for: impl AsyncFnOnce(ViewDigest) -> View,
+) -> Result<bool, ConversationError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    match ask(stream, &DiallerToAcceptor::Offer(ModelOffer { task, transfer })).await? {
+        AcceptorToDialler::Wanted(digest) => {
+            let view = DiallerToAcceptor::View(view_for(digest).await);
+            framing::write(stream, &view, MESSAGE_BYTES_MAX).await?;
+            bulk::serve_source(stream, bytes).await?;
+            Ok(true)
+        }
+        AcceptorToDialler::Declined => Ok(false),
+        _ => Err(ConversationError::Unexpected("something else than the answer to an offer")),
+    }
+}
+
+/// The next request of the dialler; `None` where it closed the stream.
+///
+/// # Errors
+/// The stream failed, or a view came that was not asked for.
+pub async fn next_request<S>(stream: &mut S) -> Result<Option<DiallerToAcceptor>, ConversationError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    match framing::read(stream, MESSAGE_BYTES_MAX).await {
+        Ok(DiallerToAcceptor::View(_)) => Err(ConversationError::Unexpected("a view that was not asked for")),
+        Ok(request) => Ok(Some(request)),
+        Err(FrameError::Closed) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Answers a request.
+///
+/// # Errors
+/// The stream failed.
+pub async fn respond<S>(stream: &mut S, response: &AcceptorToDialler) -> Result<(), ConversationError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    Ok(framing::write(stream, response, MESSAGE_BYTES_MAX).await?)
+}
+
+/// After [`AcceptorToDialler::Wanted`]: reads the view, which `on_view` gets, and pulls the model of exactly `n_bytes`.
+///
+/// # Errors
+/// Another length, another hash, or the stream failed.
+pub async fn receive<S>(
+    stream: &mut S,
+    transfer: Transfer,
+    n_bytes: u64,
+    on_view: impl AsyncFnOnce(View),
+) -> Result<Vec<u8>, ConversationError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let DiallerToAcceptor::View(view) = framing::read(stream, MESSAGE_BYTES_MAX).await? else {
+        return Err(ConversationError::Unexpected("something else than a view"));
+    };
+    if transfer.n_bytes != n_bytes {
+        return Err(ConversationError::Mismatch {
+            what: "bytes of a model",
+            want: n_bytes,
+            got: transfer.n_bytes,
+        });
+    }
+    on_view(view).await;
+    let mut partial = Partial::new(transfer, n_bytes)?;
+    Ok(bulk::pull(stream, &mut partial, |_| ()).await?)
+}
+
+async fn ask<S>(stream: &mut S, request: &DiallerToAcceptor) -> Result<AcceptorToDialler, ConversationError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    framing::write(stream, request, MESSAGE_BYTES_MAX).await?;
+    Ok(framing::read(stream, MESSAGE_BYTES_MAX).await?)
+}

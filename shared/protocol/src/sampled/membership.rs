@@ -1,0 +1,177 @@
+//! That a peer joined or left, signed by itself (MoDEST §3.4).
+
+use serde::{Deserialize, Serialize};
+
+use super::activity::ActivityToken;
+use crate::access::{KeyPair, PublicKey, Signature};
+use crate::hash::Sha256Hash;
+
+/// Most addresses of a member.
+pub const MEMBER_ADDRESSES_MAX: usize = 4;
+/// Longest address of a member, in bytes.
+pub const MEMBER_ADDRESS_BYTES_MAX: usize = 128;
+
+const DOMAIN: &[u8] = b"barnraise sampled membership 1\0";
+
+/// The newest event that a peer told of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Membership {
+    /// The peer.
+    pub peer: PublicKey,
+    /// Grows with each of its events. It keeps it over restarts.
+    pub counter: u64,
+    /// What happened.
+    pub event: MembershipEvent,
+    /// Of all of this and the run, by the peer.
+    pub signature: Signature,
+}
+
+/// What a peer tells of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MembershipEvent {
+    /// It takes part.
+    Joined(JoinedEvent),
+    /// It no longer does.
+    Left,
+}
+
+/// How a peer takes part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinedEvent {
+    /// Its estimate of the run's round.
+    pub round: u64,
+    /// Token of that round: later ones prove that it is active.
+    pub anchor: ActivityToken,
+    /// What it does.
+    pub roles: SampledRoles,
+    /// Where it can be dialled: at most [`MEMBER_ADDRESSES_MAX`] binary multiaddresses of at most [`MEMBER_ADDRESS_BYTES_MAX`]
+    /// bytes, without its peer id.
+    pub addresses: Vec<Vec<u8>>,
+}
+
+/// What a peer does for the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampledRoles {
+    /// It trains: it has data and a device.
+    pub trains: bool,
+    /// It aggregates: others can dial it.
+    pub aggregates: bool,
+}
+
+/// Why a membership is not believed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MembershipError {
+    /// Another peer, or another run.
+    #[error("the membership is not signed by {0}, or is of another run")]
+    Signature(PublicKey),
+    /// More or longer addresses than a member may have.
+    #[error("at most {MEMBER_ADDRESSES_MAX} addresses of {MEMBER_ADDRESS_BYTES_MAX} bytes are wanted")]
+    Addresses,
+}
+
+impl Membership {
+    /// Signs an event of the owner of `key` in the run with the hash `run`.
+    ///
+    /// # Errors
+    /// Does not happen.
+    pub fn sign(
+        key: &KeyPair,
+        run: Sha256Hash,
+        counter: u64,
+        event: MembershipEvent,
+    ) -> Result<Self, postcard::Error> {
+        let peer = key.public();
+        let signature = key.sign(&signed_bytes(run, peer, counter, &event)?);
+        Ok(Self { peer, counter, event, signature })
+    }
+
+    /// Checks that the peer signed it for this run.
+    ///
+    /// # Errors
+    /// See [`MembershipError`].
+    pub fn verify(&self, run: Sha256Hash) -> Result<(), MembershipError> {
+        if let MembershipEvent::Joined(joined) = &self.event {
+            let is_long = |address: &Vec<u8>| address.len() > MEMBER_ADDRESS_BYTES_MAX;
+            if joined.addresses.len() > MEMBER_ADDRESSES_MAX || joined.addresses.iter().any(is_long) {
+                return Err(MembershipError::Addresses);
+            }
+        }
+        let bytes = signed_bytes(run, self.peer, self.counter, &self.event);
+        match bytes.is_ok_and(|bytes| self.peer.has_signed(&bytes, &self.signature)) {
+            true => Ok(()),
+            false => Err(MembershipError::Signature(self.peer)),
+        }
+    }
+
+    /// Whether it is to replace `other`, of the same peer. Of two events with one counter, which no honest peer signs, all peers keep
+    /// the same.
+    pub fn supersedes(&self, other: &Self) -> bool {
+        let order = |membership: &Self| (membership.counter, membership.signature.to_bytes());
+        order(self) > order(other)
+    }
+
+    /// How it takes part; `None` where it left.
+    pub fn joined(&self) -> Option<&JoinedEvent> {
+        match &self.event {
+            MembershipEvent::Joined(joined) => Some(joined),
+            MembershipEvent::Left => None,
+        }
+    }
+}
+
+fn signed_bytes(
+    run: Sha256Hash,
+    peer: PublicKey,
+    counter: u64,
+    event: &MembershipEvent,
+) -> Result<Vec<u8>, postcard::Error> {
+    postcard::to_extend(&(run, peer, counter, event), DOMAIN.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUN: Sha256Hash = Sha256Hash([1; 32]);
+
+    fn joined(n_addresses: usize) -> MembershipEvent {
+        let anchor = ActivityToken([5; 16]);
+        let roles = SampledRoles { trains: true, aggregates: false };
+        let addresses = vec![vec![4; 8]; n_addresses];
+        MembershipEvent::Joined(JoinedEvent { round: 3, anchor, roles, addresses })
+    }
+
+    #[test]
+    fn only_the_peer_itself_tells_of_itself_and_only_in_this_run() {
+        let key = KeyPair::from_seed(&[1; 32]);
+        let membership = Membership::sign(&key, RUN, 4, joined(1)).unwrap();
+        assert_eq!(membership.verify(RUN), Ok(()));
+        let refused = Err(MembershipError::Signature(key.public()));
+        assert_eq!(membership.verify(Sha256Hash([2; 32])), refused);
+        for altered in [
+            Membership { counter: 5, ..membership.clone() },
+            Membership { event: MembershipEvent::Left, ..membership.clone() },
+        ] {
+            assert_eq!(altered.verify(RUN), refused);
+        }
+        let other = KeyPair::from_seed(&[2; 32]).public();
+        let stolen = Membership { peer: other, ..membership };
+        assert_eq!(stolen.verify(RUN), Err(MembershipError::Signature(other)));
+    }
+
+    #[test]
+    fn addresses_are_bounded() {
+        let key = KeyPair::from_seed(&[1; 32]);
+        let many = Membership::sign(&key, RUN, 1, joined(MEMBER_ADDRESSES_MAX + 1)).unwrap();
+        assert_eq!(many.verify(RUN), Err(MembershipError::Addresses));
+    }
+
+    #[test]
+    fn of_two_events_all_keep_the_same() {
+        let key = KeyPair::from_seed(&[1; 32]);
+        let [first, second] = [1, 2].map(|counter| Membership::sign(&key, RUN, counter, joined(0)).unwrap());
+        let twin = Membership::sign(&key, RUN, 2, MembershipEvent::Left).unwrap();
+        assert!(second.supersedes(&first) && !first.supersedes(&second) && !second.supersedes(&second));
+        assert_ne!(second.supersedes(&twin), twin.supersedes(&second));
+    }
+}

@@ -1,0 +1,186 @@
+//! The conversation of sampled runs: golden bytes, mutated bytes, and what a peer gets that keeps to it or does not.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fmt::{Debug, Write};
+use std::sync::Arc;
+
+use barnraise_protocol::access::KeyPair;
+use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::framing::{self, HEADER_BYTES};
+use barnraise_protocol::sampled::{
+    self, AcceptorToDialler, ActivityProof, ActivityToken, DiallerToAcceptor, JoinedEvent, MESSAGE_BYTES_MAX,
+    Membership, MembershipEvent, ModelOffer, PeerPrefix, SampledRoles, SampledTask, View, ViewDigest,
+};
+use barnraise_protocol::{ConversationError, Sha256Hash};
+use futures::AsyncWriteExt;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio_util::compat::TokioAsyncReadCompatExt;
+
+const RUN: Sha256Hash = Sha256Hash([0xcd; 32]);
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").unwrap();
+        text
+    })
+}
+
+fn check<M>(message: &M, golden: &str)
+where
+    M: Serialize + DeserializeOwned + PartialEq + Debug,
+{
+    let frame = framing::encode(message, MESSAGE_BYTES_MAX).unwrap();
+    assert_eq!(hex(&frame[HEADER_BYTES..]), golden, "golden bytes of {message:?}");
+    assert_eq!(&framing::decode::<M>(&frame, MESSAGE_BYTES_MAX).unwrap(), message);
+    for at in 0..frame.len() {
+        framing::decode::<M>(&frame[..at], MESSAGE_BYTES_MAX).unwrap_err();
+        for flip in [1u8, 0x80, 0xff] {
+            let mut mutated = frame.clone();
+            mutated[at] ^= flip;
+            let _ = framing::decode::<M>(&mutated, MESSAGE_BYTES_MAX);
+        }
+    }
+}
+
+fn key() -> KeyPair {
+    KeyPair::from_seed(&[1; 32])
+}
+
+fn joined() -> Membership {
+    let roles = SampledRoles { trains: true, aggregates: false };
+    let anchor = ActivityToken([0x11; 16]);
+    let event = JoinedEvent { round: 300, anchor, roles, addresses: vec![vec![4, 127, 0, 0, 1]] };
+    Membership::sign(&key(), RUN, 2, MembershipEvent::Joined(event)).unwrap()
+}
+
+fn view() -> View {
+    let peer = PeerPrefix::of(&key().public());
+    let activity = vec![ActivityProof { peer, round: 301, token: ActivityToken([0x22; 16]) }];
+    View { memberships: vec![joined()], activity }
+}
+
+#[test]
+fn golden_bytes() {
+    let peer = hex(&key().public().0);
+    let signature = "2ce668ef747842a19f0c9bb6af4d1d1fcccde0e2713343ca1510f5a36580a98d\
+                     de364e5268fcc185cfd2132264bb486464756c37b815184362121bff99d0ba0b";
+    let membership = format!("{peer}0200ac02{}01000105047f000001{signature}", "11".repeat(16));
+    let of_view = format!("01{membership}01{}ad02{}", &peer[..8], "22".repeat(16));
+    check(&DiallerToAcceptor::Ping { round: 300 }, "00ac02");
+    check(&AcceptorToDialler::Pong { round: 300 }, "00ac02");
+    check(&AcceptorToDialler::Declined, "03");
+    let mut digest = ViewDigest::new(7, 1);
+    digest.insert_membership(PeerPrefix([1, 2, 3, 4]), 1);
+    check(&AcceptorToDialler::Wanted(digest.clone()), "0207020c21");
+    let transfer = Transfer { n_bytes: 300, sha256: RUN };
+    for (task, golden) in
+        [(SampledTask::Train { round: 5 }, "0005"), (SampledTask::Aggregate { round: 5 }, "0105")]
+    {
+        let offer = DiallerToAcceptor::Offer(ModelOffer { task, transfer });
+        check(&offer, &format!("02{golden}ac02{}", "cd".repeat(32)));
+    }
+    check(&DiallerToAcceptor::View(view()), &format!("03{of_view}"));
+    check(&AcceptorToDialler::View(view()), &format!("01{of_view}"));
+    check(&DiallerToAcceptor::Meet(view(), digest), &format!("01{of_view}07020c21"));
+    let left = Membership::sign(&key(), RUN, 3, MembershipEvent::Left).unwrap();
+    check(
+        &left,
+        &format!(
+            "{peer}0301de5d770acc98006ff152c28a90c9e0c2446375724c640e0ac575f45fdd356086b5a3ea7dd06214e336862db55cb428a67a03c183579d31aa037fd9d9266cb60f"
+        ),
+    );
+}
+
+/// A dialler that pushes `bytes`, and an acceptor that wants them, of so many bytes.
+async fn pushed(
+    bytes: Vec<u8>,
+    n_bytes: u64,
+) -> (Result<bool, ConversationError>, Result<Vec<u8>, ConversationError>) {
+    let (dialler, acceptor) = tokio::io::duplex(1 << 16);
+    let (mut dialler, mut acceptor) = (dialler.compat(), acceptor.compat());
+    let pushing = async {
+        let transfer = Transfer::of(&bytes);
+        let task = SampledTask::Train { round: 1 };
+        let bytes: Arc<[u8]> = bytes.into();
+        let pushed = sampled::push(&mut dialler, task, (transfer, &bytes), async |_| view()).await;
+        // As a driver does in any case.
+        let _ = dialler.close().await;
+        pushed
+    };
+    let taking = async {
+        let Some(DiallerToAcceptor::Offer(offer)) = sampled::next_request(&mut acceptor).await? else {
+            panic!("no offer came")
+        };
+        sampled::respond(&mut acceptor, &AcceptorToDialler::Wanted(ViewDigest::default())).await?;
+        let mut seen = None;
+        let taken =
+            sampled::receive(&mut acceptor, offer.transfer, n_bytes, async |view| seen = Some(view)).await;
+        drop(acceptor);
+        if taken.is_ok() {
+            assert_eq!(seen, Some(view()));
+        }
+        taken
+    };
+    tokio::join!(pushing, taking)
+}
+
+#[tokio::test]
+async fn a_model_is_pushed_where_it_is_wanted_and_has_the_length_of_the_run() {
+    let bytes: Vec<u8> = (0..200_000u32).map(|at| at as u8).collect();
+    let (sent, received) = pushed(bytes.clone(), 200_000).await;
+    assert!(sent.unwrap());
+    assert_eq!(received.unwrap(), bytes);
+    let (sent, received) = pushed(bytes, 100).await;
+    assert!(
+        matches!(received, Err(ConversationError::Mismatch { want: 100, got: 200_000, .. })),
+        "{received:?}"
+    );
+    sent.unwrap_err();
+}
+
+#[tokio::test]
+async fn a_peer_is_asked_met_and_declines() {
+    let (dialler, acceptor) = tokio::io::duplex(4096);
+    let (mut dialler, mut acceptor) = (dialler.compat(), acceptor.compat());
+    let asking = async {
+        sampled::ping(&mut dialler, 4).await.unwrap();
+        assert!(sampled::ping(&mut dialler, 5).await.is_err(), "a pong of another round is none");
+        let met = sampled::meet(&mut dialler, view(), ViewDigest::of_everything()).await.unwrap();
+        assert_eq!(met, View::default());
+        let bytes: Arc<[u8]> = vec![1, 2].into();
+        let transfer = Transfer::of(&bytes);
+        let never = async |_| panic!("nobody asked for a view");
+        let task = SampledTask::Aggregate { round: 2 };
+        assert!(!sampled::push(&mut dialler, task, (transfer, &bytes), never).await.unwrap());
+        dialler.close().await.unwrap();
+    };
+    let answering = async {
+        let mut n_pings = 0;
+        while let Some(request) = sampled::next_request(&mut acceptor).await.unwrap() {
+            let response = match request {
+                DiallerToAcceptor::Ping { .. } => {
+                    n_pings += 1;
+                    AcceptorToDialler::Pong { round: 4 }
+                }
+                DiallerToAcceptor::Meet(met, _) => {
+                    assert_eq!(met, view());
+                    AcceptorToDialler::View(View::default())
+                }
+                DiallerToAcceptor::Offer(_) => AcceptorToDialler::Declined,
+                DiallerToAcceptor::View(_) => panic!("it was not asked for"),
+            };
+            sampled::respond(&mut acceptor, &response).await.unwrap();
+        }
+        assert_eq!(n_pings, 2);
+    };
+    tokio::join!(asking, answering);
+}
+
+#[tokio::test]
+async fn a_view_that_nobody_asked_for_is_refused() {
+    let (dialler, acceptor) = tokio::io::duplex(4096);
+    let (mut dialler, mut acceptor) = (dialler.compat(), acceptor.compat());
+    framing::write(&mut dialler, &DiallerToAcceptor::View(view()), MESSAGE_BYTES_MAX).await.unwrap();
+    assert!(matches!(sampled::next_request(&mut acceptor).await, Err(ConversationError::Unexpected(_))));
+}

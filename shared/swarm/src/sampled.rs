@@ -1,0 +1,512 @@
+//! A run without a server: each round a few peers train, and fewer average (MoDEST §3, algorithms 1 to 4).
+//!
+//! A round `k` has a sample of `s` trainers. They train what the aggregators of `k` push to them, and push the results to the
+//! first `a` aggregators of the sample of `k + 1`. Each of those averages what came as soon as a fraction `sf` of the sample has
+//! pushed, and pushes the average to the sample of `k + 1`. Nobody tells who is in a sample: each peer computes it from what it
+//! knows ([`Registry`]), and asks the candidates whether they are live.
+//!
+//! What differs from the paper:
+//!
+//! - A peer says what it does: only one that can be dialled aggregates, and one without data of its own does not train.
+//! - A model is offered and then pulled, so that a stale one or a second average of a round costs no traffic.
+//! - A peer tells of itself alone: it signs that it joined or left, and proves its activity by tokens. The receiver of `joined`
+//!   does not estimate the round for it.
+//! - Where a whole pass over the candidates finds fewer than `s`, `sf * s` of them are enough, as they are for aggregating; of
+//!   the aggregators, one.
+//! - A peer that is told of a round that too few peers have been near ignores it ([`SampledSettings::round_leap`]).
+//! - A peer that was silent for too long proves that it is active by another token, and signs another joined event only where its
+//!   tokens are at their end.
+//! - A round in which too many die is not the last: after a time of silence, with nobody known that is further, a peer goes on
+//!   with the newest average that it has.
+
+mod aggregation;
+#[cfg(test)]
+mod fuzz;
+mod joining;
+mod registry;
+mod sampling;
+mod training;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::access::{KeyPair, PublicKey};
+use barnraise_protocol::sampled::{
+    ActivityProof, ActivityToken, Membership, PeerPrefix, SampledRoles, SampledTask, View, ViewDigest,
+};
+
+use self::aggregation::Aggregation;
+use self::joining::Joining;
+pub use self::registry::Registry;
+use self::sampling::Sampling;
+use self::training::Training;
+use crate::Moment;
+use crate::random::SplitMix64;
+
+/// The parameters of a model, `[n_parameters]`, finite.
+pub type SampledModel = Arc<[f32]>;
+
+/// The parameters of the algorithm (MoDEST table 2), the same for all peers of a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SampledSettings {
+    /// Trainers of a sample, `s`, above 0.
+    pub sample_size: usize,
+    /// Aggregators of a sample, `a`, 1 to `s`.
+    pub n_aggregators: usize,
+    /// Fraction of a sample whose models an aggregator waits for, `sf`, above 0.5 and at most 1.
+    pub success_fraction: f32,
+    /// A candidate that is silent for so long is not live, `Δt`.
+    pub ping_timeout: Duration,
+    /// Rounds after which an inactive peer is no candidate, `Δk`, at least 2.
+    pub activity_window: u64,
+    /// How long a round takes, until that was measured.
+    pub round_estimate: Duration,
+}
+
+impl SampledSettings {
+    /// Models that an aggregator waits for: `sf * s`, at least 1.
+    pub fn models_wanted(&self) -> usize {
+        let wanted = (f64::from(self.success_fraction) * self.sample_size as f64 - 1e-6).ceil();
+        (wanted as usize).clamp(1, self.sample_size)
+    }
+
+    /// Rounds that the run may be further than those that [`Self::models_wanted`] peers have been active in. Rounds are lost where
+    /// many peers die at once; a peer that lies about the round moves nobody out of the window of activity.
+    pub fn round_leap(&self) -> u64 {
+        (self.activity_window / 2).max(2)
+    }
+}
+
+/// What this peer is, and where it is found.
+#[derive(Debug, Clone)]
+pub struct SampledIdentity {
+    /// Signs what it tells of itself.
+    pub key: KeyPair,
+    /// Hash of the run's description.
+    pub run: Sha256Hash,
+    /// The last event's counter that this peer has ever signed in the run; 0 for a new one.
+    pub counter: u64,
+    /// What it does for the run.
+    pub roles: SampledRoles,
+    /// Where others can dial it: binary multiaddresses.
+    pub addresses: Vec<Vec<u8>>,
+    /// Seed of its choices, another one for each start.
+    pub seed: u64,
+}
+
+/// What the driver is to do. Each has its answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SampledAction {
+    /// Ask whether the peer is live: [`SampledPeer::on_pong`] or [`SampledPeer::on_unreachable`].
+    Ping {
+        /// The candidate.
+        to: PublicKey,
+        /// The round that is sampled.
+        round: u64,
+    },
+    /// Tell the peer a view: [`SampledPeer::on_met`] or [`SampledPeer::on_not_met`]. The counter of this peer has to be on the
+    /// disk before.
+    Meet {
+        /// An acquaintance.
+        to: PublicKey,
+        /// What it is told.
+        view: View,
+        /// What this peer knows.
+        digest: ViewDigest,
+    },
+    /// Train the model on local data: [`SampledPeer::on_trained`] or [`SampledPeer::on_training_failed`].
+    Train {
+        /// The round.
+        round: u64,
+        /// Where it begins.
+        model: SampledModel,
+    },
+    /// End the training in progress: it is overtaken. No answer.
+    CancelTraining,
+    /// Average the models, all with the same weight: [`SampledPeer::on_averaged`].
+    Average {
+        /// The round.
+        round: u64,
+        /// At least one.
+        models: Vec<SampledModel>,
+    },
+    /// Offer the peer a model: [`SampledPeer::on_pushed`]. With the digest of a peer that wants it,
+    /// [`SampledPeer::view_beyond`] is what goes before the model.
+    Push {
+        /// A member of the sample.
+        to: PublicKey,
+        /// What it is to do.
+        task: SampledTask,
+        /// With this model.
+        model: SampledModel,
+    },
+}
+
+/// How a push ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PushOutcome {
+    /// The peer has the model.
+    Delivered,
+    /// It has one already, or is further.
+    Declined,
+    /// It was not reached.
+    Failed,
+}
+
+/// One peer of a run in the sampled scheme. After each `on_*` the driver drains [`Self::poll_action`].
+///
+/// It never draws entropy or reads a clock, and computes nothing: the driver trains and averages.
+#[derive(Debug)]
+pub struct SampledPeer {
+    settings: SampledSettings,
+    identity: SampledIdentity,
+    peer: PublicKey,
+    random: SplitMix64,
+    registry: Registry,
+    joining: Joining,
+    training: Training,
+    aggregation: Aggregation,
+    /// The newest average that came, or was made here, with its round.
+    newest: Option<(u64, SampledModel)>,
+    /// Whose view is under way.
+    view_from: Option<PublicKey>,
+    /// When another peer came that takes this one for live.
+    heard_at: Moment,
+    /// Round in which this peer was active last.
+    active: Option<u64>,
+    /// Round and time in which it was active first.
+    first_active: Option<(u64, Moment)>,
+    /// How long a round takes: `Δt_S`.
+    round_duration: Duration,
+    actions: VecDeque<SampledAction>,
+}
+
+impl SampledPeer {
+    /// A peer that knows nobody and takes no part yet.
+    pub fn new(settings: SampledSettings, identity: SampledIdentity) -> Self {
+        Self {
+            peer: identity.key.public(),
+            random: SplitMix64::new(identity.seed),
+            registry: Registry::new(identity.run),
+            settings,
+            identity,
+            joining: Joining::default(),
+            training: Training::default(),
+            aggregation: Aggregation::default(),
+            newest: None,
+            view_from: None,
+            heard_at: Moment::ZERO,
+            active: None,
+            first_active: None,
+            round_duration: settings.round_estimate,
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// Before it joins: it has the model of a round, 0 for the first one. Unless it finds peers that are further, it begins the
+    /// next round as an aggregator, once there are enough candidates.
+    #[must_use]
+    pub fn with_model(mut self, round: u64, model: SampledModel) -> Self {
+        self.newest = Some((round, model));
+        self.joining.begins();
+        self
+    }
+
+    /// Before it joins: what an earlier process of it knew. Its own last event is in it, so that its counter goes on.
+    #[must_use]
+    pub fn with_view(mut self, view: &View) -> Self {
+        self.registry.merge(view);
+        self
+    }
+
+    /// All that it knows, as far as it fits into a view.
+    pub fn view(&self) -> View {
+        self.registry.view(&self.peer)
+    }
+
+    /// A candidate is asked whether it is live. Returns whether it answers.
+    pub fn on_ping(&mut self, now: Moment, _from: PublicKey) -> bool {
+        self.heard_at = now;
+        self.joining.is_member()
+    }
+
+    /// A candidate has answered.
+    pub fn on_pong(&mut self, now: Moment, from: PublicKey, round: u64) {
+        for sampling in self.samplings() {
+            if sampling.round == round {
+                sampling.on_pong(now, from);
+            }
+        }
+        self.go_on(now);
+    }
+
+    /// A candidate could not be reached.
+    pub fn on_unreachable(&mut self, now: Moment, peer: PublicKey, round: u64) {
+        for sampling in self.samplings() {
+            if sampling.round == round {
+                sampling.on_unreachable(now, peer);
+            }
+        }
+        self.go_on(now);
+    }
+
+    /// A model is offered. Returns the digest of what this peer knows where it wants the model. Then come [`Self::on_view`] and
+    /// [`Self::on_model`], or [`Self::on_transfer_failed`].
+    ///
+    /// Where the view of another sender is under way, this peer asks for what the sender tells of itself alone: the members of a
+    /// sample know much the same, and offer at the same time.
+    pub fn on_offer(&mut self, from: PublicKey, task: SampledTask) -> Option<ViewDigest> {
+        // A peer that was not asked for long knows an older round.
+        let round_max = self.round_max().saturating_add(2 * self.settings.activity_window);
+        let is_wanted = self.joining.is_member()
+            && task.round() <= round_max
+            && match task {
+                SampledTask::Train { round } => {
+                    self.identity.roles.trains && self.training.wants(round, from)
+                }
+                SampledTask::Aggregate { round } => {
+                    self.identity.roles.aggregates && self.aggregation.wants(round, from, &self.settings)
+                }
+            };
+        if !is_wanted {
+            return None;
+        }
+        if self.view_from.is_some() {
+            return Some(ViewDigest::of_everything());
+        }
+        self.view_from = Some(from);
+        Some(self.digest())
+    }
+
+    /// The view before a wanted model.
+    pub fn on_view(&mut self, from: PublicKey, view: &View) {
+        self.view_from.take_if(|sender| *sender == from);
+        self.registry.merge(view);
+    }
+
+    /// A wanted model came (algorithm 4, `train` and `aggregate`). It is left aside where its sender was not active in the round
+    /// before, by what it proves itself, or where too few peers have been near that round.
+    pub fn on_model(&mut self, now: Moment, from: PublicKey, task: SampledTask, model: SampledModel) {
+        self.on_transfer_ended(from, task);
+        if !self.joining.is_member() || !self.is_plausible(from, task) {
+            return self.go_on(now);
+        }
+        self.heard_at = now;
+        self.joining.on_progress();
+        match task {
+            SampledTask::Train { round } => self.on_train(now, round, model),
+            SampledTask::Aggregate { round } => self.on_aggregate(now, from, round, model),
+        }
+        self.go_on(now);
+    }
+
+    /// A wanted model did not come.
+    pub fn on_transfer_failed(&mut self, now: Moment, from: PublicKey, task: SampledTask) {
+        self.on_transfer_ended(from, task);
+        self.go_on(now);
+    }
+
+    /// A push has ended. Where none of a task has reached anybody, the sample is drawn again.
+    pub fn on_pushed(&mut self, now: Moment, to: PublicKey, task: SampledTask, outcome: PushOutcome) {
+        let is_lost = match task {
+            SampledTask::Train { round } => self.aggregation.on_pushed(round, outcome),
+            SampledTask::Aggregate { round } => self.training.on_pushed(round, outcome),
+        };
+        if outcome == PushOutcome::Failed {
+            self.on_unreachable(now, to, task.round());
+        }
+        if is_lost {
+            // Not at once: those that answer pings and take nothing would be asked again and again.
+            let later = Sampling::later(now, task.round(), self.settings.ping_timeout);
+            match task {
+                SampledTask::Train { .. } => self.aggregation.sample_again(later),
+                SampledTask::Aggregate { .. } => self.training.sample_again(later),
+            }
+        }
+        self.go_on(now);
+    }
+
+    /// What the owner of a digest lacks.
+    pub fn view_beyond(&self, digest: &ViewDigest) -> View {
+        self.registry.view_beyond(digest, &self.peer)
+    }
+
+    /// Time has passed.
+    pub fn on_timeout(&mut self, now: Moment) {
+        for sampling in self.samplings() {
+            sampling.on_timeout(now);
+        }
+        self.retry_sampling(now);
+        self.on_joining_timeout(now);
+        self.go_on(now);
+    }
+
+    /// When to call [`Self::on_timeout`].
+    pub fn next_deadline(&self) -> Option<Moment> {
+        let samplings = [self.training.sampling(), self.aggregation.sampling()];
+        let samplings = samplings.into_iter().flatten().filter_map(Sampling::next_deadline);
+        samplings.chain(self.joining_deadline()).min()
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<SampledAction> {
+        if let Some(action) = self.actions.pop_front() {
+            return Some(action);
+        }
+        let mut samplings = self.samplings();
+        samplings.find_map(|sampling| {
+            sampling.poll_ping().map(|to| SampledAction::Ping { to, round: sampling.round })
+        })
+    }
+
+    /// Its key.
+    pub fn peer(&self) -> PublicKey {
+        self.peer
+    }
+
+    /// Who takes part, as far as it knows.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The counter of its last event, which outlasts the process.
+    pub fn counter(&self) -> u64 {
+        self.identity.counter
+    }
+
+    /// The newest average that it has, with its round.
+    pub fn newest(&self) -> Option<(u64, &SampledModel)> {
+        self.newest.as_ref().map(|(round, model)| (*round, model))
+    }
+
+    /// The run's round, as far as it knows.
+    pub fn round(&self) -> u64 {
+        self.registry.latest_round(self.round_max())
+    }
+
+    /// The round that it trains or aggregates in, last or now; 0 before the first.
+    pub fn own_round(&self) -> u64 {
+        self.training.round().max(self.aggregation.round())
+    }
+
+    /// Whether it trains now.
+    pub fn is_training(&self) -> bool {
+        self.training.is_computing()
+    }
+
+    fn samplings(&mut self) -> impl Iterator<Item = &mut Sampling> {
+        [self.training.sampling_mut(), self.aggregation.sampling_mut()].into_iter().flatten()
+    }
+
+    /// What the completed samples, sums and steps allow next.
+    fn go_on(&mut self, now: Moment) {
+        self.push_trained(now);
+        self.average(now);
+    }
+
+    /// `UPDATEACTIVITY(i, k)`: this peer is active in a round, which it proves from now on.
+    fn on_active(&mut self, now: Moment, round: u64) {
+        if self.active.is_none_or(|last| last < round) {
+            // Over all rounds since the first: one after the other may be begun at once, or after a pause of the run.
+            let (first, at) = *self.first_active.get_or_insert((round, now));
+            if let Ok(n_rounds @ 1..) = u32::try_from(round - first) {
+                self.round_duration = now.saturating_sub(at) / n_rounds;
+            }
+            self.active = Some(round);
+        }
+        match self.joining.token(round) {
+            Some(token) => self.prove(round, token),
+            // The chain is at its end, or the run is far ahead of it.
+            None => self.join_again(now),
+        }
+    }
+
+    fn prove(&mut self, round: u64, token: ActivityToken) {
+        let proof = ActivityProof { peer: PeerPrefix::of(&self.peer), round, token };
+        self.registry.merge(&View { memberships: Vec::new(), activity: vec![proof] });
+    }
+
+    /// Latest round that is believed. Among very few peers each is believed.
+    fn round_max(&self) -> u64 {
+        match self.registry.round_of(self.settings.models_wanted()) {
+            Some(round) => round.saturating_add(self.settings.round_leap()),
+            None => u64::MAX,
+        }
+    }
+
+    fn is_plausible(&self, from: PublicKey, task: SampledTask) -> bool {
+        let round = task.round();
+        let since = match task {
+            SampledTask::Train { .. } => round,
+            SampledTask::Aggregate { .. } => round.saturating_sub(1),
+        };
+        round > 0
+            && round <= self.round_max()
+            && self.registry.activity_of(&from).is_some_and(|active| active >= since)
+    }
+
+    fn on_transfer_ended(&mut self, from: PublicKey, task: SampledTask) {
+        self.view_from.take_if(|sender| *sender == from);
+        match task {
+            SampledTask::Train { .. } => self.training.on_transfer_ended(from),
+            SampledTask::Aggregate { round } => self.aggregation.on_transfer_ended(round, from),
+        }
+    }
+
+    fn digest(&mut self) -> ViewDigest {
+        self.registry.digest(self.random.next_u64())
+    }
+
+    /// `SAMPLE(k, s)`.
+    fn trainers(&self, now: Moment, round: u64) -> Sampling {
+        let n = (self.settings.sample_size, self.settings.models_wanted());
+        let candidates = self.candidates(round, |roles| roles.trains);
+        Sampling::new(now, self.peer, round, n, candidates, self.settings.ping_timeout)
+    }
+
+    /// `SAMPLE(k, a)`, of the peers that aggregate.
+    fn aggregators(&self, now: Moment, round: u64) -> Sampling {
+        let candidates = self.candidates(round, |roles| roles.aggregates);
+        let n = (self.settings.n_aggregators, 1);
+        Sampling::new(now, self.peer, round, n, candidates, self.settings.ping_timeout)
+    }
+
+    /// Those with a role, in the order of the round.
+    fn candidates(&self, round: u64, has_role: impl Fn(SampledRoles) -> bool) -> Vec<PublicKey> {
+        let mut candidates = self.registry.candidates(round, self.settings.activity_window, self.round_max());
+        candidates.retain(|candidate| {
+            let joined = self.registry.membership(candidate).and_then(Membership::joined);
+            joined.is_some_and(|joined| has_role(joined.roles))
+        });
+        candidates
+    }
+
+    /// Offers a model to a sample. What this peer offers itself takes no way.
+    fn push(&mut self, now: Moment, sample: Vec<PublicKey>, task: SampledTask, model: &SampledModel) {
+        for to in sample {
+            if to != self.peer {
+                self.actions.push_back(SampledAction::Push { to, task, model: model.clone() });
+            } else if self.on_offer(to, task).is_some() {
+                self.on_model(now, to, task, model.clone());
+                self.on_pushed(now, to, task, PushOutcome::Delivered);
+            } else {
+                self.on_pushed(now, to, task, PushOutcome::Declined);
+            }
+        }
+    }
+
+    /// Repeats what found too few: the network may be asynchronous (algorithm 1, line 21).
+    fn retry_sampling(&mut self, now: Moment) {
+        let is_due = |sampling: Option<&Sampling>| {
+            sampling.and_then(Sampling::retry_at).is_some_and(|retry_at| retry_at <= now)
+        };
+        if is_due(self.training.sampling()) {
+            self.sample_aggregators(now);
+        }
+        if is_due(self.aggregation.sampling()) {
+            self.sample_trainers(now);
+        }
+    }
+}

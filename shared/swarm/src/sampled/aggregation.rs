@@ -1,0 +1,202 @@
+//! The task of an aggregator (MoDEST algorithm 4, `aggregate`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use barnraise_protocol::access::PublicKey;
+use barnraise_protocol::sampled::SampledTask;
+
+use super::sampling::Sampling;
+use super::training::Pushes;
+use super::{PushOutcome, SampledAction, SampledModel, SampledPeer, SampledSettings};
+use crate::Moment;
+
+/// `k_agg`, and what is done in that round.
+#[derive(Debug, Default)]
+pub(super) struct Aggregation {
+    round: u64,
+    step: AggregationStep,
+    /// Models that are pulled now: of which round, by their senders.
+    pulling: BTreeMap<PublicKey, u64>,
+}
+
+#[derive(Debug, Default)]
+enum AggregationStep {
+    /// Nothing, or the round is over.
+    #[default]
+    Done,
+    /// `Θ`, with its trainers, and those who get the average, once they are looked for. Models that come meanwhile count.
+    Collecting {
+        models: BTreeMap<PublicKey, SampledModel>,
+        sampling: Option<Sampling>,
+    },
+    Averaging {
+        sample: Vec<PublicKey>,
+    },
+    /// The average is there, and who gets it is not.
+    Sampling {
+        average: SampledModel,
+        sampling: Sampling,
+    },
+    Pushing {
+        average: SampledModel,
+        pushes: Pushes,
+    },
+}
+
+impl Aggregation {
+    /// Whether a model is to be pulled: of a later round, or one more of this round as long as they are collected.
+    pub(super) fn wants(&mut self, round: u64, from: PublicKey, settings: &SampledSettings) -> bool {
+        let here: BTreeSet<PublicKey> = match &self.step {
+            AggregationStep::Collecting { models, .. } if round == self.round => {
+                models.keys().copied().collect()
+            }
+            _ if round > self.round => BTreeSet::new(),
+            _ => return false,
+        };
+        // Of one peer one model is pulled at a time, of a round twice a sample, as samples may differ.
+        let n_pulled = self.pulling.values().filter(|pulled| **pulled == round).count();
+        let n_max = 2 * settings.sample_size;
+        let is_full = here.len() + n_pulled >= n_max || self.pulling.len() >= 2 * n_max;
+        if is_full || here.contains(&from) || self.pulling.contains_key(&from) {
+            return false;
+        }
+        self.pulling.insert(from, round);
+        true
+    }
+
+    pub(super) fn on_transfer_ended(&mut self, round: u64, from: PublicKey) {
+        if self.pulling.get(&from) == Some(&round) {
+            self.pulling.remove(&from);
+        }
+    }
+
+    /// Returns whether the pushes are lost, and the sample is to be drawn again.
+    pub(super) fn on_pushed(&mut self, round: u64, outcome: PushOutcome) -> bool {
+        let AggregationStep::Pushing { pushes, .. } = &mut self.step else { return false };
+        if round != self.round {
+            return false;
+        }
+        let is_lost = pushes.on_pushed(outcome);
+        if pushes.are_over() {
+            self.step = AggregationStep::Done;
+        }
+        is_lost
+    }
+
+    pub(super) fn sampling(&self) -> Option<&Sampling> {
+        match &self.step {
+            AggregationStep::Collecting { sampling, .. } => sampling.as_ref(),
+            AggregationStep::Sampling { sampling, .. } => Some(sampling),
+            _ => None,
+        }
+    }
+
+    pub(super) fn sampling_mut(&mut self) -> Option<&mut Sampling> {
+        match &mut self.step {
+            AggregationStep::Collecting { sampling, .. } => sampling.as_mut(),
+            AggregationStep::Sampling { sampling, .. } => Some(sampling),
+            _ => None,
+        }
+    }
+
+    /// Looks for the trainers, or once more.
+    pub(super) fn sample_again(&mut self, sampling: Sampling) {
+        self.step = match std::mem::take(&mut self.step) {
+            AggregationStep::Collecting { models, .. } => {
+                AggregationStep::Collecting { models, sampling: Some(sampling) }
+            }
+            AggregationStep::Sampling { average, .. } | AggregationStep::Pushing { average, .. } => {
+                AggregationStep::Sampling { average, sampling }
+            }
+            other => other,
+        };
+    }
+
+    pub(super) fn round(&self) -> u64 {
+        self.round
+    }
+
+    /// Whether models lie here that too few have followed.
+    pub(super) fn is_short(&self) -> bool {
+        matches!(&self.step, AggregationStep::Collecting { sampling: None, models } if !models.is_empty())
+    }
+
+    pub(super) fn end(&mut self) {
+        self.step = AggregationStep::Done;
+    }
+}
+
+impl SampledPeer {
+    /// `upon aggregate(k, θ, V)`, after the view: a later round begins anew, and drops what was collected for an earlier one.
+    pub(super) fn on_aggregate(&mut self, now: Moment, from: PublicKey, round: u64, model: SampledModel) {
+        if round < self.aggregation.round {
+            return;
+        }
+        self.on_active(now, round);
+        if round > self.aggregation.round {
+            self.aggregation.round = round;
+            self.aggregation.step = AggregationStep::Collecting { models: BTreeMap::new(), sampling: None };
+        }
+        let AggregationStep::Collecting { models, sampling } = &mut self.aggregation.step else { return };
+        models.insert(from, model);
+        if sampling.is_none() && models.len() >= self.settings.models_wanted() {
+            self.sample_trainers(now);
+        }
+    }
+
+    /// The average of a round is computed.
+    pub fn on_averaged(&mut self, now: Moment, round: u64, average: &SampledModel) {
+        if round != self.aggregation.round {
+            return;
+        }
+        self.on_average_seen(round, average);
+        if let AggregationStep::Averaging { sample } = &mut self.aggregation.step {
+            let sample = std::mem::take(sample);
+            self.push_average(now, sample, average);
+        }
+        self.go_on(now);
+    }
+
+    /// Becomes an aggregator of a round with an average of earlier ones: at the beginning, and where a round was lost.
+    pub(super) fn resume(&mut self, now: Moment, round: u64, average: SampledModel) {
+        self.aggregation.round = round;
+        self.on_active(now, round);
+        let sampling = self.trainers(now, round);
+        self.aggregation.step = AggregationStep::Sampling { average, sampling };
+        self.go_on(now);
+    }
+
+    /// `S^k <- SAMPLE(k, s)`, also once more.
+    pub(super) fn sample_trainers(&mut self, now: Moment) {
+        let sampling = self.trainers(now, self.aggregation.round);
+        self.aggregation.sample_again(sampling);
+    }
+
+    /// Averages, or pushes the average, once the sample is found.
+    pub(super) fn average(&mut self, now: Moment) {
+        let Some(sample) = self.aggregation.sampling().and_then(Sampling::sample) else { return };
+        match std::mem::take(&mut self.aggregation.step) {
+            AggregationStep::Collecting { models, .. } => {
+                let (round, models) = (self.aggregation.round, models.into_values().collect());
+                self.aggregation.step = AggregationStep::Averaging { sample };
+                self.actions.push_back(SampledAction::Average { round, models });
+            }
+            AggregationStep::Sampling { average, .. } => self.push_average(now, sample, &average),
+            other => self.aggregation.step = other,
+        }
+    }
+
+    fn push_average(&mut self, now: Moment, sample: Vec<PublicKey>, average: &SampledModel) {
+        let task = SampledTask::Train { round: self.aggregation.round };
+        self.aggregation.step =
+            AggregationStep::Pushing { average: average.clone(), pushes: Pushes::new(sample.len()) };
+        self.push(now, sample, task, average);
+    }
+
+    /// Keeps the newest average.
+    pub(super) fn on_average_seen(&mut self, round: u64, average: &SampledModel) {
+        if self.newest.as_ref().is_none_or(|(newest, _)| *newest < round) {
+            self.newest = Some((round, average.clone()));
+        }
+    }
+}

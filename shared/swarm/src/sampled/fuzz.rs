@@ -1,0 +1,283 @@
+//! Any sequence of messages, losses, answers and hours: no round is trained or averaged twice at a peer, rounds only grow, no
+//! more is asked for than a sample allows, and nobody is in a registry but by its own signature.
+
+use std::collections::BTreeSet;
+
+use barnraise_fuzz::arbitrary::{self, Arbitrary};
+use barnraise_fuzz::{fuzz, value};
+use barnraise_protocol::sampled::{JoinedEvent, MembershipEvent};
+
+use super::*;
+
+const RUN: Sha256Hash = Sha256Hash([5; 32]);
+const N_PEERS: u8 = 4;
+const SETTINGS: SampledSettings = SampledSettings {
+    sample_size: 2,
+    n_aggregators: 2,
+    success_fraction: 1.0,
+    ping_timeout: Duration::from_secs(1),
+    activity_window: 4,
+    round_estimate: Duration::from_secs(2),
+};
+
+#[derive(Debug, Arbitrary)]
+enum SampledOperation {
+    /// Does what one of the open actions asks for, if it can.
+    Carry {
+        which: u8,
+    },
+    /// Its message, or its answer, is lost.
+    Lose {
+        which: u8,
+    },
+    Pass {
+        seconds: u8,
+    },
+    Leave {
+        peer: u8,
+    },
+    Join {
+        peer: u8,
+        through: u8,
+    },
+    /// A peer sends what it likes.
+    Offer {
+        from: u8,
+        to: u8,
+        round: u64,
+        is_training: bool,
+        has_view: bool,
+    },
+    /// Of another peer, of another round, or not signed.
+    Forge {
+        to: u8,
+        about: u8,
+        round: u64,
+        has_left: bool,
+    },
+}
+
+/// A peer's action that waits.
+type OpenAction = (usize, SampledAction);
+
+struct SampledWorld {
+    now: Moment,
+    peers: Vec<SampledPeer>,
+    open: Vec<OpenAction>,
+    trained: Vec<u64>,
+    averaged: Vec<u64>,
+}
+
+fn key(at: u8) -> KeyPair {
+    KeyPair::from_seed(&[at + 1; 32])
+}
+
+impl SampledWorld {
+    fn new() -> Self {
+        let peers = (0..N_PEERS).map(|at| {
+            let roles = SampledRoles { trains: true, aggregates: at < 3 };
+            let addresses = Vec::new();
+            let identity =
+                SampledIdentity { key: key(at), run: RUN, counter: 0, roles, addresses, seed: at.into() };
+            let peer = SampledPeer::new(SETTINGS, identity);
+            if at == 0 { peer.with_model(0, Arc::new([0.0])) } else { peer }
+        });
+        let n = usize::from(N_PEERS);
+        let peers = peers.collect();
+        let mut world =
+            Self { now: Moment::ZERO, peers, open: Vec::new(), trained: vec![0; n], averaged: vec![0; n] };
+        world.peers[0].join(Moment::ZERO, Vec::new());
+        world.drain();
+        world
+    }
+
+    fn on(&mut self, operation: &SampledOperation) {
+        let now = self.now;
+        let at = |peer: u8| usize::from(peer % N_PEERS);
+        match *operation {
+            SampledOperation::Carry { which } => {
+                if let Some((from, action)) = self.take(which) {
+                    self.carry(from, action);
+                }
+            }
+            SampledOperation::Lose { which } => {
+                if let Some((from, action)) = self.take(which) {
+                    self.lose(from, &action);
+                }
+            }
+            SampledOperation::Pass { seconds } => {
+                self.now += Duration::from_secs(seconds.into());
+                let now = self.now;
+                for peer in &mut self.peers {
+                    peer.on_timeout(now);
+                }
+            }
+            SampledOperation::Leave { peer } => self.peers[at(peer)].leave(now),
+            SampledOperation::Join { peer, through } => {
+                let introduced = vec![self.peers[at(through)].peer()];
+                self.peers[at(peer)].join(now, introduced);
+            }
+            SampledOperation::Offer { from, to, round, is_training, has_view } => {
+                let (from, to) = (at(from), at(to));
+                let task =
+                    if is_training { SampledTask::Train { round } } else { SampledTask::Aggregate { round } };
+                let sender = self.peers[from].peer();
+                if self.peers[to].on_offer(sender, task).is_some() {
+                    if has_view {
+                        let view = self.peers[from].view_beyond(&ViewDigest::default());
+                        self.peers[to].on_view(sender, &view);
+                    }
+                    self.peers[to].on_model(now, sender, task, Arc::new([1.0]));
+                }
+            }
+            SampledOperation::Forge { to, about, round, has_left } => {
+                self.forge(at(to), about, round, has_left);
+            }
+        }
+        self.drain();
+        self.check();
+    }
+
+    fn take(&mut self, which: u8) -> Option<OpenAction> {
+        let n_open = self.open.len();
+        (n_open > 0).then(|| self.open.remove(usize::from(which) % n_open))
+    }
+
+    fn carry(&mut self, from: usize, action: SampledAction) {
+        let (now, sender) = (self.now, self.peers[from].peer());
+        let at =
+            |peers: &[SampledPeer], to: PublicKey| peers.iter().position(|peer| peer.peer() == to).unwrap();
+        match action {
+            SampledAction::Ping { to, round } => {
+                let place = at(&self.peers, to);
+                if self.peers[place].on_ping(now, sender) {
+                    self.peers[from].on_pong(now, to, round);
+                }
+            }
+            SampledAction::Meet { to, view, digest } => {
+                let place = at(&self.peers, to);
+                let answer = self.peers[place].on_meet(now, &view, &digest);
+                self.peers[from].on_met(now, to, &answer);
+            }
+            SampledAction::Train { round, model } => self.peers[from].on_trained(now, round, model),
+            SampledAction::CancelTraining => {}
+            SampledAction::Average { round, models } => {
+                self.peers[from].on_averaged(now, round, &models[0]);
+            }
+            SampledAction::Push { to, task, model } => {
+                let place = at(&self.peers, to);
+                let wanted = self.peers[place].on_offer(sender, task);
+                let outcome = if wanted.is_some() { PushOutcome::Delivered } else { PushOutcome::Declined };
+                if let Some(digest) = wanted {
+                    let view = self.peers[from].view_beyond(&digest);
+                    self.peers[place].on_view(sender, &view);
+                    self.peers[place].on_model(now, sender, task, model);
+                }
+                self.peers[from].on_pushed(now, to, task, outcome);
+            }
+        }
+    }
+
+    fn lose(&mut self, from: usize, action: &SampledAction) {
+        let now = self.now;
+        let peer = &mut self.peers[from];
+        match *action {
+            SampledAction::Ping { to, round } => peer.on_unreachable(now, to, round),
+            SampledAction::Meet { to, .. } => peer.on_not_met(now, to),
+            SampledAction::Train { round, .. } => peer.on_training_failed(round),
+            SampledAction::CancelTraining | SampledAction::Average { .. } => {}
+            SampledAction::Push { to, task, .. } => peer.on_pushed(now, to, task, PushOutcome::Failed),
+        }
+    }
+
+    /// A stranger signs for a peer, or claims its activity.
+    fn forge(&mut self, to: usize, about: u8, round: u64, has_left: bool) {
+        let about = self.peers[usize::from(about % N_PEERS)].peer();
+        let token = ActivityToken([9; 16]);
+        let roles = SampledRoles { trains: true, aggregates: true };
+        let event = match has_left {
+            true => MembershipEvent::Left,
+            false => {
+                MembershipEvent::Joined(JoinedEvent { round, anchor: token, roles, addresses: Vec::new() })
+            }
+        };
+        let mut membership = Membership::sign(&key(99), RUN, u64::MAX, event).unwrap();
+        membership.peer = about;
+        let activity = vec![ActivityProof { peer: PeerPrefix::of(&about), round, token }];
+        let before = self.peers[to].registry().clone();
+        let view = View { memberships: vec![membership], activity };
+        self.peers[to].on_view(about, &view);
+        assert_eq!(*self.peers[to].registry(), before, "what is forged changes nothing");
+    }
+
+    fn drain(&mut self) {
+        for (at, peer) in self.peers.iter_mut().enumerate() {
+            while let Some(action) = peer.poll_action() {
+                match &action {
+                    SampledAction::Train { round, .. } => {
+                        assert!(*round > self.trained[at], "a round is trained once, and rounds grow");
+                        self.trained[at] = *round;
+                    }
+                    SampledAction::Average { round, models } => {
+                        assert!(*round > self.averaged[at], "a round is averaged once, and rounds grow");
+                        assert!((1..=2 * SETTINGS.sample_size).contains(&models.len()));
+                        self.averaged[at] = *round;
+                    }
+                    SampledAction::Ping { to, .. }
+                    | SampledAction::Meet { to, .. }
+                    | SampledAction::Push { to, .. } => {
+                        assert_ne!(*to, peer.peer(), "nobody sends to itself");
+                    }
+                    SampledAction::CancelTraining => {}
+                }
+                self.open.push((at, action));
+            }
+        }
+        // What is not carried out for long is lost.
+        let n_over = self.open.len().saturating_sub(64);
+        for (at, action) in self.open.drain(..n_over).collect::<Vec<OpenAction>>() {
+            self.lose(at, &action);
+        }
+    }
+
+    fn check(&self) {
+        let known: BTreeSet<PublicKey> = self.peers.iter().map(SampledPeer::peer).collect();
+        for peer in &self.peers {
+            for membership in peer.registry().members() {
+                membership.verify(RUN).unwrap();
+                assert!(known.contains(&membership.peer));
+            }
+            if let Some((round, _)) = peer.newest() {
+                assert!(round <= peer.own_round().max(peer.round()), "a model is of a round that was");
+            }
+        }
+    }
+}
+
+#[test]
+fn sampled_sequence() {
+    fuzz!("sampled_sequence", |input| {
+        let Some(operations) = value::<Vec<SampledOperation>>(input) else { return };
+        let mut world = SampledWorld::new();
+        operations.iter().take(200).for_each(|operation| world.on(operation));
+    });
+}
+
+/// Operations by chance reach what the run is for.
+#[test]
+fn sequences_reach_later_rounds() {
+    let mut random = SplitMix64::new(3);
+    let mut world = SampledWorld::new();
+    for peer in 1..N_PEERS {
+        world.on(&SampledOperation::Join { peer, through: 0 });
+    }
+    for _ in 0..3000 {
+        let operation = match random.below(12) {
+            0 => SampledOperation::Pass { seconds: 1 },
+            1 => SampledOperation::Lose { which: random.below(256) as u8 },
+            _ => SampledOperation::Carry { which: random.below(256) as u8 },
+        };
+        world.on(&operation);
+    }
+    assert!(world.trained.iter().all(|round| *round > 20), "{:?}", world.trained);
+}

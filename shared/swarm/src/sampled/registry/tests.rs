@@ -1,0 +1,220 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use barnraise_protocol::access::KeyPair;
+use barnraise_protocol::framing;
+use barnraise_protocol::sampled::{ActivityChain, JoinedEvent, MembershipEvent, SampledRoles};
+use proptest::prelude::*;
+
+use super::*;
+
+const RUN: Sha256Hash = Sha256Hash([9; 32]);
+const ROLES: SampledRoles = SampledRoles { trains: true, aggregates: true };
+
+fn key(number: u8) -> KeyPair {
+    KeyPair::from_seed(&[number; 32])
+}
+
+fn peer(number: u8) -> PublicKey {
+    key(number).public()
+}
+
+fn chain(number: u8, counter: u64, round: u64) -> ActivityChain {
+    ActivityChain::new(&key(number), RUN, counter, round)
+}
+
+fn joined(number: u8, counter: u64, round: u64) -> Membership {
+    let anchor = chain(number, counter, round).anchor();
+    let event = JoinedEvent { round, anchor, roles: ROLES, addresses: vec![vec![number; 8]] };
+    Membership::sign(&key(number), RUN, counter, MembershipEvent::Joined(event)).unwrap()
+}
+
+fn left(number: u8, counter: u64) -> Membership {
+    Membership::sign(&key(number), RUN, counter, MembershipEvent::Left).unwrap()
+}
+
+/// That the peer was active, in a chain that begins with its join in `first`.
+fn active(number: u8, counter: u64, first: u64, round: u64) -> ActivityProof {
+    let token = chain(number, counter, first).token(round).unwrap();
+    ActivityProof { peer: PeerPrefix::of(&peer(number)), round, token }
+}
+
+fn events(memberships: Vec<Membership>) -> View {
+    View { memberships, activity: Vec::new() }
+}
+
+fn activity(activity: Vec<ActivityProof>) -> View {
+    View { memberships: Vec::new(), activity }
+}
+
+#[test]
+fn the_newest_event_of_a_peer_counts() {
+    let mut registry = Registry::new(RUN);
+    assert_eq!(registry.merge(&events(vec![joined(1, 1, 0), joined(2, 1, 0)])), 2);
+    assert_eq!(registry.merge(&events(vec![joined(1, 1, 0)])), 0);
+    assert_eq!(registry.merge(&events(vec![left(1, 2)])), 1);
+    assert_eq!(registry.merge(&events(vec![joined(1, 1, 0)])), 0, "it left after that");
+    assert_eq!(registry.members().map(|of| of.peer).collect::<Vec<_>>(), [peer(2)]);
+    assert_eq!(registry.merge(&events(vec![joined(1, 3, 5)])), 1);
+    assert_eq!((registry.activity_of(&peer(1)), registry.activity_of(&peer(2))), (Some(5), Some(0)));
+}
+
+#[test]
+fn nobody_makes_another_peer_active_joined_or_gone() {
+    let mut registry = Registry::new(RUN);
+    registry.merge(&events(vec![joined(1, 1, 10), joined(2, 1, 10)]));
+    let before = registry.clone();
+    let own = active(2, 1, 10, 15);
+    let forged_left = Membership { peer: peer(1), ..left(2, 9) };
+    let forged = View {
+        memberships: vec![forged_left, Membership { counter: 9, ..joined(1, 1, 10) }],
+        activity: vec![
+            ActivityProof { peer: PeerPrefix::of(&peer(1)), ..own },
+            ActivityProof { round: 16, ..own },
+            ActivityProof { round: u64::MAX, ..own },
+            ActivityProof { round: 0, ..own },
+        ],
+    };
+    assert_eq!(registry.merge(&forged), 0);
+    assert_eq!(registry, before);
+    assert_eq!(registry.merge(&activity(vec![own])), 1);
+    assert_eq!(registry.activity_of(&peer(2)), Some(15));
+    assert_eq!(registry.merge(&activity(vec![active(2, 1, 10, 14)])), 0, "it is known to be later");
+}
+
+#[test]
+fn candidates_were_active_within_the_window() {
+    let mut registry = Registry::new(RUN);
+    registry.merge(&events(vec![
+        joined(1, 1, 0),
+        joined(2, 1, 10),
+        joined(3, 1, 11),
+        left(4, 1),
+        joined(5, 1, 90),
+    ]));
+    // Round 30 with a window of 20 rounds: later than 10. Nobody is in round 90 yet.
+    assert_eq!(registry.candidates(30, 20, 35), [peer(3)]);
+    registry.merge(&activity(vec![active(1, 1, 0, 29)]));
+    let mut candidates = registry.candidates(30, 20, 35);
+    candidates.sort_unstable();
+    let mut want = vec![peer(1), peer(3)];
+    want.sort_unstable();
+    assert_eq!(candidates, want);
+}
+
+#[test]
+fn the_order_is_another_one_each_round_and_the_same_for_all() {
+    let mut registry = Registry::new(RUN);
+    registry.merge(&events((1..=40).map(|number| joined(number, 1, 0)).collect()));
+    let first_of = |round: u64| registry.candidates(round, 1000, 5)[0];
+    let firsts: std::collections::BTreeSet<PublicKey> = (1..=200).map(first_of).collect();
+    assert!(firsts.len() > 30, "{} of 40 peers were first in 200 rounds", firsts.len());
+}
+
+#[test]
+fn the_round_is_that_of_enough_peers() {
+    let mut registry = Registry::new(RUN);
+    registry.merge(&events(vec![joined(1, 1, 7), joined(2, 1, 9), joined(3, 1, u64::MAX)]));
+    assert_eq!([1, 2, 3, 4].map(|n| registry.round_of(n)), [Some(u64::MAX), Some(9), Some(7), None]);
+    assert_eq!((registry.latest_round(20), registry.latest_round(8)), (9, 7));
+    assert_eq!(
+        registry.candidates(10, 5, 20).len(),
+        2,
+        "a claimed round that nobody is in counts for nothing"
+    );
+}
+
+#[test]
+fn a_view_is_what_a_digest_lacks_and_is_bounded() {
+    let (mut all, mut some) = (Registry::new(RUN), Registry::new(RUN));
+    all.merge(&events((1..=20).map(|number| joined(number, 1, 0)).collect()));
+    some.merge(&all.view(&peer(1)));
+    all.merge(&activity(vec![active(7, 1, 0, 3), active(8, 1, 0, 2)]));
+    // A digest mistakes one entry in eighteen for known.
+    let views = (0..20).map(|salt| all.view_beyond(&some.digest(salt), &peer(1)));
+    let view = views.max_by_key(|view| view.activity.len()).unwrap();
+    assert_eq!(view.memberships.iter().map(|of| of.peer).collect::<Vec<_>>(), [peer(1)], "the sender itself");
+    assert_eq!(view.activity, [active(7, 1, 0, 3), active(8, 1, 0, 2)], "the latest first");
+
+    let mut full = Registry::new(RUN);
+    for number in 0..=255u8 {
+        let anchor = chain(number, 1, 0).anchor();
+        let addresses = vec![vec![1; 120]; 4];
+        let event = MembershipEvent::Joined(JoinedEvent { round: 1, anchor, roles: ROLES, addresses });
+        full.merge(&events(vec![Membership::sign(&key(number), RUN, 1, event).unwrap()]));
+    }
+    let view = full.view(&peer(3));
+    framing::encode(&view, VIEW_BYTES_MAX).unwrap();
+    assert!((90..256).contains(&view.memberships.len()), "{}", view.memberships.len());
+    assert_eq!(view.memberships[0].peer, peer(3));
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Told {
+    Joined { number: u8, counter: u64 },
+    Left { number: u8, counter: u64 },
+    Active { number: u8, counter: u64, round: u64 },
+}
+
+fn told() -> impl Strategy<Value = Told> {
+    let of = || (0..4u8, 1..4u64);
+    prop_oneof![
+        of().prop_map(|(number, counter)| Told::Joined { number, counter }),
+        of().prop_map(|(number, counter)| Told::Left { number, counter: 2 * counter }),
+        (of(), 1..30u64).prop_map(|((number, counter), n)| Told::Active {
+            number,
+            counter,
+            round: 5 * counter + n
+        }),
+    ]
+}
+
+/// Each is self-contained: activity comes with the event that its chain begins with.
+fn view_of(told: Told) -> View {
+    match told {
+        Told::Joined { number, counter } => events(vec![joined(number, 2 * counter + 1, 5 * counter)]),
+        Told::Left { number, counter } => events(vec![left(number, counter)]),
+        Told::Active { number, counter, round } => View {
+            memberships: vec![joined(number, 2 * counter + 1, 5 * counter)],
+            activity: vec![active(number, 2 * counter + 1, 5 * counter, round)],
+        },
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn registries_converge_in_any_order(
+        (views, order) in proptest::collection::vec(told(), 0..12).prop_flat_map(|told| {
+            let order = Just((0..told.len()).collect::<Vec<usize>>()).prop_shuffle();
+            (Just(told.into_iter().map(view_of).collect::<Vec<View>>()), order)
+        })
+    ) {
+        let (mut a, mut b) = (Registry::new(RUN), Registry::new(RUN));
+        views.iter().for_each(|view| { a.merge(view); });
+        order.iter().for_each(|at| { b.merge(&views[*at]); });
+        prop_assert_eq!(&a, &b);
+        // Twice is once.
+        views.iter().for_each(|view| { a.merge(view); });
+        prop_assert_eq!(&a, &b);
+        for round in [1, 10, 40] {
+            prop_assert_eq!(a.candidates(round, 20, 60), b.candidates(round, 20, 60));
+        }
+    }
+
+    #[test]
+    fn what_each_has_alone_is_known_to_both_after_two_views(
+        (one, other) in (proptest::collection::vec(told(), 0..12), proptest::collection::vec(told(), 0..12)),
+        salt in any::<u64>(),
+    ) {
+        let (mut a, mut b) = (Registry::new(RUN), Registry::new(RUN));
+        one.iter().for_each(|told| { a.merge(&view_of(*told)); });
+        other.iter().for_each(|told| { b.merge(&view_of(*told)); });
+        // A digest mistakes one entry in eighteen for known: the next one has another salt.
+        for turn in 0..8 {
+            b.merge(&a.view_beyond(&b.digest(salt ^ turn), &peer(0)));
+            a.merge(&b.view_beyond(&a.digest(salt ^ !turn), &peer(0)));
+        }
+        prop_assert_eq!(a, b);
+    }
+}

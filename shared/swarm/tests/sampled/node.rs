@@ -1,0 +1,364 @@
+//! A peer of the simulation: the state machine that ships, and a driver for virtual time. What it sends is encoded as on the wire,
+//! so that its length counts.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::access::{KeyPair, PublicKey};
+use barnraise_protocol::bulk::{CHUNK_BYTES, Transfer};
+use barnraise_protocol::framing::{self, HEADER_BYTES};
+use barnraise_protocol::sampled::{
+    AcceptorToDialler, DiallerToAcceptor, MESSAGE_BYTES_MAX, ModelOffer, SampledRoles, SampledTask, View,
+    ViewDigest,
+};
+use barnraise_simulation::{NodeAction, NodeId, SimulatedNode};
+use barnraise_swarm::Moment;
+use barnraise_swarm::sampled::{
+    PushOutcome, SampledAction, SampledIdentity, SampledModel, SampledPeer, SampledSettings,
+};
+use serde::Serialize;
+
+pub(crate) const RUN: Sha256Hash = Sha256Hash([7; 32]);
+/// As a driver gives up a stream.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Clone)]
+pub(crate) enum SimulatedMessage {
+    Request(DiallerToAcceptor),
+    Response(AcceptorToDialler, Option<SampledTask>),
+    /// The rest of a push: the view, then the model.
+    View(SampledTask, View),
+    Model(SampledTask, SampledModel),
+    Received(SampledTask),
+    /// A computation of this node is done.
+    Trained(u64, SampledModel),
+    Averaged(u64, SampledModel),
+}
+
+/// A conversation that may come to nothing.
+#[derive(Debug, Clone, PartialEq)]
+enum Open {
+    Ping(NodeId, u64),
+    Meet(NodeId),
+    Push(NodeId, SampledTask),
+    Pull(NodeId, SampledTask),
+}
+
+/// Bytes that a node has sent.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SentBytes {
+    pub models: u64,
+    pub(crate) views: u64,
+    pub(crate) digests: u64,
+    pub(crate) pings: u64,
+    pub(crate) offers: u64,
+}
+
+impl SentBytes {
+    pub(crate) fn overhead(&self) -> u64 {
+        self.views + self.digests + self.pings + self.offers
+    }
+}
+
+pub(crate) struct SimulatedPeer {
+    pub(crate) peer: SampledPeer,
+    keys: Arc<Vec<PublicKey>>,
+    nodes: Arc<HashMap<PublicKey, NodeId>>,
+    /// Where local training moves a model: half the way to it.
+    target: f32,
+    training_time: Duration,
+    model_bytes: u64,
+    open: Vec<(Moment, Open)>,
+    /// Offered models.
+    offered: Vec<(NodeId, SampledTask, SampledModel)>,
+    outbox: VecDeque<NodeAction<SimulatedMessage>>,
+    /// Rounds that it began to train, with their times, and those that it averaged.
+    pub(crate) trained: Vec<(u64, Moment)>,
+    pub(crate) averaged: Vec<(u64, Moment)>,
+    pub(crate) sent: SentBytes,
+}
+
+/// Which peers there are and how they learn.
+#[derive(Clone)]
+pub(crate) struct Population {
+    pub(crate) settings: SampledSettings,
+    pub(crate) keys: Arc<Vec<PublicKey>>,
+    nodes: Arc<HashMap<PublicKey, NodeId>>,
+    pub(crate) training_time: Duration,
+    pub model_bytes: u64,
+}
+
+impl Population {
+    pub(crate) fn new(settings: SampledSettings, n: usize) -> Self {
+        let keys: Vec<PublicKey> = (0..n).map(|at| key(at).public()).collect();
+        let nodes = keys.iter().enumerate().map(|(at, key)| (*key, NodeId(at))).collect();
+        let (keys, nodes) = (Arc::new(keys), Arc::new(nodes));
+        Self { settings, keys, nodes, training_time: Duration::from_secs(3), model_bytes: 346_000 }
+    }
+
+    pub(crate) fn node(&self, at: usize, aggregates: bool) -> SimulatedPeer {
+        self.restarted(at, aggregates, 0)
+    }
+
+    /// With the counter that a process before it left on the disk.
+    pub(crate) fn restarted(&self, at: usize, aggregates: bool, counter: u64) -> SimulatedPeer {
+        let identity = SampledIdentity {
+            key: key(at),
+            run: RUN,
+            counter,
+            roles: SampledRoles { trains: true, aggregates },
+            // An IPv4 address, UDP and QUIC.
+            addresses: vec![vec![4; 12]],
+            seed: at as u64 + 1000 * counter,
+        };
+        let mut peer = SampledPeer::new(self.settings, identity);
+        if at == 0 && counter == 0 {
+            peer = peer.with_model(0, Arc::new([0.0]));
+        }
+        SimulatedPeer {
+            peer,
+            keys: Arc::clone(&self.keys),
+            nodes: Arc::clone(&self.nodes),
+            target: at as f32,
+            training_time: self.training_time,
+            model_bytes: self.model_bytes,
+            open: Vec::new(),
+            offered: Vec::new(),
+            outbox: VecDeque::new(),
+            trained: Vec::new(),
+            averaged: Vec::new(),
+            sent: SentBytes::default(),
+        }
+    }
+}
+
+fn key(at: usize) -> KeyPair {
+    let mut seed = [0; 32];
+    seed[..8].copy_from_slice(&(at as u64 + 1).to_le_bytes());
+    KeyPair::from_seed(&seed)
+}
+
+/// As a frame of the conversation.
+fn n_bytes(message: &impl Serialize) -> u64 {
+    framing::encode(message, MESSAGE_BYTES_MAX).unwrap().len() as u64
+}
+
+impl SimulatedPeer {
+    fn node_of(&self, peer: PublicKey) -> NodeId {
+        self.nodes[&peer]
+    }
+
+    fn request(&mut self, now: Moment, to: NodeId, request: DiallerToAcceptor, open: Open) {
+        self.open.push((now + REQUEST_TIMEOUT, open));
+        self.outbox.push_back(NodeAction::Send { to, message: SimulatedMessage::Request(request) });
+    }
+
+    fn respond(&mut self, to: NodeId, response: AcceptorToDialler, task: Option<SampledTask>) {
+        self.outbox.push_back(NodeAction::Send { to, message: SimulatedMessage::Response(response, task) });
+    }
+
+    fn close(&mut self, open: &Open) -> bool {
+        let n_open = self.open.len();
+        self.open.retain(|(_, other)| other != open);
+        self.open.len() < n_open
+    }
+
+    fn on_request(&mut self, now: Moment, from: NodeId, request: DiallerToAcceptor) {
+        let sender = self.keys[from.0];
+        match request {
+            DiallerToAcceptor::Ping { round } => {
+                if self.peer.on_ping(now, sender) {
+                    let pong = AcceptorToDialler::Pong { round };
+                    self.sent.pings += n_bytes(&pong);
+                    self.respond(from, pong, None);
+                }
+            }
+            DiallerToAcceptor::Meet(view, digest) => {
+                let view = self.peer.on_meet(now, &view, &digest);
+                self.sent.views += n_bytes(&view);
+                self.respond(from, AcceptorToDialler::View(view), None);
+            }
+            DiallerToAcceptor::Offer(offer) => {
+                let response = match self.peer.on_offer(sender, offer.task) {
+                    Some(digest) => {
+                        self.open.push((now + 3 * REQUEST_TIMEOUT, Open::Pull(from, offer.task)));
+                        self.sent.digests += n_bytes(&digest);
+                        AcceptorToDialler::Wanted(digest)
+                    }
+                    None => {
+                        self.sent.offers += n_bytes(&AcceptorToDialler::Declined);
+                        AcceptorToDialler::Declined
+                    }
+                };
+                self.respond(from, response, Some(offer.task));
+            }
+            DiallerToAcceptor::View(_) => unreachable!("it comes with the model"),
+        }
+    }
+
+    fn on_response(
+        &mut self,
+        now: Moment,
+        from: NodeId,
+        response: AcceptorToDialler,
+        task: Option<SampledTask>,
+    ) {
+        let sender = self.keys[from.0];
+        match (response, task) {
+            (AcceptorToDialler::Pong { round }, _) => {
+                self.close(&Open::Ping(from, round));
+                self.peer.on_pong(now, sender, round);
+            }
+            (AcceptorToDialler::View(view), _) if self.close(&Open::Meet(from)) => {
+                self.peer.on_met(now, sender, &view);
+            }
+            (AcceptorToDialler::Wanted(digest), Some(task)) if self.has_offered(from, task) => {
+                self.send_model(from, task, &digest);
+            }
+            (AcceptorToDialler::Declined, Some(task)) if self.close(&Open::Push(from, task)) => {
+                self.peer.on_pushed(now, sender, task, PushOutcome::Declined);
+            }
+            _ => {}
+        }
+    }
+
+    fn has_offered(&self, to: NodeId, task: SampledTask) -> bool {
+        self.open.iter().any(|(_, open)| *open == Open::Push(to, task))
+    }
+
+    fn send_model(&mut self, to: NodeId, task: SampledTask, digest: &ViewDigest) {
+        let Some(at) = self.offered.iter().position(|(peer, of, _)| (*peer, *of) == (to, task)) else {
+            return;
+        };
+        let (_, _, model) = self.offered.swap_remove(at);
+        let view = self.peer.view_beyond(digest);
+        self.sent.views += n_bytes(&view);
+        // Requests of chunks, and the headers of chunks.
+        let n_chunks = self.model_bytes.div_ceil(CHUNK_BYTES as u64);
+        self.sent.offers += n_chunks * 8 + (n_chunks / 4 + 2) * (HEADER_BYTES as u64 + 4);
+        self.sent.models += self.model_bytes;
+        self.outbox.push_back(NodeAction::Send { to, message: SimulatedMessage::View(task, view) });
+        let message = SimulatedMessage::Model(task, model);
+        self.outbox.push_back(NodeAction::Transfer { to, bytes: self.model_bytes as f64, message });
+    }
+
+    fn on_open_timeout(&mut self, now: Moment) {
+        let late: Vec<Open> =
+            self.open.extract_if(.., |(until, _)| *until <= now).map(|(_, open)| open).collect();
+        for open in late {
+            match open {
+                // The state machine has its own patience.
+                Open::Ping(..) => {}
+                Open::Meet(with) => self.peer.on_not_met(now, self.keys[with.0]),
+                Open::Push(to, task) => {
+                    self.offered.retain(|(peer, of, _)| (*peer, *of) != (to, task));
+                    self.peer.on_pushed(now, self.keys[to.0], task, PushOutcome::Failed);
+                }
+                Open::Pull(from, task) => self.peer.on_transfer_failed(now, self.keys[from.0], task),
+            }
+        }
+    }
+
+    fn respond_received(&mut self, to: NodeId, task: SampledTask) {
+        self.outbox.push_back(NodeAction::Send { to, message: SimulatedMessage::Received(task) });
+    }
+
+    /// The state machine's, until it has none.
+    fn carry_out(&mut self, now: Moment) {
+        while let Some(action) = self.peer.poll_action() {
+            match action {
+                SampledAction::Ping { to, round } => {
+                    let to = self.node_of(to);
+                    let request = DiallerToAcceptor::Ping { round };
+                    self.sent.pings += n_bytes(&request);
+                    self.request(now, to, request, Open::Ping(to, round));
+                }
+                SampledAction::Meet { to, view, digest } => {
+                    let to = self.node_of(to);
+                    (self.sent.views, self.sent.digests) =
+                        (self.sent.views + n_bytes(&view), self.sent.digests + n_bytes(&digest));
+                    self.request(now, to, DiallerToAcceptor::Meet(view, digest), Open::Meet(to));
+                }
+                SampledAction::Train { round, model } => {
+                    assert!(
+                        self.trained.last().is_none_or(|(last, _)| *last < round),
+                        "no round is trained twice"
+                    );
+                    self.trained.push((round, now));
+                    let result = Arc::new([model[0] + (self.target - model[0]) / 2.0]);
+                    let message = SimulatedMessage::Trained(round, result);
+                    self.outbox.push_back(NodeAction::Compute { work: self.training_time, message });
+                }
+                // The result comes, and is ignored.
+                SampledAction::CancelTraining => {}
+                SampledAction::Average { round, models } => {
+                    assert!(
+                        self.averaged.last().is_none_or(|(last, _)| *last < round),
+                        "no round is averaged twice"
+                    );
+                    self.averaged.push((round, now));
+                    let mean = models.iter().map(|model| model[0]).sum::<f32>() / models.len() as f32;
+                    let message = SimulatedMessage::Averaged(round, Arc::new([mean]));
+                    self.outbox.push_back(NodeAction::Compute { work: Duration::from_millis(50), message });
+                }
+                SampledAction::Push { to, task, model } => {
+                    let to = self.node_of(to);
+                    let transfer = Transfer { n_bytes: self.model_bytes, sha256: RUN };
+                    let request = DiallerToAcceptor::Offer(ModelOffer { task, transfer });
+                    self.sent.offers += n_bytes(&request);
+                    self.offered.push((to, task, model));
+                    self.request(now, to, request, Open::Push(to, task));
+                }
+            }
+        }
+    }
+}
+
+impl SimulatedNode for SimulatedPeer {
+    type Message = SimulatedMessage;
+
+    fn on_message(&mut self, now: Moment, from: NodeId, message: SimulatedMessage) {
+        match message {
+            SimulatedMessage::Request(request) => self.on_request(now, from, request),
+            SimulatedMessage::Response(response, task) => self.on_response(now, from, response, task),
+            SimulatedMessage::View(task, view) => {
+                if self.open.iter().any(|(_, open)| *open == Open::Pull(from, task)) {
+                    self.peer.on_view(self.keys[from.0], &view);
+                }
+            }
+            SimulatedMessage::Model(task, model) => {
+                if self.close(&Open::Pull(from, task)) {
+                    self.respond_received(from, task);
+                    self.peer.on_model(now, self.keys[from.0], task, model);
+                }
+            }
+            SimulatedMessage::Received(task) => {
+                if self.close(&Open::Push(from, task)) {
+                    self.peer.on_pushed(now, self.keys[from.0], task, PushOutcome::Delivered);
+                }
+            }
+            SimulatedMessage::Trained(round, model) => self.peer.on_trained(now, round, model),
+            SimulatedMessage::Averaged(round, model) => self.peer.on_averaged(now, round, &model),
+        }
+        self.carry_out(now);
+    }
+
+    fn on_timeout(&mut self, now: Moment) {
+        self.on_open_timeout(now);
+        if self.peer.next_deadline().is_some_and(|at| at <= now) {
+            self.peer.on_timeout(now);
+        }
+        self.carry_out(now);
+    }
+
+    fn poll_action(&mut self, now: Moment) -> Option<NodeAction<SimulatedMessage>> {
+        self.carry_out(now);
+        self.outbox.pop_front()
+    }
+
+    fn next_deadline(&self, _: Moment) -> Option<Moment> {
+        self.open.iter().map(|(until, _)| *until).chain(self.peer.next_deadline()).min()
+    }
+}
