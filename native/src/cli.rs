@@ -41,7 +41,7 @@ pub enum CliCommand {
     /// Print the peer id of a run's backbone, for the [aggregators] of the other backbones
     Id(IdArgs),
     /// Contribute to a run with this machine
-    Join(JoinArgs),
+    Join(Box<JoinArgs>),
     /// Print the progress of a run, from the records of its backbones in the DHT
     Progress(ProgressArgs),
     /// Operate a run while it trains: pause, resume, set, export, rollback

@@ -63,7 +63,8 @@ pub use self::limits::LimitsSection;
 pub use self::link_speed::{LinkSpeed, LinkSpeedError};
 pub use self::pictures::PicturesSection;
 pub use self::scheme::{
-    AggregationKind, LocalStepsSection, RecomputationSection, SchemeSection, SynchronousSection,
+    AggregationKind, LocalStepsSection, RecomputationSection, SampledSection, SchemeSection,
+    SynchronousSection,
 };
 pub use self::table::{RatingsSection, TableSection};
 pub use self::telemetry::TelemetrySection;
@@ -482,6 +483,7 @@ impl RunConfig {
     pub fn synchronous(&self) -> Option<&SynchronousSection> {
         match &self.scheme {
             SchemeSection::Synchronous(section) => Some(section),
+            SchemeSection::Sampled(_) => None,
         }
     }
 
@@ -489,6 +491,7 @@ impl RunConfig {
     pub fn synchronous_mut(&mut self) -> Option<&mut SynchronousSection> {
         match &mut self.scheme {
             SchemeSection::Synchronous(section) => Some(section),
+            SchemeSection::Sampled(_) => None,
         }
     }
 

@@ -33,7 +33,7 @@ fn main() -> anyhow::Result<()> {
         CliCommand::Init(args) => config::init::run_at_terminal(&args),
         CliCommand::Config(args) => config::command::run(&args).map(|text| say(&text)),
         CliCommand::Id(args) => identity(&args.config).map(|peer| say(&format!("{peer}\n"))),
-        CliCommand::Join(args) => runtime.block_on(join(args, &display)),
+        CliCommand::Join(args) => runtime.block_on(join(*args, &display)),
         CliCommand::Evidence(args) => runtime.block_on(peer::evidence::check(args)).map(|text| say(&text)),
         CliCommand::Progress(args) => runtime.block_on(peer::progress::run(args)).map(|text| say(&text)),
         CliCommand::Run(args) => admin::command::operate(args).map(|text| say(&text)),

@@ -16,6 +16,7 @@ mod platform;
 pub mod progress;
 pub mod receipts;
 mod reducing;
+mod sampled;
 mod sharing;
 
 use std::cell::RefCell;
@@ -35,6 +36,7 @@ use bytesize::ByteSize;
 use futures::channel::mpsc;
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
+use tokio_util::sync::CancellationToken;
 
 use crate::config::cache_folder;
 use crate::host::access;
@@ -45,6 +47,7 @@ use display::Display;
 use platform::{ListenConfig, NativePlatform};
 use receipts::ReceiptFile;
 use reducing::Reducing;
+use sampled::Participation;
 use sharing::Sharing;
 
 /// Contributes until the user, `--samples` or the run ends it; returns the totals.
@@ -77,17 +80,19 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
     {
         commands.try_send(command).context("a new channel is full")?;
     }
+    let leaving = CancellationToken::new();
     let leave = {
-        let (mut commands, display) = (commands.clone(), display.clone());
+        let (mut commands, display, leaving) = (commands.clone(), display.clone(), leaving.clone());
         move || {
             display.say("Leaving: what is finished is delivered first. Once more to quit at once.");
             commands.close_channel();
+            leaving.cancel();
         }
     };
     let _signals = barnraise_relay::signals::listen(leave)?;
 
     let (address, invitation) = resolve_link(args.address, args.invitation, display).await?;
-    let config = config(device, &keypair, invitation)?;
+    let config = config(device.clone(), &keypair, invitation)?;
     let folder = args.cache.unwrap_or_else(shard_folder);
     let cache = ShardCache::new(folder, args.cache_size.as_u64());
     // Records are signed; without an Ed25519 key its shards come from the backbone alone.
@@ -101,7 +106,8 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
     }
     let doors = ListenConfig { listen: args.listen, relays: args.relay };
     let reducing = args.reduce.map(|speed| Reducing::new(speed, display.clone()));
-    let mut platform = NativePlatform::new(address, args.run, keypair, cache).with_listen_config(doors);
+    let mut platform =
+        NativePlatform::new(address, args.run, keypair.clone(), cache.clone()).with_listen_config(doors);
     if let Some(sharing) = sharing.clone() {
         platform = platform.with_sharing(sharing);
     }
@@ -111,8 +117,7 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
         );
         platform = platform.with_reducing(reducing);
     }
-    let watch =
-        RefCell::new(StopRule { commands, samples: args.samples, was_described: false, failure: None });
+    let watch = RefCell::new(StopRule::new(commands, args.samples, args.data.is_some()));
     let given = contribute(&platform, config, received, |event| {
         watch.borrow_mut().on_event(&event, platform.is_mistake());
         if let (Some(file), ContributorEvent::Receipt(receipt)) = (&mut receipts, &event)
@@ -124,6 +129,14 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
     });
     let given = Box::pin(given).await;
     display.finish();
+    let watch = watch.into_inner();
+    if watch.is_sampled && !leaving.is_cancelled() {
+        let seed = seed(&keypair);
+        let (platform, key) = (&platform, &keypair);
+        let data = args.data;
+        Participation { platform, key, cache, data, device, seed, display, leaving }.take_part().await?;
+        return Ok(given);
+    }
     let passed_on = sharing.map_or(0, |sharing| sharing.n_bytes_passed_on());
     if passed_on > 0 {
         display.say(&format!("{} of shards were passed on to other peers.", ByteSize(passed_on)));
@@ -133,7 +146,7 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
         let n_bytes = ByteSize(n_bytes);
         display.say(&format!("{n_parts} parts were averaged for the backbones, of {n_bytes} of gradients."));
     }
-    match watch.into_inner().failure {
+    match watch.failure {
         Some(reason) if given.n_accepted == 0 => bail!(reason),
         Some(reason) => bail!("{reason}; until then {}", display::summary(&given)),
         None => Ok(given),
@@ -244,14 +257,28 @@ struct StopRule {
     commands: mpsc::Sender<ContributorCommand>,
     samples: Option<u64>,
     was_described: bool,
+    /// The run has no server, so that this participant takes part in another way.
+    is_sampled: bool,
+    has_own_data: bool,
     failure: Option<Interruption>,
 }
 
 impl StopRule {
+    fn new(commands: mpsc::Sender<ContributorCommand>, samples: Option<u64>, has_own_data: bool) -> Self {
+        Self { commands, samples, was_described: false, is_sampled: false, has_own_data, failure: None }
+    }
+
     /// - `is_mistake`: whether the last attempt failed because the address or the run was named wrongly
     fn on_event(&mut self, event: &ContributorEvent, is_mistake: bool) {
         match event {
-            ContributorEvent::Described(_) => self.was_described = true,
+            ContributorEvent::Described(_) => self.on_described(),
+            ContributorEvent::Activity(
+                Activity::NotAdmitted { reason: Interruption::Sampled }
+                | Activity::Broken { reason: Interruption::Sampled },
+            ) => {
+                self.is_sampled = true;
+                self.commands.close_channel();
+            }
             ContributorEvent::Activity(Activity::NotAdmitted { reason } | Activity::Broken { reason }) => {
                 self.fail(reason.clone());
             }
@@ -267,6 +294,15 @@ impl StopRule {
                 self.commands.close_channel();
             }
             _ => {}
+        }
+    }
+
+    fn on_described(&mut self) {
+        self.was_described = true;
+        if self.has_own_data {
+            self.fail(Interruption::other(
+                "--data is for a run without a server: in this one all participants learn from the run's own data",
+            ));
         }
     }
 
@@ -304,7 +340,7 @@ mod tests {
 
     fn watch(samples: Option<u64>) -> (StopRule, mpsc::Receiver<ContributorCommand>) {
         let (commands, received) = mpsc::channel(COMMANDS_MAX);
-        (StopRule { commands, samples, was_described: false, failure: None }, received)
+        (StopRule::new(commands, samples, false), received)
     }
 
     fn reconnecting() -> ContributorEvent {

@@ -34,7 +34,7 @@ use crate::host::run::{BackboneAddresses, Mounted, OpenedRun, RunSurroundings};
 use crate::host::site::Site;
 use crate::host::visitors::Visitors;
 use crate::peer;
-use crate::scheme::synchronous;
+use crate::scheme::{sampled, synchronous};
 
 /// Longest wait of a shutdown for HTTP clients.
 const GOODBYE_MAX: Duration = Duration::from_secs(3);
@@ -231,6 +231,7 @@ async fn run(
         SchemeSection::Synchronous(scheme) => {
             Box::pin(synchronous::run(opened, scheme, data, mounting)).await
         }
+        SchemeSection::Sampled(_) => Box::pin(sampled::run(opened, data, mounting)).await,
     }
 }
 

@@ -486,7 +486,8 @@ fn tail(log: &Path) -> String {
 /// Configures a run for tests that are not about recomputation.
 fn recompute_nothing(config: &mut Table) {
     let scheme = config.entry("scheme").or_insert_with(|| Table::new().into());
-    let Some(scheme) = scheme.as_table_mut() else { return };
+    // Other schemes recompute nothing.
+    let Some(scheme) = scheme.as_table_mut().filter(|scheme| !scheme.contains_key("sampled")) else { return };
     let scheme = scheme.entry("synchronous").or_insert_with(|| Table::new().into());
     if let Some(scheme) = scheme.as_table_mut()
         && !scheme.contains_key("recomputation")

@@ -4,11 +4,13 @@
 //! A value belongs here if it travels in the run's description or changes what a step is: then it is the same for all
 //! backbones. What only concerns one machine is in the other sections.
 
+mod sampled;
 mod synchronous;
 
 use barnraise_protocol::run::Scheme;
 use serde::{Deserialize, Serialize};
 
+pub use self::sampled::SampledSection;
 pub use self::synchronous::{AggregationKind, LocalStepsSection, RecomputationSection, SynchronousSection};
 use super::{Invalid, RunConfig};
 
@@ -18,6 +20,8 @@ use super::{Invalid, RunConfig};
 pub enum SchemeSection {
     /// All gradients of a target batch become one optimizer step.
     Synchronous(SynchronousSection),
+    /// Each round a few peers train, and fewer average their models.
+    Sampled(SampledSection),
 }
 
 /// The tables of `[scheme]`, of which one is wanted.
@@ -25,18 +29,23 @@ pub enum SchemeSection {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct SchemeTables {
     synchronous: Option<SynchronousSection>,
+    sampled: Option<SampledSection>,
 }
 
-/// A `[scheme]` without a table.
+/// A `[scheme]` without a table, or with several.
 #[derive(Debug, thiserror::Error)]
-#[error("a scheme is wanted by the name of its table: [scheme.synchronous]")]
+#[error("one scheme is wanted by the name of its table: [scheme.synchronous] or [scheme.sampled]")]
 struct NoScheme;
 
 impl TryFrom<SchemeTables> for SchemeSection {
     type Error = NoScheme;
 
     fn try_from(tables: SchemeTables) -> Result<Self, NoScheme> {
-        tables.synchronous.map(Self::Synchronous).ok_or(NoScheme)
+        match (tables.synchronous, tables.sampled) {
+            (Some(section), None) => Ok(Self::Synchronous(section)),
+            (None, Some(section)) => Ok(Self::Sampled(section)),
+            _ => Err(NoScheme),
+        }
     }
 }
 
@@ -51,6 +60,8 @@ impl SchemeSection {
     pub(super) fn validate(&self) -> Result<(), Invalid> {
         match self {
             Self::Synchronous(section) => section.validate(),
+            // Participants check all of it.
+            Self::Sampled(_) => Ok(()),
         }
     }
 
@@ -58,6 +69,7 @@ impl SchemeSection {
     pub(super) fn validate_in(&self, config: &RunConfig) -> Result<(), Invalid> {
         match self {
             Self::Synchronous(section) => section.validate_in(config),
+            Self::Sampled(_) => SampledSection::validate_in(config),
         }
     }
 
@@ -65,6 +77,7 @@ impl SchemeSection {
     pub(super) fn describe(&self, config: &RunConfig) -> Scheme {
         match self {
             Self::Synchronous(section) => Scheme::Synchronous(section.describe(config)),
+            Self::Sampled(section) => Scheme::Sampled(section.describe()),
         }
     }
 
@@ -72,6 +85,7 @@ impl SchemeSection {
     pub(super) fn bound_values(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::Synchronous(section) => section.bound_values().into(),
+            Self::Sampled(section) => section.bound_values().into(),
         }
     }
 
@@ -79,6 +93,7 @@ impl SchemeSection {
     pub(super) fn needs_single_precision(&self, config: &RunConfig) -> bool {
         match self {
             Self::Synchronous(section) => section.recomputation_in(config).is_some(),
+            Self::Sampled(_) => false,
         }
     }
 
@@ -86,6 +101,7 @@ impl SchemeSection {
     pub(super) fn warning(&self, config: &RunConfig) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Synchronous(section) => section.warning(config),
+            Self::Sampled(section) => section.warning(),
         }
     }
 }

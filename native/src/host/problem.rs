@@ -136,6 +136,7 @@ fn of_word(error: &OperatorError) -> (StatusCode, &'static str) {
         OperatorError::NotEarlier { .. } => (StatusCode::CONFLICT, "not-earlier"),
         OperatorError::Unfit { .. } => (StatusCode::CONFLICT, "unfit-checkpoint"),
         OperatorError::Setting(_) => (StatusCode::UNPROCESSABLE_ENTITY, "setting"),
+        OperatorError::NoServer => (StatusCode::CONFLICT, "no-server"),
         OperatorError::NotBlocked => (StatusCode::NOT_FOUND, "not-blocked"),
         OperatorError::TooManyBlocked => (StatusCode::CONFLICT, "too-many-blocked"),
         OperatorError::Kept(_) | OperatorError::Checkpoints(_) => {

@@ -41,6 +41,10 @@ pub struct JoinArgs {
     /// Append the receipts of accepted contributions to this file, a line each
     #[arg(long, value_name = "FILE")]
     pub receipts: Option<PathBuf>,
+    /// Train on these pictures, a folder with a folder for each class, which never leave this machine; for a run without a
+    /// server ([scheme.sampled])
+    #[arg(long, value_name = "FOLDER")]
+    pub data: Option<PathBuf>,
     /// Name on the leaderboard: 1 to 32 characters
     #[arg(long, value_name = "NAME")]
     pub name: Option<DisplayName>,

@@ -50,7 +50,7 @@ struct NodeConnection {
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
-enum ConnectError {
+pub(super) enum ConnectError {
     #[error(transparent)]
     Address(#[from] AddressError),
     #[error(transparent)]
@@ -176,7 +176,7 @@ impl NativePlatform {
     }
 
     /// Connects to the backbone at the given address, or to one that the DHT search finds.
-    async fn connect_home(&self) -> Result<(Node, PeerId), ConnectError> {
+    pub(super) async fn connect_home(&self) -> Result<(Node, PeerId), ConnectError> {
         let addresses = address::resolve(&self.address).await?;
         let node = self.start(&addresses).await?;
         let mut peer = find::dial_any(&node, addresses).await?;

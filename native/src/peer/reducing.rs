@@ -30,8 +30,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::display::Display;
-use super::sharing::to_announce;
 use crate::config::LinkSpeed;
+use crate::net::announced::{is_circuit, to_announce};
 use crate::net::platform::NodePlatform;
 use crate::net::speed::{SpeedMeter, Speeds};
 use crate::net::transfer_slots::TransferSlots;
@@ -303,7 +303,7 @@ impl ReducerConnection {
     /// Addresses at which others can dial this machine, without relays: they should not carry the traffic.
     fn addresses(&self) -> Vec<Vec<u8>> {
         let direct = self.node.addresses().into_iter();
-        let direct = direct.filter(|address| !super::sharing::is_circuit(address)).collect();
+        let direct = direct.filter(|address| !is_circuit(address)).collect();
         let mut addresses = to_announce(direct, self.node.reachability());
         addresses.retain(|address| address.len() <= REDUCER_ADDRESS_BYTES_MAX);
         addresses.truncate(REDUCER_ADDRESSES_MAX);

@@ -27,8 +27,6 @@ use libp2p::{Multiaddr, PeerId, Stream};
 use tokio::sync::{Notify, watch};
 use tokio_util::task::AbortOnDropHandle;
 
-pub(super) use announce::{is_circuit, to_announce};
-
 use super::cache::ShardCache;
 use crate::host::access::Gate;
 use crate::host::clock::system_clock;

@@ -5,12 +5,14 @@
 //! untrusted backbone, before anything is allocated; the manifest was checked on receipt. What is accepted here can be
 //! trained. Each scheme has a file that checks its own values.
 
+mod sampled;
 mod synchronous;
 
 use barnraise_learning::{FrozenError, ModelError, ParameterLayout, frozen};
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::run::{IdentityError, RunDescription, Scheme};
 
+pub use self::sampled::{SampledError, local_steps};
 pub use self::synchronous::{SynchronousError, TARGET_BATCH_SIZE_MAX};
 
 /// Most samples in one forward and backward pass.
@@ -35,6 +37,9 @@ pub enum DescriptionError {
     /// A value of the synchronous scheme.
     #[error(transparent)]
     Synchronous(#[from] SynchronousError),
+    /// A value of the sampled scheme, or one that does not go with it.
+    #[error(transparent)]
+    Sampled(#[from] SampledError),
     /// A shuffle buffer that holds less than a pass, or more than a tab has memory for.
     #[error("{min} to {max} samples in the shuffle buffer, not {got}")]
     ShuffleBuffer {
@@ -58,6 +63,7 @@ impl DescriptionError {
             Self::Model(_) => "model.kind",
             Self::Frozen(_) => "model.start_from",
             Self::Synchronous(error) => error.key(),
+            Self::Sampled(error) => error.key(),
             Self::ShuffleBuffer { .. } => "data.shuffle_buffer_samples",
         }
     }
@@ -76,6 +82,7 @@ pub fn validate(run: &RunDescription) -> Result<ParameterLayout, DescriptionErro
     let max = u32::try_from(layout.batch_samples_max()).unwrap_or(u32::MAX).min(MICRO_BATCH_SAMPLES_MAX);
     match &run.scheme {
         Scheme::Synchronous(scheme) => synchronous::validate(scheme, &run.model.graph, max)?,
+        Scheme::Sampled(scheme) => sampled::validate(scheme, run, max)?,
     }
     let micro_batch = run.scheme.micro_batch_size();
     let fitting = BUFFER_BYTES_MAX / run.data.manifest.sample_bytes().max(1);

@@ -27,5 +27,7 @@ fn start<'a, P: Platform>(
 ) -> Result<Box<dyn SchemeParticipant<'a, P> + 'a>, Interruption> {
     Ok(match &run.scheme {
         Scheme::Synchronous(scheme) => Box::new(SynchronousParticipant::start(kit, run, scheme)?),
+        // Its participants reach each other without a backbone, which the kit is built around.
+        Scheme::Sampled(_) => return Err(Interruption::Sampled),
     })
 }

@@ -9,6 +9,7 @@ mod identity;
 mod local_steps;
 pub mod model;
 mod optimizer;
+mod sampled;
 mod slow_links;
 mod synchronous;
 
@@ -27,6 +28,7 @@ pub use self::identity::{IdentityError, RunIdentity};
 pub use self::local_steps::LocalSteps;
 pub use self::model::{ModelSpec, Preset};
 pub use self::optimizer::{DecayDescription, OptimizerDescription, ScheduleDescription};
+pub use self::sampled::{ModelAverage, Sampled};
 pub use self::slow_links::{SlowLinks, SlowLinksError};
 pub use self::synchronous::{NotRecomputable, RECOMPUTED_STEPS_MAX, Synchronous};
 
@@ -34,11 +36,11 @@ pub use self::synchronous::{NotRecomputable, RECOMPUTED_STEPS_MAX, Synchronous};
 ///
 /// Its version stands for all conversations of a contributor: it is raised with each of them. So a contributor with
 /// another version of any of them learns of it here, before it computes anything (`tests/versions.rs`).
-pub const PROTOCOL: &str = "/barnraise/run/10";
+pub const PROTOCOL: &str = "/barnraise/run/11";
 
 /// Protocol names of older contributors, the newest last.
-pub const OLDER_PROTOCOLS: [&str; 4] =
-    ["/barnraise/run/6", "/barnraise/run/7", "/barnraise/run/8", "/barnraise/run/9"];
+pub const OLDER_PROTOCOLS: [&str; 5] =
+    ["/barnraise/run/6", "/barnraise/run/7", "/barnraise/run/8", "/barnraise/run/9", "/barnraise/run/10"];
 
 /// Longest protocol name in [`BackboneToContributor::Newer`], in bytes.
 const SPOKEN_BYTES_MAX: usize = 64;
@@ -96,6 +98,8 @@ pub struct RunDescription {
 pub enum Scheme {
     /// All gradients of a target batch become one optimizer step (DeDLOC §3.1).
     Synchronous(Synchronous),
+    /// Each round a few peers train on their own data, and fewer average their models (MoDEST §3).
+    Sampled(Sampled),
 }
 
 impl Scheme {
@@ -103,13 +107,15 @@ impl Scheme {
     pub fn micro_batch_size(&self) -> u32 {
         match self {
             Self::Synchronous(scheme) => scheme.micro_batch_size,
+            Self::Sampled(scheme) => scheme.micro_batch_size,
         }
     }
 
-    /// Samples of an optimizer step.
+    /// Samples of an optimizer step; of one step of each trainer of a round.
     pub fn step_samples(&self) -> u32 {
         match self {
             Self::Synchronous(scheme) => scheme.target_batch_size,
+            Self::Sampled(scheme) => scheme.micro_batch_size.saturating_mul(scheme.sample_size.into()),
         }
     }
 
@@ -117,6 +123,7 @@ impl Scheme {
     pub fn contribution_samples_max(&self) -> u32 {
         match self {
             Self::Synchronous(scheme) => scheme.contribution_samples_max,
+            Self::Sampled(scheme) => scheme.micro_batch_size,
         }
     }
 
@@ -124,6 +131,8 @@ impl Scheme {
     pub fn gradient_codec(&self) -> GradientCodec {
         match self {
             Self::Synchronous(scheme) => scheme.gradient_codec,
+            // Models travel, and no gradients.
+            Self::Sampled(_) => GradientCodec::F32,
         }
     }
 
@@ -131,6 +140,7 @@ impl Scheme {
     pub fn state_codec(&self) -> TensorCodec {
         match self {
             Self::Synchronous(scheme) => scheme.state_codec,
+            Self::Sampled(scheme) => scheme.state_codec,
         }
     }
 
@@ -138,6 +148,7 @@ impl Scheme {
     fn steps_by_micro_batch(&self) -> bool {
         match self {
             Self::Synchronous(scheme) => scheme.local_steps.is_some(),
+            Self::Sampled(_) => true,
         }
     }
 }
@@ -147,6 +158,15 @@ impl RunDescription {
     pub fn synchronous(&self) -> Option<&Synchronous> {
         match &self.scheme {
             Scheme::Synchronous(scheme) => Some(scheme),
+            Scheme::Sampled(_) => None,
+        }
+    }
+
+    /// The sampled scheme, if it is that.
+    pub fn sampled(&self) -> Option<&Sampled> {
+        match &self.scheme {
+            Scheme::Sampled(scheme) => Some(scheme),
+            Scheme::Synchronous(_) => None,
         }
     }
 
@@ -154,6 +174,7 @@ impl RunDescription {
     pub fn synchronous_mut(&mut self) -> Option<&mut Synchronous> {
         match &mut self.scheme {
             Scheme::Synchronous(scheme) => Some(scheme),
+            Scheme::Sampled(_) => None,
         }
     }
 

@@ -112,6 +112,11 @@ pub enum Interruption {
     /// The run requires an invitation, and there is none.
     #[error("this run is by invitation: come with the link of one")]
     NoInvitation,
+    /// The run has no server, which this participant needs.
+    #[error(
+        "this run has no server: computers take part in it by `barnraise join` with the address of this page; a page cannot yet"
+    )]
+    Sampled,
     /// Nothing was heard of the backbone for too long.
     #[error("the backbone has gone silent")]
     Silent,

@@ -28,6 +28,7 @@ mod recomputed;
 mod reducers;
 mod runs;
 mod s3;
+mod sampled;
 mod shards;
 mod tables;
 mod text;

@@ -112,6 +112,11 @@ pub enum OperatorError {
     /// The setting is refused.
     #[error(transparent)]
     Setting(#[from] SettingError),
+    /// The scheme has nobody who could carry it out.
+    #[error(
+        "a run without a server takes no commands: its participants decide together; stopping this process ends its part alone"
+    )]
+    NoServer,
     /// The peer is not blocked.
     #[error("the peer is not blocked")]
     NotBlocked,

@@ -2,23 +2,22 @@
 //! the backbone, which is a DHT peer and searches on behalf of this machine.
 
 use std::collections::HashMap;
-use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use barnraise_protocol::dht::record::Record;
-use barnraise_protocol::dht::shards::{self, HOLDER_ADDRESSES_MAX, Holder, ShardSet};
+use barnraise_protocol::dht::shards::{self, Holder, ShardSet};
 use barnraise_protocol::dht::{self, DhtError, Freshness};
-use barnraise_relay::{Node, NodeError, Reachability};
+use barnraise_relay::{Node, NodeError};
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::dht::StorageLimits;
 use barnraise_swarm::shards::Survey;
-use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
 use super::super::find::now;
 use super::{SharedRun, SharingState, SurveyResult, lock};
+use crate::net::announced::{is_native, to_announce};
 
 /// Interval of searches while shards are wanted, and of updates of this machine's record.
 const LOOK_EVERY: Duration = Duration::from_secs(4);
@@ -186,73 +185,4 @@ async fn look(
         }
     }
     Ok((holders, peer_addresses))
-}
-
-/// The addresses to announce, the farthest-reaching first. If AutoNAT found this machine unreachable, its public
-/// addresses are left out.
-pub(in super::super) fn to_announce(addresses: Vec<Multiaddr>, reachability: Reachability) -> Vec<Vec<u8>> {
-    let mut ranked: Vec<(u8, Multiaddr)> =
-        addresses.into_iter().filter(is_native).map(|address| (distance(&address), address)).collect();
-    ranked.sort_by_key(|(distance, _)| *distance);
-    if reachability == Reachability::Private {
-        ranked.retain(|(distance, address)| *distance > 0 || is_circuit(address));
-    }
-    // Loopback addresses are announced only if there are no others.
-    let nearest = ranked.first().map_or(0, |(distance, _)| *distance);
-    ranked.retain(|(distance, _)| *distance < LOOPBACK || nearest == LOOPBACK);
-    ranked.into_iter().map(|(_, address)| address.to_vec()).take(HOLDER_ADDRESSES_MAX).collect()
-}
-
-const LOOPBACK: u8 = 2;
-
-/// 0 for a public address, 1 for one of a private network, [`LOOPBACK`] for one of this machine.
-fn distance(address: &Multiaddr) -> u8 {
-    match address.iter().next() {
-        Some(Protocol::Ip4(ip)) if ip.is_loopback() => LOOPBACK,
-        Some(Protocol::Ip6(Ipv6Addr::LOCALHOST)) => LOOPBACK,
-        Some(Protocol::Ip4(ip)) if ip.is_private() || ip.is_link_local() => 1,
-        Some(Protocol::Ip6(ip)) if ip.is_unique_local() || ip.is_unicast_link_local() => 1,
-        _ => 0,
-    }
-}
-
-pub(in super::super) fn is_circuit(address: &Multiaddr) -> bool {
-    address.iter().any(|part| part == Protocol::P2pCircuit)
-}
-
-/// Whether native peers dial it: QUIC or TCP, directly or through a relay.
-fn is_native(address: &Multiaddr) -> bool {
-    let is_for_browsers = |part: Protocol<'_>| {
-        matches!(part, Protocol::WebTransport | Protocol::WebRTCDirect | Protocol::Ws(_) | Protocol::Wss(_))
-    };
-    let mut parts = address.iter();
-    !parts.any(is_for_browsers)
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use super::*;
-
-    #[test]
-    fn an_address_is_announced_to_those_who_can_dial_it() {
-        let relay = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
-        let [loopback, private, open, web, circuit] = [
-            "/ip4/127.0.0.1/tcp/1",
-            "/ip4/192.168.1.2/udp/1/quic-v1",
-            "/ip4/198.51.100.7/tcp/1",
-            "/ip4/198.51.100.7/udp/1/quic-v1/webtransport",
-            &format!("{relay}/p2p-circuit"),
-        ]
-        .map(|address| address.parse::<Multiaddr>().unwrap());
-        let all = vec![loopback.clone(), private.clone(), web, circuit.clone(), open.clone()];
-        let told =
-            |addresses: &[Multiaddr]| -> Vec<Vec<u8>> { addresses.iter().map(Multiaddr::to_vec).collect() };
-        let open_first = told(&[circuit.clone(), open, private.clone()]);
-        assert_eq!(to_announce(all.clone(), Reachability::Public), open_first);
-        assert_eq!(to_announce(all.clone(), Reachability::Unknown), open_first);
-        assert_eq!(to_announce(all, Reachability::Private), told(&[circuit, private]));
-        assert_eq!(to_announce(vec![loopback.clone()], Reachability::Private), told(&[loopback]));
-    }
 }

@@ -108,6 +108,8 @@ pub(crate) async fn connect<P: Platform>(
         };
         crate::description::validate(&run)?;
         access::enter(&mut operation, &ticket, &run, join.is_some()).await?;
+        // A run without a server has no session.
+        let join = join.filter(|_| run.sampled().is_none());
         let session = match join {
             Some(join) => {
                 Some(self::join(&mut operation, Join { run_id: run.identity.run_id.clone(), ..join }).await?)

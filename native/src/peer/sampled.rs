@@ -1,0 +1,298 @@
+//! A participant of a run without a server (MoDEST §3): it trains on its part of the data when it is in a sample, and
+//! aggregates where others can dial it.
+//!
+//! The peer at the address is needed for the description, the data and the first acquaintances. From then on the run goes on
+//! without it, and this participant describes the run to others.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use barnraise_learning::{ComputeDevice, ParameterLayout};
+use barnraise_protocol::access::PublicKey;
+use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::commitment::run_hash;
+use barnraise_protocol::dataset::{SampleKind, Samples};
+use barnraise_protocol::run::{self, RunDescription, Sampled};
+use barnraise_protocol::sampled::{self, SampledRoles};
+use barnraise_protocol::shard::{self, ShardId};
+use barnraise_protocol::{ConversationError, Refusal, Sha256Hash};
+use barnraise_relay::tasks::{self, TaskSet};
+use barnraise_relay::{Node, NodeError, Paced};
+use barnraise_swarm::guard::PaceLimits;
+use barnraise_swarm::sampled::{SampledIdentity, SampledPeer};
+use futures::future::Abortable;
+use futures::{FutureExt, StreamExt};
+use libp2p::{PeerId, Stream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::cache::ShardCache;
+use super::display::Display;
+use super::platform::NativePlatform;
+use crate::data::pictures;
+use crate::host::access;
+use crate::net::transfer_slots::TransferSlots;
+use crate::net::violations;
+use crate::scheme::sampled::driver::{DriverMeans, SampledDriver, settings};
+use crate::scheme::sampled::own_addresses;
+use crate::scheme::sampled::trainer::{LocalData, LocalTrainer};
+
+/// Streams of other participants at a time.
+const STREAMS_MAX: usize = 256;
+/// Of one of them: a ping, a view, a model for each task, and those of a broken connection.
+const STREAMS_PER_PEER: usize = 8;
+/// Interval of what is said about the run.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+/// Of a peer that asks for the description or for shards.
+const SERVE_PACE: PaceLimits = PaceLimits {
+    first_message: Duration::from_secs(10),
+    idle: Duration::from_secs(10),
+    message: Duration::from_secs(10),
+    stall: Duration::from_secs(15),
+    bytes_per_second_min: 1024,
+};
+
+/// What `barnraise join` has for a run.
+pub(super) struct Participation<'p> {
+    pub(super) platform: &'p NativePlatform,
+    pub(super) key: &'p libp2p::identity::Keypair,
+    pub(super) cache: ShardCache,
+    /// A folder of pictures that are trained on in place of the run's data, and never sent.
+    pub(super) data: Option<PathBuf>,
+    pub(super) device: ComputeDevice,
+    pub(super) seed: u64,
+    pub(super) display: &'p Display,
+    /// Cancelled when the user wants to leave.
+    pub(super) leaving: CancellationToken,
+}
+
+impl Participation<'_> {
+    /// Takes part until the user leaves.
+    ///
+    /// # Errors
+    /// The peer at the address does not describe the run or hand out its data, or the model does not fit the device.
+    pub(super) async fn take_part(self) -> anyhow::Result<()> {
+        let (node, home) = self.platform.connect_home().await?;
+        let described = run::describe(&mut node.open(home, run::PROTOCOL).await?).await?;
+        barnraise_contributor::description::validate(&described).context("the run cannot be trained")?;
+        let scheme = *described.sampled().context("the run has another scheme now")?;
+        let key = access::signing_key(self.key).context("members of this run sign with an Ed25519 key")?;
+        let samples = match &self.data {
+            Some(folder) => own_pictures(folder.clone(), &described).await?,
+            None => self.local_shards(&node, home, &described, &scheme, key.public()).await?,
+        };
+        self.display.say(&format!(
+            "`{}` has no server: this machine trains on {} samples that are its own, when its turn comes.",
+            described.identity.run_id,
+            samples.n_samples()
+        ));
+        let data = LocalData { samples, seed: self.seed };
+        let trainer = LocalTrainer::start(&described, scheme, data, self.device.clone())?;
+        let n_parameters = ParameterLayout::of_run(&described)?.n_parameters();
+        let addresses = own_addresses(&node);
+        if addresses.is_empty() {
+            self.display.say("Other machines cannot dial this one: it trains, and does not aggregate.");
+        }
+        let identity = SampledIdentity {
+            key,
+            run: run_hash(&described)?,
+            // What was told before is remembered by the others.
+            counter: 0,
+            roles: SampledRoles { trains: true, aggregates: !addresses.is_empty() },
+            addresses,
+            seed: self.seed,
+        };
+        let means = DriverMeans {
+            node: node.clone(),
+            codec: scheme.state_codec,
+            average: scheme.average,
+            n_parameters,
+            ping_timeout: settings(&scheme).ping_timeout,
+            trainer: Some(trainer),
+        };
+        let driver = SampledDriver::new(means, SampledPeer::new(settings(&scheme), identity));
+        for address in node.addresses() {
+            self.display.say(&format!("Others can join through this machine: {address}"));
+        }
+        let served = Arc::new(Served { driver: driver.clone(), described, cache: self.cache.clone() });
+        let answering = answer(&node, &served)?;
+        let introduced = PublicKey::of_peer_id(&home.to_bytes()).into_iter().collect();
+        let saying = say(driver.clone(), self.display.clone());
+        tokio::select! {
+            () = driver.run(introduced, self.leaving.clone()) => {}
+            () = saying => {}
+        }
+        drop(answering);
+        node.shutdown().await;
+        Ok(())
+    }
+
+    /// The shards that are this participant's, by its key: from the cache, or from the peer at the address. A participant there
+    /// has a few shards alone: of those, the first that it has.
+    async fn local_shards(
+        &self,
+        node: &Node,
+        home: PeerId,
+        run: &RunDescription,
+        scheme: &Sampled,
+        peer: PublicKey,
+    ) -> anyhow::Result<Samples> {
+        let manifest = &run.data.manifest;
+        let mut samples: Option<Samples> = None;
+        let mut n_shards = 0;
+        for number in order_of_shards(peer, manifest.shards.len()) {
+            if n_shards == scheme.local_shards {
+                break;
+            }
+            let entry = *manifest.numbered(number).context("the run has no such shard")?;
+            let cache = self.cache.clone();
+            let cached =
+                move || cache.get(entry.sha256).filter(|bytes| Sha256Hash::of(bytes) == entry.sha256);
+            let bytes = match tokio::task::spawn_blocking(cached).await? {
+                Some(bytes) => bytes,
+                None => {
+                    let mut stream = node.open(home, shard::PROTOCOL).await?;
+                    let id = ShardId::Numbered(number);
+                    let bytes = match shard::fetch(&mut stream, id, &entry, &mut None, |_| ()).await {
+                        Err(ConversationError::Refused(_)) => continue,
+                        fetched => fetched?,
+                    };
+                    let (cache, kept) = (self.cache.clone(), bytes.clone());
+                    if let Err(error) =
+                        tokio::task::spawn_blocking(move || cache.put(entry.sha256, &kept)).await?
+                    {
+                        tracing::debug!(%error, "a shard is not kept on disk");
+                    }
+                    bytes
+                }
+            };
+            n_shards += 1;
+            let of_manifest = manifest.clone();
+            let shard =
+                tokio::task::spawn_blocking(move || Samples::decode(&bytes, &entry, &of_manifest)).await??;
+            match &mut samples {
+                None => samples = Some(shard),
+                Some(samples) => (0..shard.n_samples()).for_each(|index| samples.push(&shard, index)),
+            }
+        }
+        samples.context("the peer at the address has no shard of the run's data")
+    }
+}
+
+/// The pictures of a folder, as samples of the run.
+async fn own_pictures(folder: PathBuf, run: &RunDescription) -> anyhow::Result<Samples> {
+    let SampleKind::Images { shape, class_names } = run.data.manifest.samples.clone() else {
+        bail!("--data has pictures, and this run does not learn from pictures");
+    };
+    let read = move || pictures::labelled(&folder, shape, &class_names);
+    let images = tokio::task::spawn_blocking(read).await?.context("--data does not fit the run")?;
+    Ok(Samples::Images(images))
+}
+
+/// Numbers of all shards, those first that are a participant's: by chance, and the same each time.
+fn order_of_shards(peer: PublicKey, n_shards: usize) -> Vec<u32> {
+    let mut order: Vec<u32> = (0u32..).take(n_shards).collect();
+    order.sort_by_key(|number| Sha256Hash::of(&[&peer.0[..], &number.to_le_bytes()].concat()).0);
+    order
+}
+
+/// Answers other participants until the handle is dropped.
+fn answer(node: &Node, served: &Arc<Served>) -> Result<AbortOnDropHandle<()>, NodeError> {
+    let (mut of_run, mut asked) = (node.accept(sampled::PROTOCOL)?, node.accept(run::PROTOCOL)?);
+    let mut of_data = node.accept(shard::PROTOCOL)?;
+    let slots = Arc::new(TransferSlots::new(STREAMS_MAX, STREAMS_PER_PEER));
+    let (node, served) = (node.clone(), served.clone());
+    Ok(tasks::spawn("answering participants", async move {
+        let answering = TaskSet::default();
+        loop {
+            let (peer, stream, protocol) = tokio::select! {
+                Some((peer, stream)) = of_run.next() => (peer, stream, sampled::PROTOCOL),
+                Some((peer, stream)) = asked.next() => (peer, stream, run::PROTOCOL),
+                Some((peer, stream)) = of_data.next() => (peer, stream, shard::PROTOCOL),
+                else => return,
+            };
+            let Some((slot, registration)) = TransferSlots::take(&slots, peer) else {
+                tracing::debug!(%peer, "no free stream slot for a participant");
+                continue;
+            };
+            let (node, served) = (node.clone(), served.clone());
+            let conversation = async move {
+                let ended = match protocol {
+                    sampled::PROTOCOL => served.driver.answer(peer, stream).await,
+                    run::PROTOCOL => served.describe(stream).await,
+                    _ => served.send_shards(stream).await,
+                };
+                if let Err(error) = ended {
+                    tracing::debug!(%peer, %error, "a conversation of the run ended");
+                    if let Some(violation) = violations::of_conversation(&error) {
+                        node.report(peer, violation);
+                    }
+                }
+                drop(slot);
+            };
+            answering.spawn("answering a participant", Abortable::new(conversation, registration).map(drop));
+        }
+    }))
+}
+
+/// What others get of this participant.
+struct Served {
+    driver: SampledDriver,
+    described: RunDescription,
+    cache: ShardCache,
+}
+
+impl Served {
+    async fn describe(&self, stream: Stream) -> Result<(), ConversationError> {
+        run::answer(&mut Paced::new(stream, SERVE_PACE), &self.described).await
+    }
+
+    /// Shards of the run's data that are on this machine's disk. Data of its own is no shard.
+    async fn send_shards(&self, stream: Stream) -> Result<(), ConversationError> {
+        let mut stream = Paced::new(stream, SERVE_PACE);
+        let pace = &stream.pace();
+        let lookup = |id: ShardId| async move {
+            let entry = *id.entry(&self.described.data.manifest).ok_or(Refusal::NoShard)?;
+            let cache = self.cache.clone();
+            let read = move || cache.get(entry.sha256).filter(|bytes| Sha256Hash::of(bytes) == entry.sha256);
+            let bytes = tokio::task::spawn_blocking(read).await.ok().flatten();
+            let bytes = bytes.ok_or_else(|| Refusal::unavailable("that shard is not kept here"))?;
+            pace.answer();
+            Ok((Transfer { n_bytes: entry.n_bytes.into(), sha256: entry.sha256 }, Arc::from(bytes)))
+        };
+        shard::serve(&mut stream, lookup, || pace.wait()).await
+    }
+}
+
+/// Says how the run goes, now and then.
+async fn say(driver: SampledDriver, display: Display) {
+    let mut ticks = tokio::time::interval(SAY_EVERY);
+    let mut said = 0;
+    loop {
+        ticks.tick().await;
+        let (round, n_members, is_training) =
+            driver.look(|peer| (peer.own_round(), peer.registry().members().count(), peer.is_training()));
+        if round > said {
+            said = round;
+            let doing = if is_training { "training" } else { "waiting for its next turn" };
+            display.say(&format!("Round {round}, {n_members} participants known: this one is {doing}."));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shards_of_a_participant_are_its_own_and_stay() {
+        let of = |peer: u8| order_of_shards(PublicKey([peer; 32]), 100);
+        assert_eq!(of(1), of(1));
+        assert_ne!(of(1)[..3], of(2)[..3]);
+        let mut all = of(1);
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..100));
+    }
+}

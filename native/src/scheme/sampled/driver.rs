@@ -1,0 +1,411 @@
+//! The driver of one peer of a sampled run: carries out what its state machine asks for, for `barnraise serve` and for
+//! `barnraise join`.
+//!
+//! It decides nothing. Each conversation is a task with limits, and training has a thread of its own.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use barnraise_protocol::access::PublicKey;
+use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::codec::CodecError;
+use barnraise_protocol::run::{ModelAverage, Sampled};
+use barnraise_protocol::sampled::{
+    self, AcceptorToDialler, DiallerToAcceptor, ModelOffer, SampledTask, View, ViewDigest,
+};
+use barnraise_protocol::{ConversationError, TensorCodec};
+use barnraise_relay::tasks::TaskSet;
+use barnraise_relay::{Node, NodeError, Paced};
+use barnraise_swarm::Moment;
+use barnraise_swarm::guard::PaceLimits;
+use barnraise_swarm::robust::{WeightedGradient, centered_clip};
+use barnraise_swarm::sampled::{PushOutcome, SampledAction, SampledModel, SampledPeer, SampledSettings};
+use futures::{AsyncRead, AsyncWrite};
+use libp2p::{Multiaddr, PeerId, Stream};
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::trainer::LocalTrainer;
+use crate::computing::compute;
+
+/// How slow a peer may be in a conversation.
+const PACE: PaceLimits = PaceLimits {
+    first_message: Duration::from_secs(10),
+    idle: Duration::from_secs(30),
+    message: Duration::from_secs(30),
+    stall: Duration::from_secs(20),
+    bytes_per_second_min: 4 * 1024,
+};
+/// Longest time for telling a view, dialling included.
+const MEET_MAX: Duration = Duration::from_secs(15);
+/// Longest time for dialling a peer that was live a moment ago.
+const DIAL_MAX: Duration = Duration::from_secs(10);
+/// Longest time for telling others that this peer leaves.
+const LEAVE_MAX: Duration = Duration::from_secs(3);
+
+/// Why a conversation with another peer came to nothing. Only for the log.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SampledError {
+    #[error("no peer id has the key {0}")]
+    Key(PublicKey),
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(transparent)]
+    Conversation(#[from] ConversationError),
+    #[error("the model: {0}")]
+    Codec(#[from] CodecError),
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+}
+
+/// The newest average, with its round.
+pub(crate) type NewestModel = Option<(u64, SampledModel)>;
+
+/// What the driver needs beside the state machine.
+pub(crate) struct DriverMeans {
+    pub(crate) node: Node,
+    pub(crate) codec: TensorCodec,
+    pub(crate) average: ModelAverage,
+    pub(crate) n_parameters: usize,
+    pub(crate) ping_timeout: Duration,
+    /// For a peer that trains.
+    pub(crate) trainer: Option<LocalTrainer>,
+}
+
+/// The driver of one peer. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct SampledDriver(Arc<DriverState>);
+
+struct DriverState {
+    means: DriverMeans,
+    peer: Mutex<SampledPeer>,
+    /// Notified after each event.
+    woken: Notify,
+    newest: watch::Sender<NewestModel>,
+    started: Instant,
+}
+
+/// The parameters of the algorithm, as a run's description has them.
+pub(crate) fn settings(scheme: &Sampled) -> SampledSettings {
+    SampledSettings {
+        sample_size: scheme.sample_size.into(),
+        n_aggregators: scheme.n_aggregators.into(),
+        success_fraction: scheme.success_fraction,
+        ping_timeout: Duration::from_millis(scheme.ping_timeout_ms.into()),
+        activity_window: scheme.activity_window.into(),
+        round_estimate: Duration::from_millis(scheme.round_estimate_ms.into()),
+    }
+}
+
+impl SampledDriver {
+    pub(crate) fn new(means: DriverMeans, peer: SampledPeer) -> Self {
+        let newest = peer.newest().map(|(round, model)| (round, model.clone()));
+        let (newest, _) = watch::channel(newest);
+        let (peer, woken, started) = (Mutex::new(peer), Notify::new(), Instant::now());
+        Self(Arc::new(DriverState { means, peer, woken, newest, started }))
+    }
+
+    /// The newest average from now on.
+    pub(crate) fn newest(&self) -> watch::Receiver<NewestModel> {
+        self.0.newest.subscribe()
+    }
+
+    /// Looks at the state machine.
+    pub(crate) fn look<T>(&self, at: impl FnOnce(&SampledPeer) -> T) -> T {
+        at(&self.0.peer.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Gives the state machine an event.
+    fn with<T>(&self, act: impl FnOnce(&mut SampledPeer, Moment) -> T) -> T {
+        let mut peer = self.0.peer.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = act(&mut peer, self.0.started.elapsed());
+        let newest = peer.newest().map(|(round, model)| (round, model.clone()));
+        drop(peer);
+        self.0.newest.send_if_modified(|known| {
+            let is_newer =
+                known.as_ref().map(|(round, _)| *round) != newest.as_ref().map(|(round, _)| *round);
+            if is_newer {
+                *known = newest;
+            }
+            is_newer
+        });
+        self.0.woken.notify_one();
+        done
+    }
+
+    /// Joins through peers that it was told of, and takes part until the shutdown. Then it leaves.
+    pub(crate) async fn run(&self, introduced: Vec<PublicKey>, shutdown: CancellationToken) {
+        let work = TaskSet::default();
+        self.with(|peer, now| peer.join(now, introduced));
+        loop {
+            let deadline = self.carry_out(&work);
+            let timeout = async {
+                match deadline {
+                    Some(deadline) => tokio::time::sleep_until(self.0.started + deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                () = self.0.woken.notified() => {}
+                () = timeout => self.with(|peer, now| peer.on_timeout(now)),
+            }
+        }
+        self.with(|peer, now| peer.leave(now));
+        self.carry_out(&work);
+        work.finish(LEAVE_MAX).await;
+    }
+
+    /// Starts all that the state machine asks for. Returns its next deadline.
+    fn carry_out(&self, work: &TaskSet) -> Option<Moment> {
+        loop {
+            let action = {
+                let mut peer = self.0.peer.lock().unwrap_or_else(PoisonError::into_inner);
+                match peer.poll_action() {
+                    Some(action) => action,
+                    None => return peer.next_deadline(),
+                }
+            };
+            match action {
+                SampledAction::CancelTraining => {
+                    if let Some(trainer) = &self.0.means.trainer {
+                        trainer.cancel();
+                    }
+                }
+                action => {
+                    let driver = self.clone();
+                    work.spawn("a step of a sampled run", async move { driver.carry(action).await });
+                }
+            }
+        }
+    }
+
+    async fn carry(&self, action: SampledAction) {
+        match action {
+            SampledAction::Ping { to, round } => {
+                let limit = self.0.means.ping_timeout;
+                let pinged = self.within(limit, self.ping(to, round)).await;
+                self.with(|peer, now| match pinged {
+                    Ok(()) => peer.on_pong(now, to, round),
+                    Err(_) => peer.on_unreachable(now, to, round),
+                });
+            }
+            SampledAction::Meet { to, view, digest } => {
+                let met = self.within(MEET_MAX, self.meet(to, view, digest)).await;
+                self.with(|peer, now| match met {
+                    Ok(view) => peer.on_met(now, to, &view),
+                    Err(_) => peer.on_not_met(now, to),
+                });
+            }
+            SampledAction::Train { round, model } => {
+                let trained = match &self.0.means.trainer {
+                    Some(trainer) => trainer.train(round, model).await,
+                    None => None,
+                };
+                self.with(|peer, now| match trained {
+                    Some(model) => peer.on_trained(now, round, model),
+                    None => peer.on_training_failed(round),
+                });
+            }
+            SampledAction::Average { round, models } => {
+                let n_bytes = models.len() * self.0.means.n_parameters * size_of::<f32>();
+                let kind = self.0.means.average;
+                let average = compute(n_bytes, move || average(&models, kind)).await;
+                tracing::info!(round, "averaged");
+                self.with(|peer, now| peer.on_averaged(now, round, &average));
+            }
+            SampledAction::Push { to, task, model } => {
+                let pushed = self.push(to, task, model).await;
+                let outcome = match pushed {
+                    Ok(true) => PushOutcome::Delivered,
+                    Ok(false) => PushOutcome::Declined,
+                    Err(error) => {
+                        tracing::debug!(peer = %to, ?task, %error, "a model could not be pushed");
+                        PushOutcome::Failed
+                    }
+                };
+                self.with(|peer, now| peer.on_pushed(now, to, task, outcome));
+            }
+            SampledAction::CancelTraining => {}
+        }
+    }
+
+    async fn within<T>(
+        &self,
+        limit: Duration,
+        conversation: impl Future<Output = Result<T, SampledError>>,
+    ) -> Result<T, SampledError> {
+        let ended = tokio::time::timeout(limit, conversation).await;
+        let ended = ended.unwrap_or(Err(SampledError::Timeout(limit)));
+        if let Err(error) = &ended {
+            tracing::debug!(%error, "a peer of the run does not answer");
+        }
+        ended
+    }
+
+    /// A stream to a member, at the addresses that it told.
+    async fn open(&self, to: PublicKey) -> Result<Paced<Stream>, SampledError> {
+        let peer = crate::host::peer_id(to).ok_or(SampledError::Key(to))?;
+        let node = &self.0.means.node;
+        let told = self.look(|state| {
+            let joined = state.registry().membership(&to).and_then(|membership| membership.joined().cloned());
+            joined.map(|joined| joined.addresses).unwrap_or_default()
+        });
+        let addresses = node.within_reach(&told).await.into_iter();
+        let addresses: Vec<Multiaddr> = addresses.filter_map(|address| address.with_p2p(peer).ok()).collect();
+        let dial = node.dial_peer(peer, addresses);
+        tokio::time::timeout(DIAL_MAX, dial).await.map_err(|_| SampledError::Timeout(DIAL_MAX))??;
+        Ok(Paced::duplex(node.open(peer, sampled::PROTOCOL).await?, PACE))
+    }
+
+    async fn ping(&self, to: PublicKey, round: u64) -> Result<(), SampledError> {
+        Ok(sampled::ping(&mut self.open(to).await?, round).await?)
+    }
+
+    async fn meet(&self, to: PublicKey, view: View, digest: ViewDigest) -> Result<View, SampledError> {
+        Ok(sampled::meet(&mut self.open(to).await?, view, digest).await?)
+    }
+
+    async fn push(
+        &self,
+        to: PublicKey,
+        task: SampledTask,
+        model: SampledModel,
+    ) -> Result<bool, SampledError> {
+        let (codec, n_bytes) = (self.0.means.codec, size_of_val(&*model));
+        let encode = move || -> Result<(Transfer, Arc<[u8]>), CodecError> {
+            let bytes: Arc<[u8]> = codec.encode(&model)?.into();
+            Ok((Transfer::of(&bytes), bytes))
+        };
+        let (transfer, bytes) = compute(n_bytes, encode).await?;
+        let mut stream = self.open(to).await?;
+        let view_for = async |digest: ViewDigest| self.look(|peer| peer.view_beyond(&digest));
+        Ok(sampled::push(&mut stream, task, (transfer, &bytes), view_for).await?)
+    }
+
+    /// Holds a conversation that another peer began.
+    ///
+    /// # Errors
+    /// The stream failed, or the peer does not keep to the conversation.
+    pub(crate) async fn answer<S>(&self, from: PeerId, stream: S) -> Result<(), ConversationError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        // Other kinds of keys sign no membership.
+        let Some(from) = PublicKey::of_peer_id(&from.to_bytes()) else { return Ok(()) };
+        let mut stream = Paced::duplex(stream, PACE);
+        while let Some(request) = sampled::next_request(&mut stream).await? {
+            match request {
+                DiallerToAcceptor::Ping { round } => {
+                    let response = match self.with(|peer, now| peer.on_ping(now, from)) {
+                        true => AcceptorToDialler::Pong { round },
+                        false => AcceptorToDialler::Declined,
+                    };
+                    sampled::respond(&mut stream, &response).await?;
+                }
+                DiallerToAcceptor::Meet(view, digest) => {
+                    let view = self.with(|peer, now| peer.on_meet(now, &view, &digest));
+                    sampled::respond(&mut stream, &AcceptorToDialler::View(view)).await?;
+                }
+                DiallerToAcceptor::Offer(offer) => self.take(from, offer, &mut stream).await?,
+                // It was refused above.
+                DiallerToAcceptor::View(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes an offered model, if it is wanted.
+    async fn take<S>(
+        &self,
+        from: PublicKey,
+        ModelOffer { task, transfer }: ModelOffer,
+        stream: &mut S,
+    ) -> Result<(), ConversationError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let Some(digest) = self.with(|peer, _| peer.on_offer(from, task)) else {
+            return sampled::respond(stream, &AcceptorToDialler::Declined).await;
+        };
+        // Also where this conversation is ended from outside.
+        let pulling = Pulling { driver: self, from, task, is_done: false };
+        sampled::respond(stream, &AcceptorToDialler::Wanted(digest)).await?;
+        let DriverMeans { codec, n_parameters, .. } = self.0.means;
+        let n_bytes = codec.encoded_len(n_parameters) as u64;
+        let on_view = async |view: View| self.with(|peer, _| peer.on_view(from, &view));
+        let bytes = sampled::receive(stream, transfer, n_bytes, on_view).await?;
+        let model = compute(bytes.len(), move || codec.decode(&bytes, n_parameters)).await?;
+        pulling.done(model.into());
+        Ok(())
+    }
+}
+
+/// A model that is pulled. Dropped before it is done, the transfer has failed.
+struct Pulling<'d> {
+    driver: &'d SampledDriver,
+    from: PublicKey,
+    task: SampledTask,
+    is_done: bool,
+}
+
+impl Pulling<'_> {
+    fn done(mut self, model: SampledModel) {
+        self.is_done = true;
+        self.driver.with(|peer, now| peer.on_model(now, self.from, self.task, model));
+    }
+}
+
+impl Drop for Pulling<'_> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.driver.with(|peer, now| peer.on_transfer_failed(now, self.from, self.task));
+        }
+    }
+}
+
+/// One model of at least one, `[n_parameters]` each.
+fn average(models: &[SampledModel], kind: ModelAverage) -> SampledModel {
+    match kind {
+        ModelAverage::Mean => mean(models),
+        ModelAverage::CenteredClip => {
+            // Each trainer counts as much as another one.
+            let members = models.iter().map(|model| WeightedGradient { values: &model[..], n_samples: 1 });
+            centered_clip(&members.collect::<Vec<_>>()).values.into()
+        }
+    }
+}
+
+/// Mean of at least one model, `[n_parameters]` each. It is finite where they are.
+fn mean(models: &[SampledModel]) -> SampledModel {
+    let n_values = models.first().map_or(0, |model| model.len());
+    let share = 1.0 / models.len() as f64;
+    let mut sum = vec![0f64; n_values];
+    for model in models {
+        sum.iter_mut().zip(model.iter()).for_each(|(sum, value)| *sum += f64::from(*value) * share);
+    }
+    sum.into_iter().map(|value| value as f32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mean_of_models_is_finite_where_they_are() {
+        let models: Vec<SampledModel> = vec![Arc::new([1.0, f32::MAX]), Arc::new([2.0, f32::MAX])];
+        assert_eq!(*mean(&models), [1.5, f32::MAX]);
+        assert_eq!(*mean(&models[..1]), *models[0]);
+    }
+
+    #[test]
+    fn one_poisoned_model_of_five_hardly_moves_a_clipped_mean() {
+        let honest = |value: f32| -> SampledModel { Arc::new([value, -value, 1.0]) };
+        let mut models: Vec<SampledModel> = [0.9, 1.0, 1.1, 1.05].map(honest).to_vec();
+        models.push(Arc::new([-1e6, 1e6, 1e6]));
+        let clipped = average(&models, ModelAverage::CenteredClip);
+        assert!((clipped[0] - 1.0).abs() < 0.2 && (clipped[2] - 1.0).abs() < 0.2, "{clipped:?}");
+        assert!(average(&models, ModelAverage::Mean)[0] < -1e5);
+    }
+}

@@ -1,0 +1,183 @@
+//! A run without a server: real processes train it, some are killed, the one with the page too, and it goes on.
+
+use std::collections::BTreeSet;
+
+use barnraise_tests::process::{PeerProcess, TestRun};
+
+const SAMPLED: &str = r#"
+[run]
+id = "sampled-run"
+
+[model]
+kind = { mlp = { hidden = [32] } }
+
+[data]
+shuffle_buffer_samples = 1000
+
+[scheme.sampled]
+sample_size = 3
+n_aggregators = 2
+success_fraction = 0.6
+ping_timeout = "500ms"
+activity_window = 12
+round_estimate = "1s"
+local_shards = 1
+schedule = { peak = 0.05 }
+
+[storage]
+checkpoint_every_epochs = 3
+
+[evaluation]
+every_epochs = 5
+"#;
+
+/// The rounds that a participant has trained, as it logged.
+fn trained(peer: &PeerProcess) -> BTreeSet<u64> {
+    let log = peer.log().unwrap();
+    let rounds = log.lines().filter(|line| line.contains("trained"));
+    let round = |line: &str| line.split("round=").nth(1)?.split(' ').next()?.parse().ok();
+    rounds.filter_map(round).collect()
+}
+
+/// Waits until one of them has trained a round after `round`.
+async fn wait_for_round(peers: &[PeerProcess], round: u64) -> u64 {
+    let began = std::time::Instant::now();
+    loop {
+        let latest = peers.iter().filter_map(|peer| trained(peer).last().copied()).max().unwrap_or_default();
+        if latest > round {
+            return latest;
+        }
+        let logs = || peers.iter().map(|peer| peer.log().unwrap()).collect::<Vec<_>>().join("\n---\n");
+        assert!(
+            began.elapsed() < barnraise_tests::process::HANG,
+            "round {latest}, {round} wanted:\n{}",
+            logs()
+        );
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_run_without_a_server_learns_and_goes_on_when_processes_are_killed() {
+    let mut test_run = TestRun::new(SAMPLED).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let page = backbone.page();
+    let mut peers: Vec<PeerProcess> = (0..7).map(|_| test_run.join(&[&page]).unwrap()).collect();
+    let shown = backbone.wait_for_epoch(12).await.unwrap();
+    assert!(shown.n_contributors >= 5, "{shown:?}");
+
+    // Three of seven are gone without a word.
+    for peer in peers.drain(..3) {
+        peer.kill().await.unwrap();
+    }
+    backbone.wait_for_epoch(shown.epoch + 15).await.unwrap();
+    let accuracy =
+        backbone.wait_for("an accuracy", |progress| progress.test_accuracy.is_some_and(|got| got > 0.5));
+    let accuracy = accuracy.await.unwrap().test_accuracy.unwrap();
+    // The commonest class is a tenth of the test set.
+    let status = backbone.status().await.unwrap();
+    let majority = status.majority_accuracy.unwrap();
+    println!("accuracy {accuracy} in round {}, the commonest class alone {majority}", status.progress.epoch);
+    assert!(accuracy > 3.0 * majority);
+
+    // The backbone too, and the others go on.
+    backbone.kill().await.unwrap();
+    let latest = peers.iter().filter_map(|peer| trained(peer).last().copied()).max().unwrap();
+    let later = wait_for_round(&peers, latest + 10).await;
+
+    // It comes back, finds the others again, and follows them.
+    let backbone = test_run.backbone().await.unwrap();
+    peers.push(test_run.join(&[&backbone.page()]).unwrap());
+    backbone.wait_for_epoch(later + 5).await.unwrap();
+
+    // Nobody has trained a round twice.
+    for peer in &peers {
+        let lines = peer.log().unwrap().lines().filter(|line| line.contains("trained")).count();
+        assert_eq!(lines, trained(peer).len());
+    }
+    for peer in peers {
+        peer.interrupt().unwrap();
+        assert!(peer.end().await.unwrap().status.success());
+    }
+}
+
+/// A folder with pictures of two of the run's classes.
+fn pictures(test_run: &TestRun, name: &str, brightness: u8) -> String {
+    let folder = test_run.folder().join(name);
+    for (class, offset) in [("Trouser", 0u8), ("Sandal", 90)] {
+        let of_class = folder.join(class);
+        std::fs::create_dir_all(&of_class).unwrap();
+        for number in 0..25u8 {
+            let luma = image::Luma([brightness.wrapping_add(offset).wrapping_add(number)]);
+            image::GrayImage::from_pixel(28, 28, luma).save(of_class.join(format!("{number}.png"))).unwrap();
+        }
+    }
+    folder.display().to_string()
+}
+
+/// A folder for shards that no other process has.
+fn cache(test_run: &TestRun, name: &str) -> String {
+    test_run.folder().join(format!("cache-{name}")).display().to_string()
+}
+
+#[tokio::test]
+async fn own_pictures_stay_and_a_participant_is_enough_to_join_through() {
+    let sections = SAMPLED.replace("sample_size = 3", "sample_size = 2\naverage = \"centered-clip\"")
+        + "\n[network]\noperator = \"127.0.0.1:0\"\n";
+    let mut test_run = TestRun::new(&sections).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let page = backbone.page();
+    let mut peers = Vec::new();
+    for (name, brightness) in [("anna", 10), ("ben", 60), ("carla", 120)] {
+        let folder = pictures(&test_run, name, brightness);
+        peers.push(test_run.join(&[&page, "--data", &folder, "--cache", &cache(&test_run, name)]).unwrap());
+    }
+    backbone.wait_for_epoch(6).await.unwrap();
+    for peer in &peers {
+        peer.wait_for_log("trained").await.unwrap();
+        // 25 pictures of each of two classes.
+        assert!(peer.log().unwrap().contains("n_samples=50"), "{}", peer.log().unwrap());
+    }
+    let sent =
+        barnraise_tests::process::metric(&backbone.metrics().await.unwrap(), "barnraise_shards_sent_total");
+    assert_eq!(sent.unwrap(), 0.0, "nobody fetched the data of the run");
+
+    // Nothing is left but the participants.
+    backbone.kill().await.unwrap();
+    let log = peers[0].log().unwrap();
+    let address =
+        log.lines().find_map(|line| line.split("Others can join through this machine: ").nth(1)).unwrap();
+    let folder = pictures(&test_run, "dora", 180);
+    let kept = cache(&test_run, "dora");
+    let dora = test_run.join(&[address.trim(), "--data", &folder, "--cache", &kept]).unwrap();
+    dora.wait_for_log("trained").await.unwrap();
+    // Data of one's own is no shard that others could fetch: a newcomer without any finds none there.
+    let without = test_run.join(&[address.trim(), "--cache", &cache(&test_run, "without")]).unwrap();
+    without.wait_for_log("no shard of the run's data").await.unwrap();
+
+    peers.push(dora);
+    for peer in peers {
+        peer.interrupt().unwrap();
+        assert!(peer.end().await.unwrap().status.success());
+    }
+}
+
+#[tokio::test]
+async fn participants_that_nobody_can_dial_have_the_backbone_as_their_only_aggregator() {
+    let sections = SAMPLED.replace("n_aggregators = 2", "n_aggregators = 1");
+    let mut test_run = TestRun::new(&sections).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let page = backbone.page();
+    let peers: Vec<PeerProcess> = (0..4).map(|_| test_run.join(&[&page, "--share", "0"]).unwrap()).collect();
+    backbone.wait_for_epoch(10).await.unwrap();
+    for peer in &peers {
+        peer.wait_for_log("trained").await.unwrap();
+        let log = peer.log().unwrap();
+        assert!(log.contains("it trains, and does not aggregate") && !log.contains("averaged"), "{log}");
+    }
+    assert!(backbone.log().unwrap().contains("averaged"));
+    for peer in peers {
+        peer.interrupt().unwrap();
+        assert!(peer.end().await.unwrap().status.success());
+    }
+}
