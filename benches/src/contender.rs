@@ -1,11 +1,13 @@
 //! Contenders that compute the workload's step, and rounds that measure each of them once, in turn.
 
 use anyhow::{Context, Result, ensure};
+use barnraise_bench_peer::Case;
 
 use crate::lab::Lab;
 use crate::native_steps;
 use crate::ratio::{Spread, ratios, short, table};
 use crate::step_task::{ContenderAnswer, StepTask};
+use crate::torch;
 
 /// How long a measurement is meant to take: many quick steps, few slow ones.
 const MEASUREMENT_MS: f64 = 1500.0;
@@ -26,6 +28,8 @@ pub(crate) enum Contender {
     TfJs(&'static str),
     /// Our step in a process with so many threads.
     Native { n_threads: usize },
+    /// The same in PyTorch.
+    Torch { n_threads: usize },
 }
 
 impl Contender {
@@ -34,6 +38,7 @@ impl Contender {
             Self::Tab(device) => format!("Barnraise in the tab, {device}"),
             Self::TfJs(backend) => format!("TF.js in the tab, {backend}"),
             Self::Native { n_threads } => format!("Barnraise natively, threads: {n_threads}"),
+            Self::Torch { n_threads } => format!("PyTorch, threads: {n_threads}"),
         }
     }
 }
@@ -65,7 +70,7 @@ pub(crate) async fn compare(
             entrant.ms_per_step.push(answer.ms_per_step);
         }
     }
-    print(&entrants, task);
+    print(&entrants, task, Case::new(task.model)?.n_samples);
     Ok(())
 }
 
@@ -95,6 +100,7 @@ async fn measure(
 ) -> Result<ContenderAnswer> {
     let answer = match contender {
         Contender::Native { n_threads } => native_steps::measure(n_threads, task, n_steps).await,
+        Contender::Torch { n_threads } => torch::measure(n_threads, task.model, n_steps).await,
         Contender::Tab(device) => {
             lab.context("there is no tab")?.measure("barnraise", device, task, n_steps).await
         }
@@ -122,11 +128,11 @@ fn check_losses(entrants: &[ContenderResult]) -> Result<()> {
     Ok(())
 }
 
-fn print(entrants: &[ContenderResult], task: StepTask<'_>) {
+fn print(entrants: &[ContenderResult], task: StepTask<'_>, n_samples: usize) {
     let Some(first) = entrants.first() else { return };
     println!(
         "\n{}, batch {}, {} rounds in turn; median [min to max]\n",
-        task.model, task.n_samples, task.n_rounds
+        task.model, n_samples, task.n_rounds
     );
     let heading = ["", "computes on", "loss", "ms per step", "samples/s", "time, the first one's being 1"];
     let mut rows = vec![heading.map(String::from).to_vec()];
@@ -137,7 +143,7 @@ fn print(entrants: &[ContenderResult], task: StepTask<'_>) {
             entrant.device.clone(),
             format!("{:.5}", entrant.loss),
             time.to_string(),
-            short(1000.0 * task.n_samples as f64 / time.median),
+            short(1000.0 * n_samples as f64 / time.median),
             ratios(&first.ms_per_step, &entrant.ms_per_step).to_string(),
         ]);
     }

@@ -8,7 +8,8 @@ use axum::extract::Query;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
-use barnraise_bench_peer::{batch, initial_parameters, model};
+use barnraise_bench_peer::{Case, Samples};
+use barnraise_learning::Batch;
 use barnraise_tests::browser::{Graphics, Tab};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -22,8 +23,6 @@ use crate::{paths, tfjs};
 const ANSWER_MAX: Duration = Duration::from_secs(600);
 /// As the learning crate normalizes a pixel; TF.js gets values, not bytes.
 const PIXEL: (f32, f32) = (barnraise_learning::PIXEL_MEAN, barnraise_learning::PIXEL_STD);
-/// Most samples that are served.
-const SAMPLES_MAX: usize = 16_384;
 
 /// The tab.
 pub(crate) struct Lab {
@@ -62,7 +61,7 @@ impl Lab {
         let id = self.n_requests;
         let request = json!({
             "id": id, "engine": engine, "device": device,
-            "model": task.model, "n_samples": task.n_samples, "n_steps": n_steps,
+            "model": task.model, "n_steps": n_steps,
         });
         self.tab.read(&format!("void measure({request})")).await?;
         let shown = format!("element('result').dataset.request == {id} && text('result')");
@@ -86,11 +85,6 @@ struct ModelQuery {
     model: String,
 }
 
-#[derive(Debug, Deserialize)]
-struct BatchQuery {
-    n_samples: usize,
-}
-
 fn router() -> Router {
     Router::new()
         .route("/", get(|| async { page("text/html", include_str!("../web/bench.html")) }))
@@ -110,26 +104,46 @@ fn page(kind: &'static str, text: &'static str) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, kind)], text)
 }
 
-async fn parameters(Query(query): Query<ModelQuery>) -> Result<Vec<u8>, (StatusCode, String)> {
-    let bad = |error: &dyn std::fmt::Display| (StatusCode::BAD_REQUEST, error.to_string());
-    let spec = model(&query.model).map_err(|error| bad(&error))?;
-    Ok(bytes(initial_parameters(&spec).map_err(|error| bad(&error))?))
+async fn parameters(Query(query): Query<ModelQuery>) -> Result<Vec<u8>, Refusal> {
+    let (_, values) = case(&query)?.initial_parameters().map_err(refusal)?;
+    Ok(f32_bytes(values))
 }
 
 /// Normalized, as float32.
-async fn images(Query(query): Query<BatchQuery>) -> Vec<u8> {
-    let (mean, std) = PIXEL;
-    let images = batch(query.n_samples.min(SAMPLES_MAX)).images;
-    bytes(images.into_iter().map(|pixel| (f32::from(pixel) / 255.0 - mean) / std))
+async fn images(Query(query): Query<ModelQuery>) -> Result<Vec<u8>, Refusal> {
+    Ok(f32_bytes(normalized(&batch(&query)?.images)))
 }
 
 /// One row for each label, 1 at its class.
-async fn labels(Query(query): Query<BatchQuery>) -> Vec<u8> {
-    let labels = batch(query.n_samples.min(SAMPLES_MAX)).labels;
-    let row = |label| (0..barnraise_bench_peer::N_CLASSES).map(move |class| class == usize::from(label));
-    bytes(labels.into_iter().flat_map(row).map(|is_class| f32::from(u8::from(is_class))))
+async fn labels(Query(query): Query<ModelQuery>) -> Result<Vec<u8>, Refusal> {
+    let row = |label: u8| (0..barnraise_bench_peer::N_CLASSES).map(move |class| class == usize::from(label));
+    let labels = batch(&query)?.labels;
+    Ok(f32_bytes(labels.into_iter().flat_map(row).map(|is_class| f32::from(u8::from(is_class)))))
 }
 
-fn bytes(values: impl IntoIterator<Item = f32>) -> Vec<u8> {
+type Refusal = (StatusCode, String);
+
+fn refusal(error: impl std::fmt::Display) -> Refusal {
+    (StatusCode::BAD_REQUEST, error.to_string())
+}
+
+fn case(query: &ModelQuery) -> Result<Case, Refusal> {
+    Case::new(&query.model).map_err(refusal)
+}
+
+fn batch(query: &ModelQuery) -> Result<Batch, Refusal> {
+    match case(query)?.samples {
+        Samples::Images(batch) => Ok(batch),
+        Samples::Tokens(_) => Err(refusal(format!("{} has no pictures", query.model))),
+    }
+}
+
+/// As the learning crate normalizes pixels.
+pub(crate) fn normalized(pixels: &[u8]) -> impl Iterator<Item = f32> {
+    let (mean, std) = PIXEL;
+    pixels.iter().map(move |&pixel| (f32::from(pixel) / 255.0 - mean) / std)
+}
+
+pub(crate) fn f32_bytes(values: impl IntoIterator<Item = f32>) -> Vec<u8> {
     values.into_iter().flat_map(f32::to_le_bytes).collect()
 }

@@ -9,7 +9,6 @@ mod codecs;
 mod compression;
 mod contender;
 mod dht;
-mod hivemind;
 mod kills;
 mod lab;
 mod load;
@@ -23,6 +22,7 @@ mod page;
 #[path = "../papers/mod.rs"]
 mod papers;
 mod paths;
+mod python;
 mod ratio;
 mod shards;
 mod size;
@@ -31,6 +31,7 @@ mod strangers;
 mod swav;
 mod tab;
 mod tfjs;
+mod torch;
 mod transports;
 mod visit;
 mod ways;
@@ -49,8 +50,8 @@ struct BenchCli {
 
 #[derive(Debug, Subcommand)]
 enum BenchCommand {
-    /// A training step natively, with one and with two threads
-    Native(SpeedArgs),
+    /// A training step natively, beside PyTorch and beside one thread
+    Native(NativeArgs),
     /// A training step in Chromium, on the CPU and on WebGPU, beside TF.js
     Tab(TabArgs),
     /// From the click to the first accepted update, with a cold and a warm cache
@@ -106,19 +107,20 @@ enum BenchCommand {
 }
 
 #[derive(Debug, Args)]
-struct SpeedArgs {
+struct NativeArgs {
     /// Measurements of each contender
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Samples in a batch
-    #[arg(long, default_value_t = 64)]
-    batch: usize,
+    /// Only these models: lenet, mlp-256, resnet-18, albert, gpt-0.4, gpt-0.8, gpt-2.7, gpt-6.4
+    #[arg(long, value_delimiter = ',', default_value = "lenet,mlp-256,resnet-18,albert,gpt-0.8,gpt-6.4")]
+    models: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 struct TabArgs {
-    #[command(flatten)]
-    speed: SpeedArgs,
+    /// Measurements of each contender
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
     /// Only these comparisons: cpu, webgpu
     #[arg(long, value_delimiter = ',', default_value = "cpu,webgpu")]
     only: Vec<tab::Device>,
@@ -130,7 +132,7 @@ struct TabArgs {
 fn main() -> Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     match BenchCli::parse().command {
-        BenchCommand::Native(args) => runtime.block_on(native::compare(args.rounds, args.batch)),
+        BenchCommand::Native(args) => runtime.block_on(native::compare(args.rounds, &args.models)),
         BenchCommand::Tab(args) => runtime.block_on(tab::compare(&args)),
         BenchCommand::Click(args) => runtime.block_on(visit::click(&args)),
         BenchCommand::Page(args) => runtime.block_on(page::measure(&args)),

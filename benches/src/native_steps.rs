@@ -16,14 +16,13 @@ const WARM_UP_STEPS: u32 = 5;
 #[derive(Debug, Args)]
 pub(crate) struct StepsArgs {
     model: String,
-    n_samples: usize,
     n_steps: u32,
 }
 
 /// Runs this program again, as [`steps`].
 pub(crate) async fn measure(n_threads: usize, task: StepTask<'_>, n_steps: u32) -> Result<ContenderAnswer> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["native-steps", task.model, &task.n_samples.to_string(), &n_steps.to_string()]);
+    command.args(["native-steps", task.model, &n_steps.to_string()]);
     command.env("RAYON_NUM_THREADS", n_threads.to_string()).kill_on_drop(true);
     let output = command.output().await?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -34,7 +33,7 @@ pub(crate) async fn measure(n_threads: usize, task: StepTask<'_>, n_steps: u32) 
 pub(crate) fn steps(args: &StepsArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let answer = runtime.block_on(async {
-        let mut workload = Workload::new("cpu", &args.model, args.n_samples).await?;
+        let mut workload = Workload::new("cpu", &args.model).await?;
         workload.steps(WARM_UP_STEPS).await?;
         let from = Instant::now();
         let loss = workload.steps(args.n_steps).await?;

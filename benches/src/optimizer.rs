@@ -15,7 +15,7 @@ use clap::Args;
 use serde::Deserialize;
 
 use crate::averaging::JsonProcess;
-use crate::hivemind;
+use crate::python;
 use crate::ratio::{self, Spread};
 
 const SCRIPT: &str = include_str!("../hivemind_optimizer.py");
@@ -186,7 +186,7 @@ struct TimingReply {
 }
 
 fn theirs(data: &Path, epochs: u64, matchmaking: f64) -> Result<f64> {
-    let mut command = Command::new(hivemind::install()?);
+    let mut command = Command::new(python::environment(&python::HIVEMIND)?);
     command.args(["-c", SCRIPT, "--data"]).arg(data);
     command.args(["--peers", &PEERS.to_string(), "--clients", &CLIENTS.to_string()]);
     command.args(["--target", &TARGET.to_string(), "--epochs", &epochs.to_string()]);

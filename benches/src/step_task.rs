@@ -16,6 +16,5 @@ pub(crate) struct ContenderAnswer {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StepTask<'a> {
     pub(crate) model: &'a str,
-    pub(crate) n_samples: usize,
     pub(crate) n_rounds: usize,
 }

@@ -22,7 +22,7 @@ pub(crate) async fn compare(args: &TabArgs) -> Result<()> {
     let mut lab = Lab::open().await?;
     for &device in &args.only {
         for model in &args.models {
-            let task = StepTask { model, n_samples: args.speed.batch, n_rounds: args.speed.rounds };
+            let task = StepTask { model, n_rounds: args.rounds };
             contest(Some(&mut lab), &contenders(device, model), task).await?;
         }
     }

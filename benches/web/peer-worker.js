@@ -4,12 +4,11 @@ import init, { Workload } from "./peer/bench-peer.js";
 const ready = init({ module_or_path: new URL("./peer/bench-peer_bg.wasm", import.meta.url) });
 const workloads = new Map();
 
-self.onmessage = async ({ data: { device, model, n_samples, n_steps } }) => {
+self.onmessage = async ({ data: { device, model, n_steps } }) => {
   try {
     await ready;
-    const key = `${model} ${n_samples}`;
-    if (!workloads.has(key)) workloads.set(key, await Workload.open(device, model, n_samples));
-    const workload = workloads.get(key);
+    if (!workloads.has(model)) workloads.set(model, await Workload.open(device, model));
+    const workload = workloads.get(model);
     const from = performance.now();
     const loss = await workload.run(n_steps);
     const ms_per_step = (performance.now() - from) / n_steps;

@@ -66,12 +66,13 @@ function lenet(read) {
   return { convolutions, layers, input: (batch, n) => tf.tensor4d(batch, [n, 28, 28, 1]), features };
 }
 
-async function open(name, n_samples) {
+async function open(name) {
   const [flat, images, labels] = await Promise.all([
     values(`data/parameters?model=${name}`),
-    values(`data/images?n_samples=${n_samples}`),
-    values(`data/labels?n_samples=${n_samples}`),
+    values(`data/images?model=${name}`),
+    values(`data/labels?model=${name}`),
   ]);
+  const n_samples = labels.length / N_CLASSES;
   const read = reader(flat);
   const model = name === "lenet" ? lenet(read) : mlp(read, Number(name.slice("mlp-".length)));
   const { convolutions, layers, input, features } = model;
@@ -103,14 +104,13 @@ async function run({ step }, n_steps) {
 }
 
 let started;
-self.onmessage = async ({ data: { device, model, n_samples, n_steps } }) => {
+self.onmessage = async ({ data: { device, model, n_steps } }) => {
   try {
     started ??= start(device);
     await started;
-    const key = `${model} ${n_samples}`;
-    if (!models.has(key)) models.set(key, await open(model, n_samples));
+    if (!models.has(model)) models.set(model, await open(model));
     const from = performance.now();
-    const loss = await run(models.get(key), n_steps);
+    const loss = await run(models.get(model), n_steps);
     const ms_per_step = (performance.now() - from) / n_steps;
     const threads = tf.getBackend() === "wasm" ? `, ${tf.wasm.getThreadsCount()} threads` : "";
     self.postMessage({ ms_per_step, loss, device: `TF.js ${tf.version.tfjs} ${tf.getBackend()}${threads}` });

@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::command::ConfigArgs;
 use crate::config::init::InitArgs;
+use crate::devices::DevicesArgs;
 use crate::exported::{EvaluateArgs, ExportArgs, GenerateArgs, PredictArgs};
 use crate::host::access::command::{AllowArgs, InviteArgs, RevokeArgs};
 use crate::host::admin::command::{OperateArgs, PeersArgs};
@@ -42,6 +43,8 @@ pub enum CliCommand {
     Id(IdArgs),
     /// Contribute to a run with this machine
     Join(Box<JoinArgs>),
+    /// List what this machine can compute on, and check that it computes what the processor does
+    Devices(DevicesArgs),
     /// Print the progress of a run, from the records of its backbones in the DHT
     Progress(ProgressArgs),
     /// Operate a run while it trains: pause, resume, set, export, rollback
@@ -224,9 +227,9 @@ mod tests {
             );
         }
         assert_eq!(args.precision, Precision::F32);
-        let cli = Cli::try_parse_from(["barnraise", "join", "https://h", "--precision", "mixed"]);
+        let cli = Cli::try_parse_from(["barnraise", "join", "https://h", "--precision", "f16"]);
         let CliCommand::Join(args) = cli.unwrap().command else { panic!("join was asked for") };
-        assert_eq!(args.precision, Precision::Mixed);
+        assert_eq!(args.precision, Precision::F16);
     }
 
     #[test]

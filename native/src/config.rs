@@ -248,15 +248,18 @@ pub enum Precision {
     /// Single precision.
     #[default]
     F32,
-    /// Half precision where that is enough, with a scaled loss; for devices that have it.
-    Mixed,
+    /// Products and convolutions in f16, with a scaled loss; for devices that have it.
+    F16,
+    /// Products and convolutions in bf16; for devices that have it.
+    Bf16,
 }
 
 impl From<Precision> for barnraise_learning::Precision {
     fn from(precision: Precision) -> Self {
         match precision {
             Precision::F32 => Self::Single,
-            Precision::Mixed => Self::Mixed,
+            Precision::F16 => Self::F16,
+            Precision::Bf16 => Self::Bf16,
         }
     }
 }

@@ -9,6 +9,7 @@ pub mod cli;
 pub mod computing;
 pub mod config;
 pub mod data;
+pub mod devices;
 pub mod exported;
 pub mod host;
 mod http_agent;
@@ -19,6 +20,7 @@ pub mod pretrained;
 pub mod scheme;
 pub mod serve;
 pub mod storage;
+mod text_table;
 pub mod top;
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use barnraise_native::host::run::BackboneAddresses;
 use barnraise_native::peer::args::JoinArgs;
 use barnraise_native::peer::{self, display};
 use barnraise_native::serve::{self, RunSource, ServeArgs, ServingAddresses};
-use barnraise_native::{exported, logging, top};
+use barnraise_native::{devices, exported, logging, top};
 use barnraise_relay::server::{operator_page, page_address, run_file};
 use barnraise_relay::signals;
 use clap::Parser;
@@ -34,6 +34,9 @@ fn main() -> anyhow::Result<()> {
         CliCommand::Config(args) => config::command::run(&args).map(|text| say(&text)),
         CliCommand::Id(args) => identity(&args.config).map(|peer| say(&format!("{peer}\n"))),
         CliCommand::Join(args) => runtime.block_on(join(*args, &display)),
+        CliCommand::Devices(args) => {
+            runtime.block_on(devices::check(&args, |line| display.say(line))).map(|text| say(&text))
+        }
         CliCommand::Evidence(args) => runtime.block_on(peer::evidence::check(args)).map(|text| say(&text)),
         CliCommand::Progress(args) => runtime.block_on(peer::progress::run(args)).map(|text| say(&text)),
         CliCommand::Run(args) => admin::command::operate(args).map(|text| say(&text)),

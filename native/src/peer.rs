@@ -70,7 +70,7 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
     }
     let choice = DeviceChoice::from(args.device);
     let device = open_device(choice).await.with_context(|| format!("--device {choice} was asked for"))?;
-    let device = device.with_precision(args.precision.into()).context("--precision mixed was asked for")?;
+    let device = device.with_precision(args.precision.into())?;
     display.say(&format!("Computing on {}, as peer {}.", device.name(), keypair.public().to_peer_id()));
 
     let (mut commands, received) = mpsc::channel(COMMANDS_MAX);

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use serde::Deserialize;
 
 use super::{AveragingTask, JsonProcess, RoundResult, Swarm};
-use crate::hivemind;
+use crate::python;
 
 const SCRIPT: &str = include_str!("../../hivemind_averaging.py");
 
@@ -22,7 +22,7 @@ struct Ready {
 
 impl HivemindPeers {
     pub(super) fn start(task: AveragingTask) -> Result<Self> {
-        let mut command = Command::new(hivemind::install()?);
+        let mut command = Command::new(python::environment(&python::HIVEMIND)?);
         command.args(["-c", SCRIPT, "--peers", &task.n_peers.to_string()]);
         command.args(["--values", &task.n_values.to_string(), "--codec", task.codec.name()]);
         let mut python = JsonProcess::start(&mut command)?;

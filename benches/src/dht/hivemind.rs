@@ -5,12 +5,12 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::{DhtArgs, DhtMeasurement};
-use crate::hivemind;
+use crate::python;
 
 const SCRIPT: &str = include_str!("../../hivemind_dht.py");
 
 pub(super) fn measure(args: &DhtArgs, n_peers: usize) -> Result<DhtMeasurement> {
-    let python = hivemind::install()?;
+    let python = python::environment(&python::HIVEMIND)?;
     let mut command = Command::new(python);
     command.args(["-c", SCRIPT]);
     for (name, value) in [

@@ -6,60 +6,134 @@
 #[cfg(target_arch = "wasm32")]
 mod transfers;
 
-use barnraise_learning::{Batch, DataShape, DeviceChoice, ModelError, ParameterLayout, Trainer, open_device};
-use barnraise_protocol::dataset::ImageShape;
+use barnraise_learning::{
+    Batch, DataShape, DeviceChoice, MaskedTokens, ModelError, ParameterLayout, Trainer, open_device,
+};
+use barnraise_protocol::dataset::{ImageShape, TokenShape};
+use barnraise_protocol::run::model::presets::{Albert, Gpt, GptFamily, Norm, ResNet};
 use barnraise_protocol::run::{ModelSpec, Preset};
 use barnraise_swarm::random::SplitMix64;
 use wasm_bindgen::prelude::*;
 
-/// Images of the workload.
-pub const SHAPE: ImageShape = ImageShape { height: 28, width: 28, channels: 1 };
-/// Classes of the workload.
+/// Classes of the pictures.
 pub const N_CLASSES: usize = 10;
-const DATA: DataShape = DataShape::Images { shape: SHAPE, n_classes: N_CLASSES };
+/// Pictures like those of Fashion-MNIST.
+const GREY: ImageShape = ImageShape { height: 28, width: 28, channels: 1 };
+/// Pictures like those of CIFAR-10.
+const COLOUR: ImageShape = ImageShape { height: 32, width: 32, channels: 3 };
+/// Tokens of a sequence.
+const LENGTH: u16 = 128;
+/// Token that stands for a masked one.
+const MASK: u16 = 1;
 /// Of the initial parameters.
 const SEED: u64 = 1;
+/// Which tokens are masked.
+const DRAW: u64 = 0;
+/// Width, layers and heads by millions of parameters.
+const GPTS: [(&str, [u32; 3]); 4] =
+    [("0.4", [96, 3, 3]), ("0.8", [128, 4, 4]), ("2.7", [192, 6, 6]), ("6.4", [256, 8, 8])];
+const ALBERT: Albert = Albert { embedding: 128, hidden: 384, heads: 6, inner: 1536, layers: 4 };
+const RESNET: ResNet = ResNet { norm: Norm::Group(8), small_pictures: true, width: 64 };
 
 /// Why there is no workload.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum WorkloadError {
     /// No model has this name.
-    #[error("a model is `lenet` or `mlp-` with the width of its two hidden layers, got {0:?}")]
+    #[error(
+        "a model is `lenet`, `mlp-` with the width of its two hidden layers, `resnet-18`, `albert`, or `gpt-` with 0.4, 0.8, \
+         2.7 or 6.4 million parameters, got {0:?}"
+    )]
     UnknownModel(String),
     /// The device, or the model on it.
     #[error(transparent)]
     Model(#[from] ModelError),
 }
 
-/// `lenet`, or `mlp-256` for an MLP 784-256-256-10.
-///
-/// # Errors
-/// Any other name.
-pub fn model(name: &str) -> Result<ModelSpec, WorkloadError> {
-    let unknown = || WorkloadError::UnknownModel(name.to_owned());
-    let kind = match name.strip_prefix("mlp-") {
-        Some(width) => Preset::Mlp { hidden: vec![width.parse().map_err(|_| unknown())?; 2] },
-        None if name == "lenet" => Preset::LeNet,
-        None => return Err(unknown()),
-    };
-    Ok(kind.model(SEED))
+/// A model, and what each of its steps is given.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Case {
+    /// What the model is made from.
+    pub preset: Preset,
+    /// The model.
+    pub spec: ModelSpec,
+    /// What samples are like.
+    pub data: DataShape,
+    /// They look like nothing: how long a step takes does not depend on what is in them.
+    pub samples: Samples,
+    /// How many there are.
+    pub n_samples: usize,
 }
 
-/// The first parameters of a model, in the order of [`ParameterLayout`].
-///
-/// # Errors
-/// A model that does not fit the images.
-pub fn initial_parameters(spec: &ModelSpec) -> Result<Vec<f32>, ModelError> {
-    Ok(ParameterLayout::of(spec, DATA)?.initial_parameters(spec.seed))
+/// Samples of a step.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Samples {
+    /// Pictures with classes.
+    Images(Batch),
+    /// `[n_samples, length]`.
+    Tokens(Vec<u16>),
 }
 
-/// Samples that look like nothing: how long a step takes does not depend on what is in it.
-pub fn batch(n_samples: usize) -> Batch {
-    let pixel = |index: usize| (index * 31 % 251) as u8;
-    Batch {
-        images: (0..n_samples * SHAPE.n_values()).map(pixel).collect(),
-        labels: (0..n_samples).map(|sample| (sample % N_CLASSES) as u8).collect(),
+impl Case {
+    /// `lenet`, `mlp-256` for an MLP 784-256-256-10, `resnet-18` for pictures of 32 by 32, `albert`, or `gpt-0.8`, a GPT-2 of
+    /// so many million parameters on bytes.
+    ///
+    /// # Errors
+    /// Any other name.
+    pub fn new(name: &str) -> Result<Self, WorkloadError> {
+        let unknown = || WorkloadError::UnknownModel(name.to_owned());
+        let (preset, data, samples, n_samples) = match (name, name.split_once('-')) {
+            ("lenet", _) => images(Preset::LeNet, GREY, 64),
+            ("resnet-18", _) => images(Preset::ResNet18(RESNET), COLOUR, 16),
+            ("albert", _) => tokens(Preset::Albert(ALBERT), 4096, Some(MASK), 8),
+            (_, Some(("mlp", width))) => {
+                let width = width.parse().map_err(|_| unknown())?;
+                images(Preset::Mlp { hidden: vec![width; 2] }, GREY, 64)
+            }
+            (_, Some(("gpt", millions))) => {
+                let sizes = GPTS.iter().find(|(known, _)| *known == millions).ok_or_else(unknown)?;
+                let [width, layers, heads] = sizes.1;
+                tokens(Preset::Gpt(Gpt::new(GptFamily::Gpt2, width, layers, heads)), 256, None, 8)
+            }
+            _ => return Err(unknown()),
+        };
+        Ok(Self { spec: preset.model(SEED), preset, data, samples, n_samples })
     }
+
+    /// The first parameters, and where each tensor is among them.
+    ///
+    /// # Errors
+    /// A model that does not fit the data.
+    pub fn initial_parameters(&self) -> Result<(ParameterLayout, Vec<f32>), ModelError> {
+        let layout = ParameterLayout::of(&self.spec, self.data)?;
+        let values = layout.initial_parameters(self.spec.seed);
+        Ok((layout, values))
+    }
+
+    /// The tokens that a step masks, of a model that predicts those.
+    pub fn masked(&self, ids: &[u16]) -> Option<MaskedTokens> {
+        let DataShape::Tokens(shape) = self.data else { return None };
+        Some(MaskedTokens::of(ids, shape, shape.mask?, self.spec.seed, DRAW))
+    }
+}
+
+fn images(preset: Preset, shape: ImageShape, n_samples: usize) -> (Preset, DataShape, Samples, usize) {
+    let batch = Batch {
+        images: (0..n_samples * shape.n_values()).map(|index| (index * 31 % 251) as u8).collect(),
+        labels: (0..n_samples).map(|sample| (sample % N_CLASSES) as u8).collect(),
+    };
+    (preset, DataShape::Images { shape, n_classes: N_CLASSES }, Samples::Images(batch), n_samples)
+}
+
+fn tokens(
+    preset: Preset,
+    vocabulary: u16,
+    mask: Option<u16>,
+    n_samples: usize,
+) -> (Preset, DataShape, Samples, usize) {
+    let n_tokens = n_samples * usize::from(LENGTH);
+    let ids = (0..n_tokens).map(|index| (index * 31 % 251) as u16 % vocabulary).collect();
+    let shape = TokenShape { length: LENGTH, vocabulary, mask };
+    (preset, DataShape::Tokens(shape), Samples::Tokens(ids), n_samples)
 }
 
 /// The side that opens a stream of it pulls the bytes.
@@ -83,20 +157,20 @@ pub fn noise(n_bytes: usize) -> Vec<u8> {
 #[wasm_bindgen]
 pub struct Workload {
     trainer: Trainer,
-    batch: Batch,
+    samples: Samples,
 }
 
 impl Workload {
-    /// Opens `device` and puts `model` there.
+    /// Opens `device` and puts the model of a [`Case`] there.
     ///
     /// # Errors
     /// A name that does not exist, a device that cannot be opened.
-    pub async fn new(device: &str, model_name: &str, n_samples: usize) -> Result<Self, WorkloadError> {
+    pub async fn new(device: &str, name: &str) -> Result<Self, WorkloadError> {
         let choice: DeviceChoice = device.parse().map_err(ModelError::from)?;
-        let spec = model(model_name)?;
+        let case = Case::new(name)?;
         let device = open_device(choice).await.map_err(ModelError::from)?;
-        let trainer = Trainer::new(&spec, DATA, device)?;
-        Ok(Self { trainer, batch: batch(n_samples) })
+        let trainer = Trainer::new(&case.spec, case.data, device)?;
+        Ok(Self { trainer, samples: case.samples })
     }
 
     /// Uploads the batch, goes forward and back and adds the gradient up, `n_steps` times, without
@@ -106,7 +180,10 @@ impl Workload {
     /// A device that failed.
     pub async fn steps(&mut self, n_steps: u32) -> Result<f32, ModelError> {
         for _ in 0..n_steps {
-            self.trainer.accumulate(&self.batch).await?;
+            match &self.samples {
+                Samples::Images(batch) => self.trainer.accumulate(batch).await?,
+                Samples::Tokens(ids) => self.trainer.accumulate_tokens(ids, DRAW).await?,
+            }
         }
         Ok(self.trainer.take_mean_gradient().await?.map_or(f32::NAN, |mean| mean.loss))
     }
@@ -115,8 +192,8 @@ impl Workload {
 #[wasm_bindgen]
 impl Workload {
     /// [`Workload::new`] for JavaScript.
-    pub async fn open(device: String, model: String, n_samples: usize) -> Result<Workload, JsError> {
-        Self::new(&device, &model, n_samples).await.map_err(|error| JsError::new(&error.to_string()))
+    pub async fn open(device: String, model: String) -> Result<Workload, JsError> {
+        Self::new(&device, &model).await.map_err(|error| JsError::new(&error.to_string()))
     }
 
     /// [`Workload::steps`] for JavaScript.
@@ -138,11 +215,19 @@ mod tests {
 
     #[test]
     fn models_have_names() {
-        assert_eq!(model("lenet").unwrap().graph, Preset::LeNet.graph());
-        assert_eq!(model("mlp-256").unwrap().graph, Preset::Mlp { hidden: vec![256, 256] }.graph());
-        assert_eq!(initial_parameters(&model("mlp-256").unwrap()).unwrap().len(), 269_322);
-        for wrong in ["", "mlp", "mlp-", "mlp-x", "LeNet"] {
-            assert!(model(wrong).unwrap_err().to_string().contains(&format!("{wrong:?}")));
+        assert_eq!(Case::new("lenet").unwrap().spec.graph, Preset::LeNet.graph());
+        for (name, n_parameters) in [
+            ("mlp-256", 269_322),
+            ("gpt-0.4", 371_616),
+            ("gpt-0.8", 842_496),
+            ("gpt-2.7", 2_743_104),
+            ("gpt-6.4", 6_417_408),
+        ] {
+            let (layout, values) = Case::new(name).unwrap().initial_parameters().unwrap();
+            assert_eq!((layout.n_parameters(), values.len()), (n_parameters, n_parameters), "{name}");
+        }
+        for wrong in ["", "mlp", "mlp-", "mlp-x", "LeNet", "gpt-7"] {
+            assert!(Case::new(wrong).unwrap_err().to_string().contains(&format!("{wrong:?}")));
         }
     }
 }

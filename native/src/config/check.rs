@@ -81,8 +81,8 @@ fn device(config: &RunConfig) -> Result<(), Invalid> {
         "false, unless [access] is open: a backbone has no invitation to its own run",
         config.device.contributes,
     )?;
-    let is_mixed = config.device.contributes && config.device.precision == Precision::Mixed;
-    let good = !is_mixed || !config.scheme.needs_single_precision(config);
+    let is_half = config.device.contributes && config.device.precision != Precision::F32;
+    let good = !is_half || !config.scheme.needs_single_precision(config);
     let want = "\"f32\" where the backbone contributes to a run that recomputes contributions";
     Invalid::check("device.precision", good, want, as_written(&config.device.precision))
 }
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn every_check_names_its_key() {
         let cases: [(&str, ConfigEdit); 38] = [
-            ("device.precision", |c| (c.device.contributes, c.device.precision) = (true, Precision::Mixed)),
+            ("device.precision", |c| (c.device.contributes, c.device.precision) = (true, Precision::F16)),
             ("run.id", |c| c.run.id = "No spaces".into()),
             ("run.id", |c| c.run.id = String::new()),
             ("run.title", |c| c.run.title = " ".into()),

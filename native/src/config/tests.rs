@@ -139,7 +139,7 @@ fn what_is_written_reads_back() {
     config.synchronous_mut().unwrap().schedule.decay = Decay::Cosine { steps: 100, floor: 0.0 };
     config.data.folder = Some("data".into());
     config.device.kind = Device::Wgpu;
-    config.device.precision = Precision::Mixed;
+    config.device.precision = Precision::Bf16;
     config.synchronous_mut().unwrap().collect_timeout = Duration::from_millis(2500);
     config.synchronous_mut().unwrap().aggregation = AggregationKind::CenteredClip;
     config.synchronous_mut().unwrap().gradient_norm_max = 0.1;
@@ -185,7 +185,7 @@ fn a_mistake_is_shown_with_its_line_and_what_was_wanted() {
         ("[aggregators]\ndownload_per_second = \"1 B\"", &["line 2", "1.0 KiB"]),
         ("[aggregators]\npatience = \"1h\"", &["line 2", "aggregators.patience", "5m"]),
         ("[aggregators]\ndeadline = \"9s\"", &["line 2", "more than reducer_timeout, 12s"]),
-        ("[device]\nprecision = \"f16\"", &["line 2", "f16", "mixed"]),
+        ("[device]\nprecision = \"mixed\"", &["line 2", "mixed", "bf16"]),
         ("[scheme]\nsynchronous = {}\nlocal = {}", &["line 3", "local", "`synchronous`"]),
         ("[scheme]", &["line 1", "[scheme.synchronous]"]),
         ("[scheme.synchronous]\nseed = 1", &["line 2", "seed", "target_batch_size"]),

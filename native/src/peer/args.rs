@@ -29,7 +29,7 @@ pub struct JoinArgs {
     /// Device to compute on
     #[arg(long, default_value = "cpu")]
     pub device: Device,
-    /// Precision to compute in; `mixed` is for devices with fast half precision
+    /// Precision to compute in; `f16` and `bf16` are for devices with fast half precision
     #[arg(long, default_value = "f32")]
     pub precision: Precision,
     /// Share of the time in which to compute, 5 to 100; the device is idle otherwise

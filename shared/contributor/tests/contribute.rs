@@ -626,7 +626,7 @@ fn recomputed(evidence: &Evidence) -> Difference {
 #[test]
 fn mixed_precision_is_refused_where_contributions_are_recomputed() {
     let backbone = InMemoryBackbone::with_codec(3, 48, GradientCodec::F32);
-    let mixed = ComputeDevice::cpu().with_precision(Precision::Mixed).unwrap();
+    let mixed = ComputeDevice::cpu().with_precision(Precision::F16).unwrap();
     let refused = |recomputed| {
         let mut description = backbone.description.borrow_mut();
         description.synchronous_mut().unwrap().recomputed = recomputed;

@@ -4,14 +4,16 @@
 //! the deviation. Nothing is asserted here: the caller decides what a failure means.
 
 pub use barnraise_protocol::check::CheckOutcome;
-use barnraise_protocol::dataset::{ImageShape, LabelledImages, Samples, TokenSequences, TokenShape};
+use barnraise_protocol::dataset::{
+    ImageShape, LabelledImages, RatingShape, Ratings, RowTargets, Samples, TableRows, TokenSequences, TokenShape,
+};
 use barnraise_protocol::run::model::presets::{Albert, Gpt, GptFamily, Norm, ResNet, Swav, SwavTrunk, Vit};
 use barnraise_protocol::run::{
     DecayDescription, LocalSteps, ModelSpec, OptimizerDescription, Preset, ScheduleDescription,
 };
 
-use crate::data_shape::DataShape;
-use crate::device::ComputeDevice;
+use crate::data_shape::{DataShape, RowTarget};
+use crate::device::{ComputeDevice, Precision};
 use crate::error::ModelError;
 use crate::masking::EVALUATION_DRAW;
 use crate::trainer::{MeanGradient, Trainer};
@@ -22,11 +24,16 @@ use crate::trainer::{MeanGradient, Trainer};
 const TOLERANCE_DEVICE: f32 = 1e-3;
 /// The same device, the same samples, another grouping: only the order of the sums differs.
 const TOLERANCE_GROUPING: f32 = 1e-4;
+/// Products in f16 are rounded to 2^-11, those in bf16 to 2^-8. Where there is pooling, another of two nearly equal values
+/// may be the largest, and SwAV multiplies differences of scores by 20 before it assigns.
+const TOLERANCE_HALF: (f32, f32) = (0.1, 0.3);
 /// Central differences of a loss with kinks (ReLU, pooling), in single precision logits.
 const TOLERANCE_DIFFERENCES: f32 = 2e-2;
 /// Step of the central differences, relative to a direction of norm 1.
 const DIFFERENCE_STEP: f32 = 2e-3;
 
+/// With group normalization, so that a gradient is of its samples.
+const RESNET: ResNet = ResNet { norm: Norm::Group(2), small_pictures: true, width: 4 };
 const SHAPE: ImageShape = ImageShape { height: 28, width: 28, channels: 1 };
 const N_CLASSES: usize = 10;
 const TOKENS: TokenShape = TokenShape { length: 16, vocabulary: 60, mask: Some(1) };
@@ -35,6 +42,15 @@ const N_SPECIAL: u16 = 3;
 const N_SAMPLES: usize = 32;
 /// Where the batch is cut in two for the accumulation check, unevenly.
 const CUT: usize = 11;
+
+/// Of a gradient on the tested device: `single` in single precision.
+fn tolerance(tested: &Trainer, single: f32) -> f32 {
+    match tested.device().precision() {
+        Precision::Single => single,
+        Precision::F16 => TOLERANCE_HALF.0,
+        Precision::Bf16 => TOLERANCE_HALF.1,
+    }
+}
 
 fn outcome(name: String, got: &[f32], want: &[f32], tolerance: f32) -> CheckOutcome {
     CheckOutcome { name, deviation: deviation(got, want), tolerance }
@@ -48,15 +64,20 @@ pub async fn run(device: &ComputeDevice) -> Result<Vec<CheckOutcome>, ModelError
     let mut outcomes = Vec::new();
     let images = DataShape::Images { shape: SHAPE, n_classes: N_CLASSES };
     let text = DataShape::Tokens(TOKENS);
+    let table = DataShape::Rows { n_columns: 7, target: RowTarget::Values(2) };
+    let ratings = DataShape::Ratings(RatingShape { n_users: 9, n_items: 6 });
     let models = [
         ("LeNet", Preset::LeNet, images),
         ("MLP", Preset::Mlp { hidden: vec![64, 32] }, images),
-        ("ResNet-18", resnet_18(), images),
+        ("ResNet-18", Preset::ResNet18(RESNET), images),
+        ("ResNet-50", Preset::ResNet50(RESNET), images),
         ("ViT", Preset::Vit(Vit { patch: 7, width: 16, layers: 2, heads: 2 }), images),
         ("ALBERT", albert(), text),
         ("GPT-2", gpt(GptFamily::Gpt2), text),
         ("Llama", gpt(GptFamily::Llama), text),
         ("SwAV", swav(), images),
+        ("MLP of a table", Preset::Mlp { hidden: vec![16] }, table),
+        ("Matrix factorization", Preset::MatrixFactorization { factors: 4 }, ratings),
     ];
     for (name, preset, data) in models {
         // Balanced over the pictures of a pass, what SwAV computes is of that pass as a whole; and its targets, which
@@ -74,9 +95,10 @@ pub async fn run(device: &ComputeDevice) -> Result<Vec<CheckOutcome>, ModelError
             }
             outcomes.push(differences(name, &samples, &mut reference).await?);
         }
+        let tolerance = tolerance(&tested, TOLERANCE_DEVICE);
         let got = local_steps(tested, &spec, &samples).await?;
         let want = local_steps(reference, &spec, &samples).await?;
-        outcomes.push(outcome(format!("{name}: local steps as on the CPU"), &got, &want, TOLERANCE_DEVICE));
+        outcomes.push(outcome(format!("{name}: local steps as on the CPU"), &got, &want, tolerance));
     }
     Ok(outcomes)
 }
@@ -104,11 +126,12 @@ async fn compare(
     let evaluation = tested.evaluate_samples(all).await?;
 
     let name = |check: &str| format!("{model}: {check}");
-    let device = TOLERANCE_DEVICE;
+    let device = tolerance(tested, TOLERANCE_DEVICE);
+    let grouping = tolerance(tested, TOLERANCE_GROUPING);
     Ok(vec![
         outcome(name("gradient as on the CPU"), &whole.values, &want.values, device),
         outcome(name("loss as on the CPU"), &[whole.loss], &[want.loss], device),
-        outcome(name("loss of evaluation and step"), &[evaluation.loss], &[whole.loss], TOLERANCE_GROUPING),
+        outcome(name("loss of evaluation and step"), &[evaluation.loss], &[whole.loss], grouping),
     ])
 }
 
@@ -119,7 +142,7 @@ async fn cut(model: &str, all: &Samples, tested: &mut Trainer) -> Result<Vec<Che
     let pieces = gradient(tested, &[&head, &tail]).await?;
     let parts = [gradient(tested, &[&head]).await?, gradient(tested, &[&tail]).await?];
     let name = |check: &str| format!("{model}: {check}");
-    let grouping = TOLERANCE_GROUPING;
+    let grouping = tolerance(tested, TOLERANCE_GROUPING);
     Ok(vec![
         outcome(name("two micro-batches as one"), &pieces.values, &whole.values, grouping),
         outcome(name("two peers by their samples as one"), &weighted(&parts), &whole.values, grouping),
@@ -128,11 +151,6 @@ async fn cut(model: &str, all: &Samples, tested: &mut Trainer) -> Result<Vec<Che
 
 fn albert() -> Preset {
     Preset::Albert(Albert { embedding: 12, hidden: 24, heads: 3, inner: 32, layers: 2 })
-}
-
-/// With group normalization, so that a gradient is of its samples.
-fn resnet_18() -> Preset {
-    Preset::ResNet18(ResNet { norm: Norm::Group(2), small_pictures: true, width: 4 })
 }
 
 /// Llama's has fewer heads of keys and values.
@@ -218,8 +236,26 @@ fn synthetic_samples(data: DataShape) -> Samples {
     match data {
         DataShape::Images { .. } => Samples::Images(blobs()),
         DataShape::Tokens(shape) => Samples::Tokens(progressions(shape)),
-        other => other.blank_samples(N_SAMPLES),
+        DataShape::Rows { n_columns, .. } => Samples::Rows(sums(n_columns)),
+        DataShape::Ratings(shape) => Samples::Ratings(tastes(shape)),
     }
+}
+
+/// Rows whose targets are sums of their values.
+fn sums(n_columns: usize) -> TableRows {
+    let value = |at: usize| (at * 37 % 101) as f32 / 50.0 - 1.0;
+    let values: Vec<f32> = (0..N_SAMPLES * n_columns).map(value).collect();
+    let rows = values.chunks_exact(n_columns);
+    let targets = rows.flat_map(|row| [row.iter().sum(), row.iter().step_by(2).sum()]).collect();
+    TableRows { n_columns, values, targets: RowTargets::Values { n_values: 2, values: targets } }
+}
+
+/// Users like every other item.
+fn tastes(RatingShape { n_users, n_items }: RatingShape) -> Ratings {
+    let (users, items): (Vec<u32>, Vec<u32>) =
+        (0..N_SAMPLES as u32).map(|at| (at * 5 % n_users, at % n_items)).unzip();
+    let ratings = users.iter().zip(&items).map(|(user, item)| 2.0 + ((user + item) % 2 * 2) as f32).collect();
+    Ratings { users, items, ratings }
 }
 
 /// Blobs whose place and brightness depend on the class, on a noisy ground.
@@ -277,7 +313,7 @@ mod tests {
 
     fn assert_conforms(device: &ComputeDevice) {
         let outcomes = block_on(run(device)).unwrap();
-        assert_eq!(outcomes.len(), 57);
+        assert_eq!(outcomes.len(), 79);
         for outcome in &outcomes {
             println!("{}: {:e} of {:e}", outcome.name, outcome.deviation, outcome.tolerance);
         }
@@ -287,7 +323,9 @@ mod tests {
 
     #[test]
     fn the_cpu_conforms() {
-        assert_conforms(&ComputeDevice::cpu());
+        for precision in [Precision::Single, Precision::F16, Precision::Bf16] {
+            assert_conforms(&ComputeDevice::cpu().with_precision(precision).unwrap());
+        }
     }
 
     /// Where the machine has a graphics adapter, software ones included.

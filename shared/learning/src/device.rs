@@ -38,9 +38,32 @@ pub enum Precision {
     /// Single precision throughout.
     #[default]
     Single,
-    /// Products and convolutions in half precision, with a loss that is scaled so that small gradients are not lost.
-    /// Parameters, gradients and evaluations are in single precision all the same.
-    Mixed,
+    /// Products and convolutions in f16, with a loss that is scaled so that small gradients are not lost. Parameters,
+    /// gradients and evaluations are in single precision all the same.
+    F16,
+    /// The same in bf16, which has the range of single precision and fewer digits.
+    Bf16,
+}
+
+impl Precision {
+    /// Of products and convolutions, where it is not single precision.
+    pub(crate) fn half(self) -> Option<FloatDType> {
+        match self {
+            Self::Single => None,
+            Self::F16 => Some(FloatDType::F16),
+            Self::Bf16 => Some(FloatDType::BF16),
+        }
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Single => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        })
+    }
 }
 
 /// Why a device cannot compute.
@@ -61,8 +84,13 @@ pub enum DeviceError {
         reason: String,
     },
     /// Half precision was asked for.
-    #[error("{0} does not compute in half precision (f16), which mixed precision needs")]
-    NoHalfPrecision(String),
+    #[error("{device} does not compute in {precision}: use f32")]
+    NoHalfPrecision {
+        /// Its name.
+        device: String,
+        /// What was asked for.
+        precision: Precision,
+    },
     /// The device was lost: a driver reset, an unplugged GPU, a browser under memory pressure.
     #[error("the device was lost: {0}")]
     Lost(String),
@@ -150,10 +178,10 @@ impl ComputeDevice {
     /// The same device, with another precision of gradients.
     ///
     /// # Errors
-    /// Mixed precision on a device that has no arithmetic in half precision.
+    /// Half precision on a device that has no such arithmetic.
     pub fn with_precision(mut self, precision: Precision) -> Result<Self, DeviceError> {
-        if precision == Precision::Mixed && !self.device.supports_dtype(FloatDType::F16) {
-            return Err(DeviceError::NoHalfPrecision(self.name));
+        if precision.half().is_some_and(|half| !self.device.supports_dtype(half)) {
+            return Err(DeviceError::NoHalfPrecision { device: self.name, precision });
         }
         self.precision = precision;
         Ok(self)

@@ -28,7 +28,7 @@ use self::flight::QueuedPass;
 pub use self::recommend::OWN_RATINGS_MAX;
 use crate::batch::{self, Batch};
 use crate::data_shape::DataShape;
-use crate::device::{ComputeDevice, Precision};
+use crate::device::ComputeDevice;
 use crate::engine::{Engine, Input, PassRead};
 use crate::error::ModelError;
 use crate::frozen::{self, FrozenWeights};
@@ -114,7 +114,7 @@ impl Trainer {
             graph,
             data,
             seed: spec.seed,
-            scaler: (device.precision() == Precision::Mixed).then(LossScaler::default),
+            scaler: device.precision().half().map(|_| LossScaler::default()),
             device,
             engine,
             local: None,

@@ -63,7 +63,7 @@ pub fn trainer(
     frozen: Option<&FrozenWeights>,
     device: ComputeDevice,
 ) -> Result<Trainer, ModelError> {
-    if scheme.recomputed && device.precision() == Precision::Mixed {
+    if scheme.recomputed && device.precision() != Precision::Single {
         return Err(ModelError::MixedPrecision);
     }
     let data = DataShape::of(&run.data.manifest.samples);

@@ -10,7 +10,7 @@ pub(crate) enum Arithmetic {
     /// Products and convolutions in half precision; exponentials, sums over many values, parameters and gradient in
     /// single. The loss is multiplied by `scale`, the gradient divided by it. The pass returns one value more: 1 where
     /// its gradient is finite; else 0, and nothing is added to the gradient sum.
-    Mixed { scale: f32 },
+    Mixed { scale: f32, half: FloatDType },
 }
 
 impl Arithmetic {
@@ -18,7 +18,7 @@ impl Arithmetic {
     pub(super) fn dtype(self) -> FloatDType {
         match self {
             Self::Single => FloatDType::F32,
-            Self::Mixed { .. } => FloatDType::F16,
+            Self::Mixed { half, .. } => half,
         }
     }
 }

@@ -5,6 +5,7 @@
 //! input and counts no samples: the trainer does.
 
 mod arithmetic;
+mod composite;
 #[cfg(feature = "wgpu")]
 mod fused;
 pub(crate) mod graph;

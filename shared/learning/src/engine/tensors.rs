@@ -85,7 +85,7 @@ impl FlatTensors {
     ) -> Option<Tensor<1>> {
         let residual = match arithmetic {
             Arithmetic::Single => residual,
-            Arithmetic::Mixed { scale } => residual * scale,
+            Arithmetic::Mixed { scale, .. } => residual * scale,
         };
         let mut gradients = (outputs * residual.autodiff()).backward();
         let n_moving = self.leaves.len().saturating_sub(n_frozen);
@@ -95,7 +95,7 @@ impl FlatTensors {
         });
         let mut gradient: Vec<Tensor<1>> = gradient.collect();
         let mut is_finite = None;
-        if let Arithmetic::Mixed { scale } = arithmetic {
+        if let Arithmetic::Mixed { scale, .. } = arithmetic {
             is_finite = all_finite(&gradient);
             if let Some(flag) = &is_finite {
                 gradient = gradient.into_iter().map(|one| where_finite(one, flag) / scale).collect();

@@ -2,6 +2,17 @@
 
 #[cfg(feature = "wgpu")]
 use burn::tensor::wgpu::wgpu;
+use rayon::prelude::*;
+
+/// Gives each part of `values` to `f`, with where it begins, on as many threads as there are.
+pub(crate) fn on_chunks<R: Send>(
+    values: &mut [f32],
+    len: usize,
+    f: impl Fn(usize, &mut [f32]) -> R + Sync,
+) -> Vec<R> {
+    let chunks = values.par_chunks_mut(len.max(1)).enumerate();
+    chunks.map(|(index, chunk)| f(index * len, chunk)).collect()
+}
 
 /// Nothing: the loader ran them.
 pub(crate) fn run_constructors() {}

@@ -8,6 +8,12 @@ use js_sys::{Function, Promise, Reflect};
 use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
 
+/// Gives each part of `values` to `f`, with where it begins.
+pub(crate) fn on_chunks<R>(values: &mut [f32], len: usize, f: impl Fn(usize, &mut [f32]) -> R) -> Vec<R> {
+    let chunks = values.chunks_mut(len.max(1)).enumerate();
+    chunks.map(|(index, chunk)| f(index * len, chunk)).collect()
+}
+
 /// Runs the module's static constructors, the first time it is called.
 ///
 /// The tensor compiler registers its parts in some hundred constructors. Unless a module calls

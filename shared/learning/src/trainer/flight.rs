@@ -45,9 +45,9 @@ impl Trainer {
     }
 
     async fn launch(&mut self, input: Input<'_>, seeds: Vec<u64>, mixed: Option<Mixed>) {
-        let arithmetic = match &mixed {
-            Some(Mixed { scale, .. }) => Arithmetic::Mixed { scale: *scale },
-            None => Arithmetic::Single,
+        let arithmetic = match (&mixed, self.device.precision().half()) {
+            (Some(Mixed { scale, .. }), Some(half)) => Arithmetic::Mixed { scale: *scale, half },
+            _ => Arithmetic::Single,
         };
         let mut read = maybe_done(self.engine.step(input, seeds, arithmetic));
         // Polled once, the read is queued behind this pass and does not wait for later ones.

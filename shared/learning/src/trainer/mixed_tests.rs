@@ -19,10 +19,10 @@ const SHAPE: ImageShape = ImageShape { height: 14, width: 14, channels: 1 };
 const IMAGES: DataShape = DataShape::Images { shape: SHAPE, n_classes: 4 };
 const TOKENS: TokenShape = TokenShape { length: 12, vocabulary: 40, mask: Some(1) };
 
-/// In mixed and in single precision.
+/// In half and in single precision.
 fn trainers(kind: &Preset, data: DataShape) -> [Trainer; 2] {
     let spec = kind.model(3);
-    [Precision::Mixed, Precision::Single].map(|precision| {
+    [Precision::F16, Precision::Single].map(|precision| {
         let device = ComputeDevice::cpu().with_precision(precision).unwrap();
         assert_eq!(device.precision(), precision);
         Trainer::new(&spec, data, device).unwrap()

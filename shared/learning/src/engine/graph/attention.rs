@@ -4,13 +4,10 @@
 use std::ops::Range;
 
 use barnraise_protocol::run::model::operation::Attention;
-use burn::tensor::activation::softmax;
-use burn::tensor::{Bool, Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::engine::arithmetic::wide;
-
-/// In place of a score that a token must not see: its exponential is zero.
-const HIDDEN_SCORE: f32 = -1e30;
+use crate::engine::composite::{Scores, softmax_rows};
 
 /// Keys, which are rotated, and values of the tokens so far, `[n_samples, key-value heads, tokens, head width]`.
 #[derive(Debug, Clone)]
@@ -63,14 +60,10 @@ pub(super) fn attend(
     let rows = heads / key_value_heads * length;
     let query = query.reshape([n, key_value_heads, rows, head_width]);
     let scores = query.matmul(key.swap_dims(2, 3));
-    let mut scores = wide(scores).reshape([n, heads, length, n_tokens]) / (head_width as f32).sqrt();
-    if options.causal {
-        // True above the diagonal.
-        let later = Tensor::<2, Bool>::tril_mask([length, n_tokens], n_before as i64, &scores.device());
-        let later = later.reshape([1, 1, length, n_tokens]);
-        scores = scores.mask_fill(later.expand([n, heads, length, n_tokens]), HIDDEN_SCORE);
-    }
-    let weights = drop(softmax(scores, 3)).cast(dtype).reshape([n, key_value_heads, rows, n_tokens]);
+    let scores = wide(scores).reshape([n, heads, length, n_tokens]);
+    let seen =
+        Scores { scale: 1.0 / (head_width as f32).sqrt(), n_before: options.causal.then_some(n_before) };
+    let weights = drop(softmax_rows(scores, seen)).cast(dtype).reshape([n, key_value_heads, rows, n_tokens]);
     let mixed = weights.matmul(value).reshape([n, heads, length, head_width]);
     mixed.swap_dims(1, 2).reshape([n, length, width])
 }

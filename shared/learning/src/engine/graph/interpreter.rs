@@ -6,7 +6,7 @@ use std::ops::Range;
 use barnraise_protocol::run::model::operation::{
     Attention, BatchNorm, Cosine, Dropout, GlobalPool, Operation,
 };
-use burn::tensor::activation::{gelu, relu, sigmoid, silu, softmax};
+use burn::tensor::activation::{relu, sigmoid, softmax};
 use burn::tensor::module::linear;
 use burn::tensor::{Device, Int, Tensor};
 
@@ -14,6 +14,7 @@ use super::attention::KeptKeys;
 use super::value::{Value, WrongKind, on_each_rank, on_equal_ranks};
 use super::{attention, dropout, maps, norm};
 use crate::engine::arithmetic::wide;
+use crate::engine::composite::{Activation, activate};
 use crate::engine::tensors::Cursor;
 use crate::graph::{ResolvedGraph, Step, TensorPlace};
 
@@ -140,12 +141,12 @@ impl GraphPass<'_> {
             }
             Operation::RmsNorm(options) => {
                 let weight = self.vector(step, 0);
-                on_each_rank!(input, tensor => norm::root_mean_square(wide(tensor), &weight, options.epsilon))
+                on_each_rank!(input, tensor => norm::root_mean_square(wide(tensor), weight, options.epsilon))
             }
             Operation::Relu => on_each_rank!(input, tensor => relu(tensor)),
-            Operation::Gelu => on_each_rank!(input, tensor => gelu(tensor)),
-            Operation::GeluTanh => on_each_rank!(input, tensor => gelu_tanh(tensor)),
-            Operation::Silu => on_each_rank!(input, tensor => silu(tensor)),
+            Operation::Gelu => on_each_rank!(input, tensor => activate(tensor, Activation::Gelu)),
+            Operation::GeluTanh => on_each_rank!(input, tensor => activate(tensor, Activation::GeluTanh)),
+            Operation::Silu => on_each_rank!(input, tensor => activate(tensor, Activation::Silu)),
             Operation::Tanh => on_each_rank!(input, tensor => tensor.tanh()),
             Operation::Sigmoid => on_each_rank!(input, tensor => sigmoid(tensor)),
             Operation::Softmax => on_each_rank!(input, tensor => softmax_last(wide(tensor))),
@@ -400,12 +401,4 @@ fn softmax_last<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
 /// Maps by channels, all else by the last dimension.
 fn concat<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
     Tensor::cat(vec![a, b], if D == 4 { 1 } else { D - 1 })
-}
-
-/// `x/2 (1 + tanh(sqrt(2/π) (x + 0.044715 x³)))` (Hendrycks and Gimpel 2016), without a power of a negative number.
-fn gelu_tanh<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
-    const SQRT_2_OVER_PI: f32 = 0.797_884_6;
-    let cube = tensor.clone() * tensor.clone() * tensor.clone();
-    let inner = (tensor.clone() + cube * 0.044_715) * SQRT_2_OVER_PI;
-    tensor * (inner.tanh() + 1.0) * 0.5
 }

@@ -2,7 +2,9 @@
 
 use barnraise_protocol::run::model::operation::GroupNorm;
 use burn::tensor::Tensor;
-use burn::tensor::module::{batch_norm, batch_norm_train, layer_norm};
+use burn::tensor::module::{batch_norm, batch_norm_train};
+
+use crate::engine::composite::{RowNorm, normalize_rows};
 
 /// Over the last dimension; `weight` and `bias` have its size.
 pub(super) fn layer<const D: usize>(
@@ -11,26 +13,27 @@ pub(super) fn layer<const D: usize>(
     bias: Option<Tensor<1>>,
     epsilon: f32,
 ) -> Tensor<D> {
-    layer_norm(tensor, weight, bias, f64::from(epsilon))
+    let bias = bias.unwrap_or_else(|| without_bias(&weight));
+    normalize_rows(tensor, weight, bias, RowNorm { epsilon, centred: true })
 }
 
 /// Over the last dimension; `weight` has its size.
 pub(super) fn root_mean_square<const D: usize>(
     tensor: Tensor<D>,
-    weight: &Tensor<1>,
+    weight: Tensor<1>,
     epsilon: f32,
 ) -> Tensor<D> {
-    let squares = (tensor.clone() * tensor.clone()).mean_dim(D - 1);
-    tensor / (squares + epsilon).sqrt() * along_last(weight)
+    let bias = without_bias(&weight);
+    normalize_rows(tensor, weight, bias, RowNorm { epsilon, centred: false })
+}
+
+fn without_bias(weight: &Tensor<1>) -> Tensor<1> {
+    Tensor::zeros(weight.dims(), &weight.device())
 }
 
 /// Adds `bias`, which has the size of the last dimension.
 pub(super) fn shift<const D: usize>(tensor: Tensor<D>, bias: &Tensor<1>) -> Tensor<D> {
-    tensor + along_last(bias)
-}
-
-fn along_last<const D: usize>(vector: &Tensor<1>) -> Tensor<D> {
-    vector.clone().unsqueeze()
+    tensor + bias.clone().unsqueeze()
 }
 
 /// Of groups of channels, each over its pixels; `weight` and `bias` are `[channels]`.
