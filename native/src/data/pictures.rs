@@ -5,6 +5,8 @@
 //! takes minutes. Blocking: call it from a thread that may block.
 
 mod archive;
+#[cfg(test)]
+mod fuzz;
 mod packed;
 
 use std::ffi::OsStr;

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::io::Write as _;
+use std::io::{Cursor, Write as _};
 
 use image::{ImageFormat, Rgb, RgbImage, Rgba, RgbaImage};
 
