@@ -199,8 +199,8 @@ fn addresses(said: &mut String, listen: &[libp2p::Multiaddr]) {
 fn read_here(config: &RunConfig) -> Option<(&'static str, String)> {
     let (data, cache) = (&config.data, config.data_cache());
     let shown = |path: &Path| path.display().to_string();
-    if let Some(pictures) = &data.pictures {
-        return Some(("data.pictures.folder", shown(&pictures.folder)));
+    if let Some(folder) = data.pictures.as_ref().and_then(|pictures| pictures.folder.as_ref()) {
+        return Some(("data.pictures.folder", shown(folder)));
     }
     if let Some(folder) = &data.folder {
         return Some(("data.folder", shown(folder)));

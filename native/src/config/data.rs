@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use barnraise_protocol::dataset::{RatingShape, SampleKind, TableShape, TableTarget};
+use barnraise_protocol::run::Augmentation;
 use barnraise_protocol::run::model::graph::Loss;
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +36,8 @@ pub struct DataSection {
     pub shard_samples: NonZeroUsize,
     /// Samples in each peer's shuffle buffer (DeDLOC §3.3).
     pub shuffle_buffer_samples: u32,
+    /// How pictures are changed before they are trained on.
+    pub augment: Option<Augmentation>,
     /// Pictures of the operator's own.
     pub pictures: Option<PicturesSection>,
     /// Pictures of the operator's own in IDX files.
@@ -56,6 +59,7 @@ impl Default for DataSection {
             base_urls: Vec::new(),
             shard_samples: NonZeroUsize::MIN.saturating_add(499),
             shuffle_buffer_samples: 2000,
+            augment: None,
             pictures: None,
             idx: None,
             table: None,
@@ -100,7 +104,9 @@ impl DataSection {
         let table = self.table.iter().map(|table| ("data.table.file", &table.file));
         let ratings = self.ratings.iter().map(|ratings| ("data.ratings.file", &ratings.file));
         let text = text.map(|source| ("data.text.sources", &source.path));
-        text.chain(idx.map(|file| ("data.idx", file))).chain(table).chain(ratings)
+        let pictures = self.pictures.iter().filter_map(|pictures| pictures.archive.as_ref());
+        let pictures = pictures.map(|archive| ("data.pictures.archive", archive));
+        text.chain(pictures).chain(idx.map(|file| ("data.idx", file))).chain(table).chain(ratings)
     }
 
     /// Makes relative paths begin at `base`.
@@ -109,8 +115,10 @@ impl DataSection {
         let idx = self.idx.iter_mut().flat_map(IdxSection::files_mut);
         let table = self.table.iter_mut().map(|table| &mut table.file);
         let ratings = self.ratings.iter_mut().map(|ratings| &mut ratings.file);
-        text.chain(idx).chain(table).chain(ratings).for_each(|file| file.take_from(base));
-        let pictures = self.pictures.iter_mut().map(|pictures| &mut pictures.folder);
+        let archive = self.pictures.iter_mut().filter_map(|pictures| pictures.archive.as_mut());
+        let files = text.chain(idx).chain(table).chain(ratings).chain(archive);
+        files.for_each(|file| file.take_from(base));
+        let pictures = self.pictures.iter_mut().filter_map(|pictures| pictures.folder.as_mut());
         let tokenizer = self.text.iter_mut().filter_map(|text| text.tokenizer.as_mut());
         let folders = [&mut self.folder, &mut self.cache].into_iter().flatten();
         folders.chain(pictures).chain(tokenizer).for_each(|folder| *folder = base.join(&*folder));

@@ -22,7 +22,11 @@ impl RunConfig {
                 purpose: run.purpose.clone(),
             },
             model: self.model_spec(),
-            data: DataSpec { manifest, shuffle_buffer_samples: self.data.shuffle_buffer_samples },
+            data: DataSpec {
+                manifest,
+                shuffle_buffer_samples: self.data.shuffle_buffer_samples,
+                augmentation: self.data.augment,
+            },
             scheme: self.scheme.describe(self),
             access,
         }

@@ -28,6 +28,17 @@ const SETS: [NamedSet; 5] =
 const SCHEME_OF_TEXT: &str = "\n[scheme.synchronous]\ntarget_batch_size = 128\nmicro_batch_size = 64\n\
     schedule = { peak = 0.002, warmup_steps = 30, decay = { kind = \"constant\" } }\n";
 
+/// Of colour pictures of 32 by 32 pixels (He et al. 2016, §4.2).
+const AUGMENT_CIFAR10: &str = "\n# A picture is moved by up to 4 pixels, and every other one mirrored, before it is trained on.\n\
+    [data.augment]\ncrop_padding = 4\nflip = true\n";
+/// A mirrored digit is another one, or none.
+const AUGMENT_DIGITS: &str =
+    "\n# A picture is moved by up to 2 pixels before it is trained on.\n[data.augment]\ncrop_padding = 2\n";
+/// Of pictures of which nothing is known.
+const AUGMENT_PICTURES: &str = "\n# Few pictures become more: each is moved by up to 4 pixels and every other one mirrored before it is trained on.\n\
+    # Where a mirrored picture is of another class, as letters are, write flip = false.\n\
+    [data.augment]\ncrop_padding = 4\nflip = true\n";
+
 /// `barnraise init`
 #[derive(Debug, Args)]
 pub struct InitArgs {
@@ -70,6 +81,8 @@ enum DataAnswer {
     Named(NamedSet),
     /// A folder with a folder for each class.
     Pictures(PathBuf),
+    /// An archive of such folders.
+    Archive(PathBuf),
     /// Files.
     Text(Vec<PathBuf>),
 }
@@ -83,7 +96,7 @@ impl DataAnswer {
             Self::Named(NamedSet::Cifar10) => &OWN,
             Self::Named(NamedSet::Movielens100k) => &RATINGS,
             Self::Named(NamedSet::Books) => &TEXT,
-            Self::Pictures(_) => &OWN,
+            Self::Pictures(_) | Self::Archive(_) => &OWN,
             Self::Text(_) => &TEXT,
         }
     }
@@ -114,8 +127,8 @@ pub fn run(args: &InitArgs, input: &mut dyn BufRead, output: &mut dyn Write) -> 
     writeln!(output, "Five questions. An empty answer takes what is in brackets.\n")?;
     let sets = SETS.map(|set| format!("`{}`", set.id())).join(", ");
     let from = format!(
-        "What does it learn from? One of {sets}; a folder with a folder of pictures for each class; or files of text, \
-        separated by spaces"
+        "What does it learn from? One of {sets}; a folder, or a .zip or .tar file, with a folder of pictures for each class; \
+        or files of text, separated by spaces"
     );
     let data = ask(input, output, &from, NamedSet::default().id(), data_answer)?;
     let title = data.texts().title;
@@ -184,15 +197,23 @@ fn data_answer(answer: &str) -> Result<DataAnswer, AnswerError> {
         let is_folder = std::fs::metadata(path).map_err(failed)?.is_dir();
         std::path::absolute(path).map(|path| (path, is_folder)).map_err(failed)
     };
-    // A folder's name may have spaces.
-    if let Ok((folder, true)) = absolute(answer) {
-        return Ok(DataAnswer::Pictures(folder));
+    // A name may have spaces.
+    match absolute(answer) {
+        Ok((folder, true)) => return Ok(DataAnswer::Pictures(folder)),
+        Ok((file, false)) if is_archive(answer) => return Ok(DataAnswer::Archive(file)),
+        _ => {}
     }
     let files = answer.split_whitespace().map(|path| match absolute(path)? {
         (file, false) => Ok(file),
         (_, true) => Err(AnswerError::Folder { path: path.to_owned() }),
     });
     files.collect::<Result<_, _>>().map(DataAnswer::Text)
+}
+
+/// Whether a file has the name of an archive.
+fn is_archive(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    [".zip", ".tar", ".tar.gz", ".tgz", ".tar.zst"].iter().any(|ending| name.ends_with(ending))
 }
 
 fn page_address(answer: &str) -> Result<Option<Url>, AnswerError> {
@@ -282,17 +303,25 @@ impl Answers {
             DataAnswer::Named(NamedSet::FashionMnist) => {}
             DataAnswer::Named(set) => {
                 let _ = writeln!(text, "\n[data]\nset = {}", quoted(set.id()));
+                match set {
+                    NamedSet::Cifar10 => text.push_str(AUGMENT_CIFAR10),
+                    NamedSet::Mnist => text.push_str(AUGMENT_DIGITS),
+                    _ => {}
+                }
                 if *set == NamedSet::Books {
                     text.push_str("\n[data.text]\nvocabulary = 2000\nsequence_tokens = 32\n");
                     text.push_str(SCHEME_OF_TEXT);
                 }
             }
-            DataAnswer::Pictures(folder) => {
-                let _ = writeln!(text, "\n[data.pictures]\nname = {name}\nfolder = {}", path(folder));
+            DataAnswer::Pictures(from) | DataAnswer::Archive(from) => {
+                let key = if matches!(self.data, DataAnswer::Archive(_)) { "archive" } else { "folder" };
+                let _ = writeln!(text, "\n[data.pictures]\nname = {name}\n{key} = {}", path(from));
                 text.push_str(
                     "# Each picture is scaled and cut to this: more pixels show more, and take longer.\n\
-                    height = 32\nwidth = 32\n\n[scheme.synchronous]\ntarget_batch_size = 128\n",
+                    height = 32\nwidth = 32\n",
                 );
+                text.push_str(AUGMENT_PICTURES);
+                text.push_str("\n[scheme.synchronous]\ntarget_batch_size = 128\n");
             }
             DataAnswer::Text(files) => {
                 let _ =
@@ -315,7 +344,7 @@ impl Answers {
             DataAnswer::Named(NamedSet::Movielens100k) => {
                 "kind = { matrix-factorization = { factors = 16 } }\n"
             }
-            DataAnswer::Named(_) | DataAnswer::Pictures(_) => "",
+            DataAnswer::Named(_) | DataAnswer::Pictures(_) | DataAnswer::Archive(_) => "",
         };
         if kind.is_empty() && self.license.is_none() {
             return;
@@ -388,7 +417,14 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let (ended, said, config) = init(folder.path(), &format!("{}\n", set.id()));
             ended.unwrap();
-            assert_eq!(config.unwrap().data.set, set);
+            let data = config.unwrap().data;
+            let crop_and_flip = data.augment.map(|augment| (augment.crop_padding, augment.flip));
+            let proposed = match set {
+                NamedSet::Cifar10 => Some((4, true)),
+                NamedSet::Mnist => Some((2, false)),
+                _ => None,
+            };
+            assert_eq!((data.set, crop_and_flip), (set, proposed));
             assert!(said.contains("is good for the run"), "{said}");
         }
     }
@@ -425,8 +461,20 @@ mod tests {
         let answers = format!("{0} {0}\n{0}\nPets\nopen\nhere\nnone\n", photos.display());
         let (ended, said, config) = init(folder.path(), &answers);
         ended.unwrap();
-        let pictures = config.unwrap().data.pictures.unwrap();
-        assert_eq!((pictures.folder, pictures.height), (photos, 32));
+        let data = config.unwrap().data;
+        let pictures = data.pictures.unwrap();
+        assert_eq!((pictures.folder.as_ref(), pictures.height), (Some(&photos), 32));
+        assert!(data.augment.unwrap().flip);
+        assert!(said.contains("is good for the run `pets`"), "{said}");
+        // The same in an archive, whose name may have spaces, too.
+        let archive = folder.path().join("my photos.TAR");
+        let mut packed = tar::Builder::new(std::fs::File::create(&archive).unwrap());
+        packed.append_dir_all("photos", &photos).unwrap();
+        packed.finish().unwrap();
+        std::fs::remove_file(folder.path().join("run.toml")).unwrap();
+        let (ended, said, config) = init(folder.path(), &format!("{}\nPets\n", archive.display()));
+        ended.unwrap();
+        assert_eq!(config.unwrap().data.pictures.unwrap().archive, Some(archive.into()));
         assert!(said.contains("is good for the run `pets`"), "{said}");
     }
 

@@ -1,11 +1,18 @@
-//! Pictures of the operator's own: a folder with a folder for each class.
+//! Pictures of the operator's own: a folder, or an archive, with a folder for each class.
 //!
 //! Each PNG or JPEG is turned upright, scaled so that its middle fills the wanted size, and kept in RGB. Deterministic: the
 //! same files, settings and seed give the same samples. Decoded pictures are kept in the cache, as decoding a folder of photos
 //! takes minutes. Blocking: call it from a thread that may block.
 
+mod archive;
+#[cfg(test)]
+mod fuzz;
+mod packed;
+
 use std::ffi::OsStr;
-use std::io;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Seek};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -16,6 +23,8 @@ use image::imageops::FilterType;
 use image::{DynamicImage, ImageDecoder as _, ImageReader, Limits};
 use serde::{Deserialize, Serialize};
 
+pub use self::archive::PictureArchiveError;
+use super::file::{DataFile, DataFileError};
 use super::{TrainingData, split};
 
 /// Endings of the files that are pictures, in lower case.
@@ -30,24 +39,35 @@ const CHANNELS: u16 = 3;
 const SIDE_MAX: u32 = 30_000;
 /// Most bytes of all decoded pictures: they are in memory.
 const BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
-/// One of so many pictures may be broken.
-const BROKEN_PART: usize = 20;
+/// Share of the pictures that may be broken, by default.
+pub const BROKEN_SHARE: f64 = 0.05;
 /// Raised when the same files give other samples.
 const CACHE_VERSION: u32 = 1;
 
-/// A folder of pictures, and how they become samples.
+/// Where pictures are. There is a folder for each class, whose name is the class's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PictureSource {
+    /// In a folder.
+    Folder(PathBuf),
+    /// In a ZIP file, or in a tar file, compressed or not.
+    Archive(DataFile),
+}
+
+/// Pictures, and how they become samples.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PictureSettings {
     /// Display name.
     pub name: String,
-    /// It has a folder for each class, whose name is the class's.
-    pub folder: PathBuf,
+    /// Where they are.
+    pub source: PictureSource,
     /// Height of a sample, in pixels.
     pub height: u16,
     /// Width of a sample, in pixels.
     pub width: u16,
     /// Share of each class that is held out, 0 to 1.
     pub held_out: f64,
+    /// Share of the pictures that may be broken, 0 to 1.
+    pub broken: f64,
     /// Seed of what is held out.
     pub seed: u64,
 }
@@ -65,20 +85,43 @@ pub enum PicturesError {
     },
     /// Not as many classes as a model can tell apart.
     #[error(
-        "{} has {got} folders with PNG or JPEG files; a folder for each class is wanted, 2 to {CLASSES_MAX} of them",
-        folder.display()
+        "{pictures} has {got} folders with PNG or JPEG files; a folder for each class is wanted, 2 to {CLASSES_MAX} of them"
     )]
     Classes {
-        /// The folder.
-        folder: PathBuf,
+        /// Where they are.
+        pictures: PictureSource,
         /// Folders with pictures.
         got: usize,
     },
     /// The name of a folder is no name for a class.
-    #[error("{}: the folder's name is the class's, 1 to {CLASS_CHARS_MAX} characters", path.display())]
+    #[error("{folder}: the folder's name is the class's, 1 to {CLASS_CHARS_MAX} characters")]
     ClassName {
         /// The folder.
-        path: PathBuf,
+        folder: String,
+    },
+    /// An archive is not here and cannot be fetched.
+    #[error(transparent)]
+    File(#[from] DataFileError),
+    /// An archive cannot be read.
+    #[error("{file}: {source}")]
+    Archive {
+        /// The archive.
+        file: DataFile,
+        /// What is wrong with it.
+        source: PictureArchiveError,
+    },
+    /// An archive has classes in several places.
+    #[error(
+        "{file} has pictures in {one:?} and in {other:?}, which are in different folders; one folder is wanted that has the \
+         folder of each class"
+    )]
+    Roots {
+        /// The archive.
+        file: DataFile,
+        /// A folder of pictures.
+        one: String,
+        /// One that does not lie beside it.
+        other: String,
     },
     /// A folder whose class the run does not have.
     #[error("{}: the run has no class {name:?}; it has {}", folder.display(), known.join(", "))]
@@ -100,16 +143,18 @@ pub enum PicturesError {
     },
     /// Too many broken files to be a few bad ones.
     #[error(
-        "{n_broken} of {n_pictures} pictures cannot be read, more than one in {BROKEN_PART}; the first is {}: {reason}",
-        first.display()
+        "{n_broken} of {n_pictures} pictures cannot be read, more than the share of {allowed} that `broken` allows; the \
+         first is {first}: {reason}"
     )]
     Broken {
         /// Files that cannot be decoded.
         n_broken: usize,
         /// All files.
         n_pictures: usize,
+        /// Share that may be broken.
+        allowed: f64,
         /// The first of the broken ones.
-        first: PathBuf,
+        first: String,
         /// What is wrong with it.
         reason: String,
     },
@@ -149,6 +194,15 @@ struct DecodedPictures {
     images: Vec<u8>,
 }
 
+impl fmt::Display for PictureSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Folder(folder) => folder.display().fmt(f),
+            Self::Archive(file) => file.fmt(f),
+        }
+    }
+}
+
 impl PictureSettings {
     /// Shape of a sample.
     pub fn shape(&self) -> ImageShape {
@@ -186,12 +240,36 @@ impl PictureSettings {
     }
 
     fn decoded(&self, cache: &Path) -> Result<DecodedPictures, PicturesError> {
-        let (class_names, files) = self.files()?;
-        let kept = cache.join("pictures").join(format!("{}.bin", self.cache_key(&class_names, &files)));
+        match &self.source {
+            PictureSource::Folder(folder) => {
+                let (class_names, files) = self.files(folder)?;
+                self.kept_or(cache, &files_key(&class_names, &files), || {
+                    self.decode_files(class_names, &files, self.shape())
+                })
+            }
+            PictureSource::Archive(file) => {
+                let key = file.hash()?;
+                self.kept_or(cache, &key.0, || self.decode_archive(file, &file.local(cache)?))
+            }
+        }
+    }
+
+    /// What an earlier start decoded of the same pictures, or else what `decode` does, which is kept.
+    fn kept_or(
+        &self,
+        cache: &Path,
+        key: &[u8],
+        decode: impl FnOnce() -> Result<DecodedPictures, PicturesError>,
+    ) -> Result<DecodedPictures, PicturesError> {
+        let sizes = [CACHE_VERSION, self.height.into(), self.width.into()];
+        let mut settings: Vec<u8> = sizes.into_iter().flat_map(u32::to_le_bytes).collect();
+        settings.extend_from_slice(&self.broken.to_le_bytes());
+        let key = Sha256Hash::of(&[&settings, key].concat());
+        let kept = cache.join("pictures").join(format!("{key}.bin"));
         if let Some(decoded) = read_kept(&kept) {
             return Ok(decoded);
         }
-        let decoded = self.decode_as(class_names, &files, self.shape())?;
+        let decoded = decode()?;
         if let Err(error) = keep(&kept, &decoded) {
             tracing::warn!(file = %kept.display(), %error, "decoded pictures cannot be kept: the next start decodes them again");
         }
@@ -199,22 +277,17 @@ impl PictureSettings {
     }
 
     /// Names of the classes, and the files of all, both sorted.
-    fn files(&self) -> Result<(Vec<String>, Vec<PictureFile>), PicturesError> {
+    fn files(&self, folder: &Path) -> Result<(Vec<String>, Vec<PictureFile>), PicturesError> {
         let mut class_names = Vec::new();
         let mut files = Vec::new();
-        for folder in entries(&self.folder)?.into_iter().filter(|path| path.is_dir()) {
+        for folder in entries(folder)?.into_iter().filter(|path| path.is_dir()) {
             let pictures: Vec<PathBuf> =
-                entries(&folder)?.into_iter().filter(|path| is_picture(path)).collect();
+                entries(&folder)?.into_iter().filter(|path| path.is_file() && is_picture(path)).collect();
             if pictures.is_empty() {
                 continue;
             }
-            let name = folder.file_name().and_then(OsStr::to_str).map(str::trim).unwrap_or_default();
-            if !(1..=CLASS_CHARS_MAX).contains(&name.chars().count()) {
-                return Err(PicturesError::ClassName { path: folder });
-            }
-            // More than a byte can count are refused below.
-            let class = u8::try_from(class_names.len()).unwrap_or(u8::MAX);
-            class_names.push(name.to_owned());
+            let name = folder.file_name().and_then(OsStr::to_str).unwrap_or_default();
+            let class = next_class(&mut class_names, name, &folder.display().to_string())?;
             for path in pictures {
                 let metadata = std::fs::metadata(&path);
                 let metadata =
@@ -223,35 +296,24 @@ impl PictureSettings {
                 files.push(PictureFile { path, class, n_bytes, modified });
             }
         }
-        let got = class_names.len();
-        if !(2..=CLASSES_MAX).contains(&got) {
-            return Err(PicturesError::Classes { folder: self.folder.clone(), got });
-        }
-        let n_bytes = files.len() as u64 * self.shape().n_values() as u64;
-        if n_bytes > BYTES_MAX {
-            let (n_pictures, height, width) = (files.len(), self.height, self.width);
-            return Err(PicturesError::TooLarge { n_pictures, height, width, n_bytes });
-        }
+        self.check_sizes(class_names.len(), files.len())?;
         Ok((class_names, files))
     }
 
-    /// Of all that the decoded pictures depend on, as far as it can be known without reading the files.
-    fn cache_key(&self, class_names: &[String], files: &[PictureFile]) -> Sha256Hash {
-        let sizes = [CACHE_VERSION, self.height.into(), self.width.into()];
-        let mut key: Vec<u8> = sizes.into_iter().flat_map(u32::to_le_bytes).collect();
-        for name in class_names {
-            key.extend_from_slice(&Sha256Hash::of(name.as_bytes()).0);
+    /// As many classes as a model can tell apart, and pictures that fit into memory.
+    fn check_sizes(&self, n_classes: usize, n_pictures: usize) -> Result<(), PicturesError> {
+        if !(2..=CLASSES_MAX).contains(&n_classes) {
+            return Err(PicturesError::Classes { pictures: self.source.clone(), got: n_classes });
         }
-        for file in files {
-            key.extend_from_slice(&Sha256Hash::of(file.path.as_os_str().as_encoded_bytes()).0);
-            key.extend_from_slice(&file.n_bytes.to_le_bytes());
-            let age = file.modified.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
-            key.extend_from_slice(&age.unwrap_or_default().as_nanos().to_le_bytes());
+        let n_bytes = n_pictures as u64 * self.shape().n_values() as u64;
+        if n_bytes > BYTES_MAX {
+            let (height, width) = (self.height, self.width);
+            return Err(PicturesError::TooLarge { n_pictures, height, width, n_bytes });
         }
-        Sha256Hash::of(&key)
+        Ok(())
     }
 
-    fn decode_as(
+    fn decode_files(
         &self,
         class_names: Vec<String>,
         files: &[PictureFile],
@@ -259,25 +321,32 @@ impl PictureSettings {
     ) -> Result<DecodedPictures, PicturesError> {
         tracing::info!(n_pictures = files.len(), n_classes = class_names.len(), "decoding pictures");
         let (mut labels, mut images) = (Vec::new(), Vec::new());
-        let mut broken: Vec<(&PictureFile, String)> = Vec::new();
-        for (file, picture) in files.iter().zip(decode_all(files, shape)) {
+        let mut broken = Vec::new();
+        let decoded = decode_all(files, |file| decode(&file.path, shape));
+        for (file, picture) in files.iter().zip(decoded) {
             match picture {
                 Ok(pixels) => {
                     labels.push(file.class);
                     images.extend_from_slice(&pixels);
                 }
-                Err(error) => broken.push((file, error.to_string())),
+                Err(error) => broken.push((file.path.display().to_string(), error.to_string())),
             }
         }
+        self.check_broken(broken, files.len())?;
+        Ok(DecodedPictures { class_names, labels, images })
+    }
+
+    /// Logs each broken picture by its name and the reason; too many of them are an error.
+    fn check_broken(&self, broken: Vec<(String, String)>, n_pictures: usize) -> Result<(), PicturesError> {
         for (file, reason) in &broken {
-            tracing::warn!(file = %file.path.display(), %reason, "a picture is left out: it cannot be read");
+            tracing::warn!(%file, %reason, "a picture is left out: it cannot be read");
         }
-        let (n_broken, n_pictures) = (broken.len(), files.len());
+        let (n_broken, allowed) = (broken.len(), self.broken);
         match broken.into_iter().next() {
-            Some((file, reason)) if n_broken * BROKEN_PART > n_pictures => {
-                Err(PicturesError::Broken { n_broken, n_pictures, first: file.path.clone(), reason })
+            Some((first, reason)) if n_broken as f64 > allowed * n_pictures as f64 => {
+                Err(PicturesError::Broken { n_broken, n_pictures, allowed, first, reason })
             }
-            _ => Ok(DecodedPictures { class_names, labels, images }),
+            _ => Ok(()),
         }
     }
 
@@ -303,10 +372,16 @@ pub fn labelled(
     shape: ImageShape,
     class_names: &[String],
 ) -> Result<LabelledImages, PicturesError> {
-    let (height, width) = (shape.height, shape.width);
-    let (name, held_out) = (String::new(), 0.0);
-    let settings = PictureSettings { name, folder: folder.to_owned(), height, width, held_out, seed: 0 };
-    let (names, mut files) = settings.files()?;
+    let settings = PictureSettings {
+        name: String::new(),
+        source: PictureSource::Folder(folder.to_owned()),
+        height: shape.height,
+        width: shape.width,
+        held_out: 0.0,
+        broken: BROKEN_SHARE,
+        seed: 0,
+    };
+    let (names, mut files) = settings.files(folder)?;
     let mut classes = Vec::with_capacity(names.len());
     for name in names {
         let Some(class) = class_names.iter().position(|known| *known == name) else {
@@ -316,7 +391,7 @@ pub fn labelled(
         classes.push(class as u8);
     }
     files.iter_mut().for_each(|file| file.class = classes[usize::from(file.class)]);
-    let decoded = settings.decode_as(Vec::new(), &files, shape)?;
+    let decoded = settings.decode_files(Vec::new(), &files, shape)?;
     Ok(LabelledImages { images: decoded.images, labels: decoded.labels })
 }
 
@@ -326,18 +401,21 @@ pub fn labelled(
 /// A folder that cannot be read.
 pub fn listed(path: &Path) -> Result<Vec<PathBuf>, PicturesError> {
     match path.is_dir() {
-        true => Ok(entries(path)?.into_iter().filter(|path| is_picture(path)).collect()),
+        true => Ok(entries(path)?.into_iter().filter(|path| path.is_file() && is_picture(path)).collect()),
         false => Ok(vec![path.to_owned()]),
     }
 }
 
-/// Each file's picture, `[height, width, channels]`, decoded by all processors.
-fn decode_all(files: &[PictureFile], shape: ImageShape) -> Vec<Result<Vec<u8>, image::ImageError>> {
+/// The picture of each file, `[height, width, channels]`, decoded by all processors.
+fn decode_all<T: Sync>(
+    files: &[T],
+    decode: impl Fn(&T) -> Result<Vec<u8>, image::ImageError> + Sync,
+) -> Vec<Result<Vec<u8>, image::ImageError>> {
     let n_threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let n_files = files.len().div_ceil(n_threads).max(1);
+    let decode = &decode;
     std::thread::scope(|scope| {
-        let decode =
-            |part: &[PictureFile]| part.iter().map(|file| decode(&file.path, shape)).collect::<Vec<_>>();
+        let decode = move |part: &[T]| part.iter().map(decode).collect::<Vec<_>>();
         let parts = files.chunks(n_files).map(|part| (part, scope.spawn(move || decode(part))));
         let parts: Vec<_> = parts.collect();
         // A decoder that panics fails its part: each file of it is named as broken.
@@ -353,7 +431,11 @@ fn decode_all(files: &[PictureFile], shape: ImageShape) -> Vec<Result<Vec<u8>, i
 /// # Errors
 /// No picture, or one that is too large.
 pub fn decode(path: &Path, shape: ImageShape) -> Result<Vec<u8>, image::ImageError> {
-    let mut reader = ImageReader::open(path)?.with_guessed_format()?;
+    decode_from(BufReader::new(File::open(path)?), shape)
+}
+
+fn decode_from(content: impl BufRead + Seek, shape: ImageShape) -> Result<Vec<u8>, image::ImageError> {
+    let mut reader = ImageReader::new(content).with_guessed_format()?;
     let mut limits = Limits::default();
     (limits.max_image_width, limits.max_image_height) = (Some(SIDE_MAX), Some(SIDE_MAX));
     reader.limits(limits);
@@ -391,7 +473,34 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, PicturesError> {
 
 fn is_picture(path: &Path) -> bool {
     let ending = path.extension().and_then(OsStr::to_str).map(str::to_ascii_lowercase);
-    path.is_file() && ending.is_some_and(|ending| ENDINGS.contains(&ending.as_str()))
+    ending.is_some_and(|ending| ENDINGS.contains(&ending.as_str()))
+}
+
+/// The label of the class of a folder.
+fn next_class(class_names: &mut Vec<String>, name: &str, folder: &str) -> Result<u8, PicturesError> {
+    let name = name.trim();
+    if !(1..=CLASS_CHARS_MAX).contains(&name.chars().count()) {
+        return Err(PicturesError::ClassName { folder: folder.to_owned() });
+    }
+    // More than a byte can count are refused afterwards.
+    let class = u8::try_from(class_names.len()).unwrap_or(u8::MAX);
+    class_names.push(name.to_owned());
+    Ok(class)
+}
+
+/// Of all that the decoded pictures depend on, as far as it can be known without reading the files.
+fn files_key(class_names: &[String], files: &[PictureFile]) -> Vec<u8> {
+    let mut key = Vec::new();
+    for name in class_names {
+        key.extend_from_slice(&Sha256Hash::of(name.as_bytes()).0);
+    }
+    for file in files {
+        key.extend_from_slice(&Sha256Hash::of(file.path.as_os_str().as_encoded_bytes()).0);
+        key.extend_from_slice(&file.n_bytes.to_le_bytes());
+        let age = file.modified.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
+        key.extend_from_slice(&age.unwrap_or_default().as_nanos().to_le_bytes());
+    }
+    key
 }
 
 /// Red, green and blue of each pixel; what is transparent shows white.
@@ -440,140 +549,4 @@ fn keep(path: &Path, decoded: &DecodedPictures) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-    use image::{ImageFormat, Rgb, RgbImage, Rgba, RgbaImage};
-
-    use super::*;
-
-    const RED: Rgb<u8> = Rgb([250, 10, 10]);
-    const BLUE: Rgb<u8> = Rgb([10, 10, 250]);
-
-    fn picture(path: &Path, (width, height): (u32, u32), colour: Rgb<u8>, format: ImageFormat) {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        RgbImage::from_pixel(width, height, colour).save_with_format(path, format).unwrap();
-    }
-
-    fn settings(folder: &Path) -> PictureSettings {
-        PictureSettings {
-            name: "Mugs".into(),
-            folder: folder.to_owned(),
-            height: 12,
-            width: 16,
-            held_out: 0.2,
-            seed: 3,
-        }
-    }
-
-    /// Ten red and ten blue pictures of many sizes and both formats.
-    fn red_and_blue(folder: &Path) {
-        for n in 0..10 {
-            let size = (20 + 7 * n, 90 - 5 * n);
-            picture(&folder.join(format!("red/{n}.png")), size, RED, ImageFormat::Png);
-            picture(&folder.join(format!("blue/{n}.JPG")), size, BLUE, ImageFormat::Jpeg);
-        }
-        std::fs::write(folder.join("notes.txt"), "no picture").unwrap();
-        std::fs::create_dir(folder.join("empty")).unwrap();
-    }
-
-    fn images(samples: &Samples) -> &LabelledImages {
-        let Samples::Images(images) = samples else { panic!("no pictures") };
-        images
-    }
-
-    #[test]
-    fn a_folder_for_each_class_becomes_samples_of_one_size() {
-        let folder = tempfile::tempdir().unwrap();
-        red_and_blue(folder.path());
-        let cache = tempfile::tempdir().unwrap();
-        let data = settings(folder.path()).load(cache.path()).unwrap();
-        let SampleKind::Images { shape, class_names } = &data.kind else { panic!("no pictures") };
-        assert_eq!((shape.height, shape.width, shape.channels), (12, 16, 3));
-        assert_eq!(class_names, &["blue", "red"], "sorted");
-        let (train, test) = (images(&data.train), images(&data.test));
-        assert_eq!((train.labels.len(), test.labels.len()), (16, 4));
-        assert_eq!(train.labels.iter().filter(|&&label| label == 0).count(), 8);
-        for (pixels, label) in train.images.chunks(shape.n_values()).zip(&train.labels) {
-            let want = if *label == 0 { BLUE } else { RED };
-            let is_near = |(got, want): (&u8, &u8)| got.abs_diff(*want) < 12;
-            assert!(pixels.iter().zip(want.0.iter().cycle()).all(is_near), "{label}");
-        }
-        // From the cache, and without it.
-        let again = settings(folder.path()).load(cache.path()).unwrap();
-        assert_eq!(again, data);
-        let elsewhere = tempfile::tempdir().unwrap();
-        assert_eq!(settings(folder.path()).load(elsewhere.path()).unwrap(), data);
-        let other = PictureSettings { held_out: 0.5, ..settings(folder.path()) };
-        assert_eq!(images(&other.load(cache.path()).unwrap().test).labels.len(), 10);
-    }
-
-    #[test]
-    fn a_cache_that_is_damaged_is_made_anew() {
-        let folder = tempfile::tempdir().unwrap();
-        red_and_blue(folder.path());
-        let cache = tempfile::tempdir().unwrap();
-        let data = settings(folder.path()).load(cache.path()).unwrap();
-        let kept = entries(&cache.path().join("pictures")).unwrap().remove(0);
-        let mut bytes = std::fs::read(&kept).unwrap();
-        bytes[200] ^= 1;
-        std::fs::write(&kept, bytes).unwrap();
-        assert_eq!(settings(folder.path()).load(cache.path()).unwrap(), data);
-    }
-
-    #[test]
-    fn the_hash_follows_the_pictures_and_not_the_time_of_their_files() {
-        let folder = tempfile::tempdir().unwrap();
-        red_and_blue(folder.path());
-        let cache = tempfile::tempdir().unwrap();
-        let hash = || settings(folder.path()).content_hash(cache.path()).unwrap();
-        let before = hash();
-        let file = std::fs::File::options().append(true).open(folder.path().join("red/3.png")).unwrap();
-        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
-        assert_eq!(hash(), before);
-        picture(&folder.path().join("red/3.png"), (30, 30), BLUE, ImageFormat::Png);
-        assert_ne!(hash(), before);
-    }
-
-    #[test]
-    fn a_few_broken_files_are_left_out_and_many_are_an_error_that_names_the_first() {
-        let folder = tempfile::tempdir().unwrap();
-        red_and_blue(folder.path());
-        let cache = tempfile::tempdir().unwrap();
-        for name in ["a.png", "b.png"] {
-            std::fs::write(folder.path().join("blue").join(name), b"this is no picture").unwrap();
-        }
-        let error = settings(folder.path()).load(cache.path()).unwrap_err().to_string();
-        assert!(error.contains("2 of 22 pictures") && error.contains("a.png"), "{error}");
-        for n in 10..30 {
-            picture(&folder.path().join(format!("red/{n}.png")), (20, 20), RED, ImageFormat::Png);
-        }
-        let data = settings(folder.path()).load(cache.path()).unwrap();
-        assert_eq!(data.train.n_samples() + data.test.n_samples(), 40);
-    }
-
-    #[test]
-    fn what_is_no_folder_of_classes_says_what_is_wanted() {
-        let folder = tempfile::tempdir().unwrap();
-        let load = || settings(folder.path()).load(folder.path()).unwrap_err().to_string();
-        assert!(
-            load().contains("has 0 folders with PNG or JPEG files; a folder for each class"),
-            "{}",
-            load()
-        );
-        picture(&folder.path().join("red/1.png"), (9, 9), RED, ImageFormat::Png);
-        assert!(load().contains("has 1 folders"), "{}", load());
-        picture(&folder.path().join("blue/1.png"), (9, 9), BLUE, ImageFormat::Png);
-        assert!(load().contains("\"blue\" has 1 pictures"), "{}", load());
-        let none = settings(&folder.path().join("nowhere")).load(folder.path()).unwrap_err().to_string();
-        assert!(none.contains("nowhere"), "{none}");
-    }
-
-    #[test]
-    fn what_is_transparent_is_white() {
-        let clear = RgbaImage::from_pixel(4, 4, Rgba([9, 9, 9, 0]));
-        assert!(on_white(&DynamicImage::ImageRgba8(clear)).iter().all(|&value| value == 255));
-        let solid = RgbaImage::from_pixel(4, 4, Rgba([9, 8, 7, 255]));
-        assert_eq!(on_white(&DynamicImage::ImageRgba8(solid))[..3], [9, 8, 7]);
-    }
-}
+mod tests;

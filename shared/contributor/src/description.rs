@@ -8,8 +8,11 @@
 mod sampled;
 mod synchronous;
 
-use barnraise_learning::{FrozenError, ModelError, ParameterLayout, frozen};
+use barnraise_learning::{
+    AugmentationError, DataShape, FrozenError, ModelError, ParameterLayout, check_augmentation, frozen,
+};
 use barnraise_protocol::codec::TensorCodec;
+use barnraise_protocol::run::model::graph::Loss;
 use barnraise_protocol::run::{IdentityError, RunDescription, Scheme};
 
 pub use self::sampled::{SampledError, local_steps};
@@ -34,6 +37,9 @@ pub enum DescriptionError {
     /// Frozen weights that are not those of the model.
     #[error(transparent)]
     Frozen(#[from] FrozenError),
+    /// Changes of pictures that do not fit them.
+    #[error(transparent)]
+    Augmentation(#[from] AugmentationError),
     /// A value of the synchronous scheme.
     #[error(transparent)]
     Synchronous(#[from] SynchronousError),
@@ -62,6 +68,7 @@ impl DescriptionError {
             Self::Model(ModelError::Graph(error)) if error.is_of_adapters() => "model.adapters",
             Self::Model(_) => "model.kind",
             Self::Frozen(_) => "model.start_from",
+            Self::Augmentation(_) => "data.augment",
             Self::Synchronous(error) => error.key(),
             Self::Sampled(error) => error.key(),
             Self::ShuffleBuffer { .. } => "data.shuffle_buffer_samples",
@@ -84,6 +91,11 @@ pub fn validate(run: &RunDescription) -> Result<ParameterLayout, DescriptionErro
         Scheme::Synchronous(scheme) => synchronous::validate(scheme, &run.model.graph, max)?,
         Scheme::Sampled(scheme) => sampled::validate(scheme, run, max)?,
     }
+    if let Some(augmentation) = &run.data.augmentation {
+        let data = DataShape::of(&run.data.manifest.samples);
+        let is_of_crops = matches!(run.model.graph.loss, Loss::Swav(_));
+        check_augmentation(augmentation, data, is_of_crops)?;
+    }
     let micro_batch = run.scheme.micro_batch_size();
     let fitting = BUFFER_BYTES_MAX / run.data.manifest.sample_bytes().max(1);
     let max = u32::try_from(fitting).unwrap_or(u32::MAX).min(SHUFFLE_BUFFER_SAMPLES_MAX);
@@ -105,8 +117,8 @@ mod tests {
     use barnraise_protocol::run::model::operation::{BatchNorm, Operation};
     use barnraise_protocol::run::model::presets::Albert;
     use barnraise_protocol::run::{
-        DecayDescription, GradientCodec, LocalSteps, OptimizerDescription, Preset, ScheduleDescription,
-        SlowLinks, Synchronous, TopK,
+        Augmentation, DecayDescription, GradientCodec, LocalSteps, OptimizerDescription, Preset,
+        ScheduleDescription, SlowLinks, Synchronous, TopK,
     };
 
     use super::*;
@@ -178,6 +190,11 @@ mod tests {
             let error = rejected(|run| run.data.shuffle_buffer_samples = size);
             assert!(matches!(error, DescriptionError::ShuffleBuffer { got, .. } if got == size));
         }
+        let error = rejected(|run| {
+            run.data.augmentation = Some(Augmentation { crop_padding: 2, ..Augmentation::default() });
+        });
+        assert_eq!(error.key(), "data.augment");
+        assert!(error.to_string().contains("at most 1 pixels"), "{error}");
         for size in [3, TARGET_BATCH_SIZE_MAX + 1] {
             let error = refused(|scheme| scheme.target_batch_size = size);
             assert_eq!(error, SynchronousError::TargetBatch { min: 4, got: size });

@@ -20,8 +20,8 @@ use barnraise_protocol::error::{NewerThanRun, OlderThanRun};
 use barnraise_protocol::evidence::Evidence;
 use barnraise_protocol::gradient::Accepted;
 use barnraise_protocol::run::{
-    self, DecayDescription, GradientCodec, LocalSteps, OptimizerDescription, Preset, ScheduleDescription,
-    SlowLinks, TopK,
+    self, Augmentation, DecayDescription, GradientCodec, LocalSteps, OptimizerDescription, Preset,
+    ScheduleDescription, SlowLinks, TopK,
 };
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state;
@@ -606,10 +606,17 @@ fn an_epoch_that_ends_early_takes_nothing_from_a_contributor_that_keeps_late_gra
 
 /// Recomputes a contribution from its commitment.
 fn recomputed(evidence: &Evidence) -> Difference {
+    recomputed_with(evidence, evidence.header.run.data.augmentation)
+}
+
+/// The same with pictures changed in this way.
+fn recomputed_with(evidence: &Evidence, augmentation: Option<Augmentation>) -> Difference {
     let run = &evidence.header.run;
     let n_parameters = ParameterLayout::of_run(run).unwrap().n_parameters();
     let claim = evidence.verify(n_parameters).unwrap();
-    let mut trainer = trainer(run, run.synchronous().unwrap(), None, ComputeDevice::cpu()).unwrap();
+    let mut run = run.clone();
+    run.data.augmentation = augmentation;
+    let mut trainer = trainer(&run, run.synchronous().unwrap(), None, ComputeDevice::cpu()).unwrap();
     trainer.load_parameters(&claim.parameters).unwrap();
     trainer.on_epoch(evidence.header.commitment.parameters_epoch);
     for ids in claim.samples.chunks(MICRO_BATCH as usize) {
@@ -640,12 +647,16 @@ fn mixed_precision_is_refused_where_contributions_are_recomputed() {
 fn contributions_match_their_commitments() {
     let optimizer = OptimizerDescription::SgdMomentum { momentum: 0.9, nesterov: true, weight_decay: 0.0 };
     let with_momentum = local_steps().map(|steps| LocalSteps { optimizer, ..steps });
-    for (is_delayed, codec, local_steps) in [
-        (false, GradientCodec::F32, None),
-        (true, GradientCodec::F16, None),
-        (false, GradientCodec::Int8, None),
-        (false, GradientCodec::F32, with_momentum),
-        (true, GradientCodec::Int8, with_momentum),
+    let augmentation =
+        Some(Augmentation { crop_padding: 1, flip: true, brightness: 0.2, contrast: 0.2, cutout: 2 });
+    for (is_delayed, codec, local_steps, augmentation) in [
+        (false, GradientCodec::F32, None, None),
+        (true, GradientCodec::F16, None, None),
+        (false, GradientCodec::Int8, None, None),
+        (false, GradientCodec::F32, with_momentum, None),
+        (true, GradientCodec::Int8, with_momentum, None),
+        (true, GradientCodec::F32, None, augmentation),
+        (false, GradientCodec::F32, with_momentum, augmentation),
     ] {
         let backbone = InMemoryBackbone::with_codec(3, 48, codec);
         {
@@ -653,6 +664,7 @@ fn contributions_match_their_commitments() {
             description.synchronous_mut().unwrap().recomputed = true;
             description.synchronous_mut().unwrap().local_steps = local_steps;
             description.synchronous_mut().unwrap().delayed_updates = is_delayed;
+            description.data.augmentation = augmentation;
         }
         let platform = TestPlatform::new(&backbone);
         let ((), given) = play(&backbone, &platform, async |mut script| {
@@ -664,8 +676,12 @@ fn contributions_match_their_commitments() {
         assert!(evidence.len() >= 3, "{} contributions", evidence.len());
         for evidence in evidence.iter() {
             let difference = recomputed(evidence);
-            let case = (codec, is_delayed, local_steps);
+            let case = (codec, is_delayed, local_steps, augmentation);
             assert!(!difference.is_wrong(), "{case:?}: {difference:?}");
+            if augmentation.is_some() {
+                let of_unchanged = recomputed_with(evidence, None);
+                assert!(of_unchanged.is_wrong(), "{case:?}: {of_unchanged:?}");
+            }
         }
     }
 }

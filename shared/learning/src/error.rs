@@ -2,6 +2,7 @@
 
 use barnraise_protocol::codec::CodecError;
 
+use crate::augmentation::AugmentationError;
 use crate::device::DeviceError;
 use crate::graph::GraphError;
 use crate::local::LocalStepsError;
@@ -12,6 +13,9 @@ pub enum ModelError {
     /// A graph that cannot be computed on the run's data.
     #[error(transparent)]
     Graph(#[from] GraphError),
+    /// Changes of pictures that do not fit them.
+    #[error(transparent)]
+    Augmentation(#[from] AugmentationError),
     /// Labels are one byte.
     #[error("the data has {got} classes, 1 to {max} are allowed")]
     Classes {

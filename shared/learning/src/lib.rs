@@ -19,6 +19,7 @@ pub mod tensor_file;
 pub mod tokenizer;
 pub mod trainer;
 
+mod augmentation;
 mod batch;
 mod continuation;
 mod crops;
@@ -35,6 +36,7 @@ mod random;
 mod scaling;
 mod statistics;
 
+pub use augmentation::{AugmentationError, check as check_augmentation};
 pub use batch::{Batch, PIXEL_MEAN, PIXEL_STD};
 pub use continuation::Continuation;
 pub use data_shape::{DataShape, RowTarget};

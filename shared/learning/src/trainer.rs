@@ -22,10 +22,11 @@ use std::sync::{Arc, Mutex};
 
 use barnraise_protocol::dataset::{ImageShape, Samples};
 use barnraise_protocol::run::model::graph::Loss;
-use barnraise_protocol::run::{self, ModelSpec};
+use barnraise_protocol::run::{self, Augmentation, ModelSpec};
 
 use self::flight::QueuedPass;
 pub use self::recommend::OWN_RATINGS_MAX;
+use crate::augmentation::{self, augmented};
 use crate::batch::{self, Batch};
 use crate::data_shape::DataShape;
 use crate::device::ComputeDevice;
@@ -72,13 +73,14 @@ pub struct Evaluation {
 pub struct Trainer {
     graph: Arc<ResolvedGraph>,
     data: DataShape,
-    /// The run's seed: it selects masked tokens, crops, and what dropout drops.
+    /// The run's seed: it selects masked tokens, crops, changes of pictures, and what dropout drops.
     seed: u64,
     device: ComputeDevice,
     engine: Engine,
     /// Loss scale, in mixed precision only.
     scaler: Option<LossScaler>,
     local: Option<Box<LocalSteps>>,
+    augmentation: Option<Augmentation>,
     n_samples: u32,
     /// Behind a mutex only so that a shared trainer may evaluate on any thread; the lock is never contended.
     in_flight: Mutex<VecDeque<QueuedPass>>,
@@ -118,6 +120,7 @@ impl Trainer {
             device,
             engine,
             local: None,
+            augmentation: None,
             n_samples: 0,
             in_flight: Mutex::new(VecDeque::with_capacity(IN_FLIGHT_MAX + 1)),
             finished: Statistics::default(),
@@ -132,6 +135,16 @@ impl Trainer {
     pub fn with_local_steps(mut self, spec: &ModelSpec, steps: &run::LocalSteps) -> Result<Self, ModelError> {
         let flat = self.layout().initial_parameters(spec.seed);
         self.local = Some(Box::new(LocalSteps::new(steps, self.layout(), &flat)?));
+        Ok(self)
+    }
+
+    /// From now on pictures are changed at random before they are trained on. Those of predictions and evaluations are not.
+    ///
+    /// # Errors
+    /// As [`augmentation::check`].
+    pub fn with_augmentation(mut self, augmentation: Augmentation) -> Result<Self, ModelError> {
+        augmentation::check(&augmentation, self.data, self.is_of_crops())?;
+        self.augmentation = Some(augmentation);
         Ok(self)
     }
 
@@ -188,7 +201,7 @@ impl Trainer {
     }
 
     /// Adds the gradient of a micro-batch of a run. `draw` is the epoch: with the samples and the run's seed it
-    /// decides which tokens of a text are masked, how pictures are cropped, and what dropout drops.
+    /// decides which tokens of a text are masked, how pictures are cropped or changed, and what dropout drops.
     ///
     /// # Errors
     /// As of [`Self::accumulate`].
@@ -219,6 +232,9 @@ impl Trainer {
         batch::check_images(images, labels.len(), shape, self.layout().batch_samples_max())?;
         batch::check_labels(labels, n_classes)?;
         let n_samples = self.prepare(labels.len())?;
+        let augmentation = self.augmentation.as_ref();
+        let changed = augmentation.map(|how| augmented(images, shape, how, self.seed, draw));
+        let images = changed.as_deref().unwrap_or(images);
         let seeds =
             self.seeds(images.chunks_exact(shape.n_values()).map(|image| image.iter().copied()), draw);
         self.step(Input::Images { images, labels }, seeds, n_samples).await

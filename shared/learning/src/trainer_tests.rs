@@ -1,6 +1,7 @@
 //! The trainer on the CPU: it learns, and how samples are cut into micro-batches changes nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use barnraise_protocol::dataset::LabelledImages;
 use barnraise_protocol::run::model::graph::Block;
 use barnraise_protocol::run::model::operation::{BatchNorm, Operation};
 use barnraise_protocol::run::{self, Preset};
@@ -73,6 +74,36 @@ fn gradient_of(trainer: &mut Trainer, batches: &[Batch]) -> MeanGradient {
         }
         trainer.take_mean_gradient().await.unwrap().unwrap()
     })
+}
+
+/// Each epoch sees other pictures than the last one, a repeated epoch the same, and held-out pictures stay as they are.
+#[test]
+fn pictures_that_are_trained_on_are_changed_and_those_of_an_evaluation_are_not() {
+    let batch = quadrants(32, 1);
+    let samples =
+        Samples::Images(LabelledImages { images: batch.images.clone(), labels: batch.labels.clone() });
+    let augmentation = run::Augmentation { crop_padding: 2, flip: true, ..run::Augmentation::default() };
+    let mut plain = trainer(&lenet());
+    let mut augmented = trainer(&lenet()).with_augmentation(augmentation).unwrap();
+    let evaluation = block_on(plain.evaluate_samples(&samples)).unwrap();
+    assert_eq!(block_on(augmented.evaluate_samples(&samples)).unwrap(), evaluation);
+    assert_eq!(
+        block_on(augmented.predict(&batch.images, 32)).unwrap(),
+        block_on(plain.predict(&batch.images, 32)).unwrap()
+    );
+    let gradient = |trainer: &mut Trainer, epoch| {
+        block_on(async {
+            trainer.accumulate_samples(&samples, epoch).await.unwrap();
+            trainer.take_mean_gradient().await.unwrap().unwrap().values
+        })
+    };
+    let first = gradient(&mut augmented, 1);
+    assert!(deviation(&gradient(&mut augmented, 1), &first) < 1e-6);
+    for other in [gradient(&mut augmented, 2), gradient(&mut plain, 1)] {
+        assert!(deviation(&other, &first) > 1e-3);
+    }
+    let too_much = run::Augmentation { crop_padding: 7, ..augmentation };
+    assert!(matches!(trainer(&lenet()).with_augmentation(too_much), Err(ModelError::Augmentation(_))));
 }
 
 #[test]

@@ -22,7 +22,7 @@ use crate::error::{ConversationError, OlderThanRun};
 use crate::framing::{self, FrameError};
 use crate::refusal::Refusal;
 
-pub use self::data::DataSpec;
+pub use self::data::{Augmentation, DataSpec};
 pub use self::gradient_codec::{GradientCodec, GradientCodecError, TopK};
 pub use self::identity::{IdentityError, RunIdentity};
 pub use self::local_steps::LocalSteps;

@@ -21,7 +21,7 @@ use barnraise_protocol::matchmaking;
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
 use barnraise_protocol::reduce;
 use barnraise_protocol::run::{
-    self, DataSpec, DecayDescription, GradientCodec, LocalSteps, OptimizerDescription, Preset,
+    self, Augmentation, DataSpec, DecayDescription, GradientCodec, LocalSteps, OptimizerDescription, Preset,
     RunDescription, RunIdentity, ScheduleDescription, Scheme, SlowLinks, Synchronous, TopK,
 };
 use barnraise_protocol::shard::{self, ShardId};
@@ -85,6 +85,7 @@ fn description() -> RunDescription {
                 frozen: Vec::new(),
             },
             shuffle_buffer_samples: 2000,
+            augmentation: None,
         },
         scheme: Scheme::Synchronous(synchronous()),
         access: AccessDescription::open(PublicKey([0xcd; 32])),
@@ -118,7 +119,7 @@ fn run_messages() {
     check(&run::BackboneToContributor::Refused(Refusal::unavailable("no")), max, "010c026e6f");
     check(&run::BackboneToContributor::Newer { speaks: "/x".into() }, max, "02022f78");
     let (key, entry) = ("cd".repeat(32), format!("0528{}", hash_hex()));
-    let data = format!("0164001c1c0101016101{entry}{entry}00d00f");
+    let data = format!("0164001c1c0101016101{entry}{entry}00d00f00");
     // A name, no parts, three blocks of a name, an operation, no inputs and nothing shared, the loss, the seed, and weights that are drawn.
     let blocks = ["06706978656c73 1f 0000", "07666c617474656e 1d 0000", "03666331 02010100 0000"].concat();
     let model = format!("066c696e656172 00 03 {blocks} 00 ac02 00");
@@ -126,6 +127,14 @@ fn run_messages() {
         format!("00017201740170 {model} {data} 00800840804001000000 {OPTIMIZER} {SCHEDULE} 0000 00{key}");
     let golden = golden.replace(' ', "");
     check(&run::BackboneToContributor::Description(Box::new(description())), max, &golden);
+}
+
+#[test]
+fn changes_of_pictures() {
+    let augmentation =
+        Augmentation { crop_padding: 4, flip: true, brightness: 0.5, contrast: 0.25, cutout: 300 };
+    check(&Some(augmentation), 64, "0104010000003f0000803eac02");
+    check(&None::<Augmentation>, 64, "00");
 }
 
 #[test]

@@ -68,13 +68,13 @@ const SPOKEN: [(&str, [&str; 6]); 6] = [
             "/barnraise/state/3",
         ],
     ),
-    // A scheme more.
+    // A scheme more, and pictures that are changed.
     (
         "/barnraise/run/11",
         [
             "/barnraise/access/1",
             "/barnraise/contribute/4",
-            "/barnraise/evidence/7",
+            "/barnraise/evidence/8",
             "/barnraise/gradient/7",
             "/barnraise/shard/3",
             "/barnraise/state/3",

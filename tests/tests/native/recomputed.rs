@@ -332,10 +332,11 @@ async fn the_same_work_counts_once_under_whichever_key_and_number_it_comes() {
 }
 
 #[tokio::test]
-async fn ways_of_local_steps_are_computed_once_more_as_well() {
+async fn ways_of_local_steps_over_changed_pictures_are_computed_once_more_as_well() {
     let outer = SMALL.replace("momentum = 0.9 }", "momentum = 0.0 }").replace("peak = 0.05", "peak = 1.0");
     let run = outer.replace("[scheme.synchronous]", LOCAL_STEPS);
-    let sections = format!("{run}\n{RECOMPUTED}\n[network]\noperator = \"127.0.0.1:0\"\n");
+    let augment = "[data.augment]\ncrop_padding = 2\nflip = true\n";
+    let sections = format!("{run}\n{RECOMPUTED}\n{augment}\n[network]\noperator = \"127.0.0.1:0\"\n");
     let mut test_run = TestRun::new(&sections).unwrap();
     let backbone = test_run.backbone().await.unwrap();
     let honest = test_run.join(&[&backbone.page()]).unwrap();

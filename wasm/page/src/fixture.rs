@@ -54,6 +54,7 @@ pub(crate) fn run() -> RunDescription {
                 frozen: Vec::new(),
             },
             shuffle_buffer_samples: 1000,
+            augmentation: None,
         },
         scheme: Scheme::Synchronous(Synchronous {
             target_batch_size: 4096,

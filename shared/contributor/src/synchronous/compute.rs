@@ -67,7 +67,10 @@ pub fn trainer(
         return Err(ModelError::MixedPrecision);
     }
     let data = DataShape::of(&run.data.manifest.samples);
-    let trainer = Trainer::with_frozen(&run.model, data, frozen, device)?;
+    let mut trainer = Trainer::with_frozen(&run.model, data, frozen, device)?;
+    if let Some(augmentation) = run.data.augmentation {
+        trainer = trainer.with_augmentation(augmentation)?;
+    }
     let Some(steps) = &scheme.local_steps else { return Ok(trainer) };
     let trainer = trainer.with_local_steps(&run.model, steps)?;
     Ok(if scheme.recomputed { trainer.stateless() } else { trainer })

@@ -146,7 +146,7 @@ impl InMemoryBackbone {
         let description = RunDescription {
             identity: RunIdentity { run_id: "test".into(), title: "Test".into(), purpose: "Testing.".into() },
             model,
-            data: DataSpec { manifest, shuffle_buffer_samples: 300 },
+            data: DataSpec { manifest, shuffle_buffer_samples: 300, augmentation: None },
             scheme: Scheme::Synchronous(Synchronous {
                 target_batch_size,
                 micro_batch_size: MICRO_BATCH,
