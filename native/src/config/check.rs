@@ -122,14 +122,14 @@ mod tests {
     use barnraise_learning::{Decay, OptimizerSpec, ScheduleSpec};
     use barnraise_protocol::TensorCodec;
     use barnraise_protocol::codec::WARMUP_DENSITY;
-    use barnraise_protocol::run::Preset;
     use barnraise_protocol::run::model::presets::{Albert, Gpt, GptFamily};
+    use barnraise_protocol::run::{Augmentation, Preset};
     use barnraise_protocol::run::{GradientCodec, SlowLinks, TopK};
     use bytesize::ByteSize;
 
     use super::super::LocalStepsSection;
     use super::*;
-    use crate::config::{IdxSection, RecomputationSection, SynchronousSection, TextSection};
+    use crate::config::{IdxSection, PicturesSection, RecomputationSection, SynchronousSection, TextSection};
     use crate::data::sets::NamedSet;
 
     type ConfigEdit = fn(&mut RunConfig);
@@ -185,6 +185,10 @@ mod tests {
     fn of_text(config: &mut RunConfig) -> &mut TextSection {
         config.model.kind = albert();
         config.data.text.insert(text())
+    }
+
+    fn of_pictures(config: &mut RunConfig) -> &mut PicturesSection {
+        config.data.pictures.insert(toml::from_str("folder = \"photos\"").unwrap())
     }
 
     fn of_idx(config: &mut RunConfig) -> &mut IdxSection {
@@ -246,7 +250,7 @@ mod tests {
 
     #[test]
     fn every_check_names_its_key() {
-        let cases: [(&str, ConfigEdit); 38] = [
+        let cases: [(&str, ConfigEdit); 43] = [
             ("device.precision", |c| (c.device.contributes, c.device.precision) = (true, Precision::F16)),
             ("run.id", |c| c.run.id = "No spaces".into()),
             ("run.id", |c| c.run.id = String::new()),
@@ -283,6 +287,17 @@ mod tests {
             ("data.idx.held_out_pictures", |c| of_idx(c).held_out_labels = Some(PathBuf::from("l").into())),
             ("data.idx.classes", |c| of_idx(c).classes.push("alone".into())),
             ("data.idx.channels", |c| of_idx(c).channels = 4),
+            ("data.pictures", |c| of_pictures(c).archive = Some(PathBuf::from("photos.zip").into())),
+            ("data.pictures", |c| of_pictures(c).folder = None),
+            ("data.pictures.broken", |c| of_pictures(c).broken = f64::NAN),
+            ("data.augment", |c| {
+                of_pictures(c);
+                c.data.augment = Some(Augmentation { crop_padding: 17, ..Augmentation::default() });
+            }),
+            ("data.augment", |c| {
+                of_text(c);
+                c.data.augment = Some(Augmentation { flip: true, ..Augmentation::default() });
+            }),
             ("data.base_urls", |c| c.data.base_urls.push("ftp://x".into())),
             ("storage.keep_checkpoints", |c| c.storage.keep_checkpoints = 0),
             ("storage.keep_models", |c| c.storage.keep_models = vec![Duration::ZERO]),

@@ -53,8 +53,11 @@ impl LocalTrainer {
         // One trajectory for all passes over the data that is here.
         let steps = LocalSteps { steps, ..local_steps(&scheme, run) };
         let shape = DataShape::of(&run.data.manifest.samples);
-        let trainer =
+        let mut trainer =
             Trainer::new(&run.model, shape, device)?.with_local_steps(&run.model, &steps)?.stateless();
+        if let Some(augmentation) = run.data.augmentation {
+            trainer = trainer.with_augmentation(augmentation)?;
+        }
         let (orders, ordered) = mpsc::channel(2);
         let wanted = Arc::new(AtomicU64::new(NONE));
         let thread = TrainingThread { trainer, scheme, data, wanted: Arc::clone(&wanted) };

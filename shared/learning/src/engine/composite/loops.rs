@@ -53,7 +53,7 @@ fn chunk_of_rows(width: usize) -> usize {
 
 pub(super) fn activate(values: Values, activation: Activation) -> Values {
     changed(values, |values| {
-        platform::on_chunks(values, CHUNK, |_, values| each(values, activation));
+        let _: Vec<()> = platform::on_chunks(values, CHUNK, |_, values| each(values, activation));
     })
 }
 
