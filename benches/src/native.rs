@@ -11,7 +11,8 @@ const N_THREADS: usize = 2;
 /// `native`
 pub(crate) async fn compare(n_rounds: usize, models: &[String]) -> Result<()> {
     for model in models {
-        let mut contenders = vec![Contender::Native { n_threads: N_THREADS }, Contender::Native { n_threads: 1 }];
+        let mut contenders =
+            vec![Contender::Native { n_threads: N_THREADS }, Contender::Native { n_threads: 1 }];
         // Their step is not written down for the small ones.
         if !(model == "lenet" || model.starts_with("mlp-")) {
             contenders.insert(1, Contender::Torch { n_threads: N_THREADS });

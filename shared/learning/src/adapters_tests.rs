@@ -87,7 +87,8 @@ fn adapters_learn_and_merge_into_weights_that_say_the_same() {
         let before = block_on(trainer.evaluate_samples(&sentences())).unwrap().loss;
         for _ in 0..300 {
             let gradient = gradient(&mut trainer, &sentences());
-            optimizer.step(&mut flat, &gradient, 0.05).unwrap();
+            // At 0.05 the loss jumps back after half of the steps.
+            optimizer.step(&mut flat, &gradient, 0.02).unwrap();
             trainer.load_parameters(&flat).unwrap();
         }
         let learned = block_on(trainer.evaluate_samples(&sentences())).unwrap();

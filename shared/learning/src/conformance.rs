@@ -5,7 +5,8 @@
 
 pub use barnraise_protocol::check::CheckOutcome;
 use barnraise_protocol::dataset::{
-    ImageShape, LabelledImages, RatingShape, Ratings, RowTargets, Samples, TableRows, TokenSequences, TokenShape,
+    ImageShape, LabelledImages, RatingShape, Ratings, RowTargets, Samples, TableRows, TokenSequences,
+    TokenShape,
 };
 use barnraise_protocol::run::model::presets::{Albert, Gpt, GptFamily, Norm, ResNet, Swav, SwavTrunk, Vit};
 use barnraise_protocol::run::{
@@ -25,8 +26,8 @@ const TOLERANCE_DEVICE: f32 = 1e-3;
 /// The same device, the same samples, another grouping: only the order of the sums differs.
 const TOLERANCE_GROUPING: f32 = 1e-4;
 /// Products in f16 are rounded to 2^-11, those in bf16 to 2^-8. Where there is pooling, another of two nearly equal values
-/// may be the largest, and SwAV multiplies differences of scores by 20 before it assigns.
-const TOLERANCE_HALF: (f32, f32) = (0.1, 0.3);
+/// may be the largest, SwAV multiplies differences of scores by 20 before it assigns, and local steps add up.
+const TOLERANCE_HALF: (f32, f32) = (0.2, 0.5);
 /// Central differences of a loss with kinks (ReLU, pooling), in single precision logits.
 const TOLERANCE_DIFFERENCES: f32 = 2e-2;
 /// Step of the central differences, relative to a direction of norm 1.
@@ -64,13 +65,12 @@ pub async fn run(device: &ComputeDevice) -> Result<Vec<CheckOutcome>, ModelError
     let mut outcomes = Vec::new();
     let images = DataShape::Images { shape: SHAPE, n_classes: N_CLASSES };
     let text = DataShape::Tokens(TOKENS);
-    let table = DataShape::Rows { n_columns: 7, target: RowTarget::Values(2) };
+    let table = DataShape::Rows { n_columns: 7, target: RowTarget::Class(3) };
     let ratings = DataShape::Ratings(RatingShape { n_users: 9, n_items: 6 });
     let models = [
         ("LeNet", Preset::LeNet, images),
         ("MLP", Preset::Mlp { hidden: vec![64, 32] }, images),
         ("ResNet-18", Preset::ResNet18(RESNET), images),
-        ("ResNet-50", Preset::ResNet50(RESNET), images),
         ("ViT", Preset::Vit(Vit { patch: 7, width: 16, layers: 2, heads: 2 }), images),
         ("ALBERT", albert(), text),
         ("GPT-2", gpt(GptFamily::Gpt2), text),
@@ -241,13 +241,13 @@ fn synthetic_samples(data: DataShape) -> Samples {
     }
 }
 
-/// Rows whose targets are sums of their values.
+/// Rows whose class is how large the sum of their values is.
 fn sums(n_columns: usize) -> TableRows {
     let value = |at: usize| (at * 37 % 101) as f32 / 50.0 - 1.0;
     let values: Vec<f32> = (0..N_SAMPLES * n_columns).map(value).collect();
-    let rows = values.chunks_exact(n_columns);
-    let targets = rows.flat_map(|row| [row.iter().sum(), row.iter().step_by(2).sum()]).collect();
-    TableRows { n_columns, values, targets: RowTargets::Values { n_values: 2, values: targets } }
+    let class = |sum: f32| u8::from(sum > -1.0) + u8::from(sum > 1.0);
+    let classes = values.chunks_exact(n_columns).map(|row| class(row.iter().sum())).collect();
+    TableRows { n_columns, values, targets: RowTargets::Classes(classes) }
 }
 
 /// Users like every other item.
@@ -313,7 +313,7 @@ mod tests {
 
     fn assert_conforms(device: &ComputeDevice) {
         let outcomes = block_on(run(device)).unwrap();
-        assert_eq!(outcomes.len(), 79);
+        assert_eq!(outcomes.len(), 71);
         for outcome in &outcomes {
             println!("{}: {:e} of {:e}", outcome.name, outcome.deviation, outcome.tolerance);
         }

@@ -11,6 +11,8 @@ mod math;
 #[cfg(test)]
 mod tests;
 
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+use burn::backend::Cube;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::{DType, Tensor};
@@ -44,11 +46,13 @@ pub(super) struct Scores {
     pub n_before: Option<usize>,
 }
 
-/// The operations, of a backend with or without automatic derivatives.
+/// The operations, of a backend with or without automatic derivatives; by its own operations unless it has better ones.
 #[backend_extension(Flex, Cube: cfg(any(feature = "wgpu", feature = "cuda")), Autodiff)]
 pub(super) trait Composite: Backend {
     /// Of each value.
-    fn activate(values: FloatTensor<Self>, activation: Activation) -> FloatTensor<Self>;
+    fn activate(values: FloatTensor<Self>, activation: Activation) -> FloatTensor<Self> {
+        by_parts::activate::<Self>(values, activation)
+    }
 
     /// Of `[…, width]` over the last dimension, times `weight` plus `bias`, both `[width]`.
     fn normalize_rows(
@@ -56,10 +60,14 @@ pub(super) trait Composite: Backend {
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
         norm: RowNorm,
-    ) -> FloatTensor<Self>;
+    ) -> FloatTensor<Self> {
+        by_parts::normalize_rows::<Self>(rows, weight, bias, norm)
+    }
 
     /// Softmax over the last dimension of `[…, queries, tokens]`; zero where a score is not seen.
-    fn softmax_rows(scores: FloatTensor<Self>, of: Scores) -> FloatTensor<Self>;
+    fn softmax_rows(scores: FloatTensor<Self>, of: Scores) -> FloatTensor<Self> {
+        by_parts::softmax_rows::<Self>(scores, of)
+    }
 }
 
 /// Derivatives of [`Composite`]: by the inputs, from that by the output.
@@ -69,7 +77,9 @@ pub(super) trait Derivatives: Composite {
         values: FloatTensor<Self>,
         by_output: FloatTensor<Self>,
         activation: Activation,
-    ) -> FloatTensor<Self>;
+    ) -> FloatTensor<Self> {
+        by_parts::activate_backward::<Self>(values, by_output, activation)
+    }
 
     /// By the rows, the weight and the bias.
     fn normalize_rows_backward(
@@ -77,14 +87,18 @@ pub(super) trait Derivatives: Composite {
         weight: FloatTensor<Self>,
         by_output: FloatTensor<Self>,
         norm: RowNorm,
-    ) -> [FloatTensor<Self>; 3];
+    ) -> [FloatTensor<Self>; 3] {
+        by_parts::normalize_rows_backward::<Self>(rows, weight, by_output, norm)
+    }
 
     /// By the scores.
     fn softmax_rows_backward(
         weights: FloatTensor<Self>,
         by_output: FloatTensor<Self>,
         of: Scores,
-    ) -> FloatTensor<Self>;
+    ) -> FloatTensor<Self> {
+        by_parts::softmax_rows_backward::<Self>(weights, by_output, of)
+    }
 }
 
 /// A function of each value.
@@ -109,60 +123,10 @@ pub(super) fn softmax_rows<const D: usize>(scores: Tensor<D>, of: Scores) -> Ten
 }
 
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-mod graphics {
-    //! A graphics card computes all of them by parts.
+impl Composite for Cube {}
 
-    use burn::backend::Cube;
-    use burn::backend::tensor::FloatTensor;
-
-    use super::{Activation, Composite, Derivatives, RowNorm, Scores, by_parts};
-
-    impl Composite for Cube {
-        fn activate(values: FloatTensor<Self>, activation: Activation) -> FloatTensor<Self> {
-            by_parts::activate::<Self>(values, activation)
-        }
-
-        fn normalize_rows(
-            rows: FloatTensor<Self>,
-            weight: FloatTensor<Self>,
-            bias: FloatTensor<Self>,
-            norm: RowNorm,
-        ) -> FloatTensor<Self> {
-            by_parts::normalize_rows::<Self>(rows, weight, bias, norm)
-        }
-
-        fn softmax_rows(scores: FloatTensor<Self>, of: Scores) -> FloatTensor<Self> {
-            by_parts::softmax_rows::<Self>(scores, of)
-        }
-    }
-
-    impl Derivatives for Cube {
-        fn activate_backward(
-            values: FloatTensor<Self>,
-            by_output: FloatTensor<Self>,
-            activation: Activation,
-        ) -> FloatTensor<Self> {
-            by_parts::activate_backward::<Self>(values, by_output, activation)
-        }
-
-        fn normalize_rows_backward(
-            rows: FloatTensor<Self>,
-            weight: FloatTensor<Self>,
-            by_output: FloatTensor<Self>,
-            norm: RowNorm,
-        ) -> [FloatTensor<Self>; 3] {
-            by_parts::normalize_rows_backward::<Self>(rows, weight, by_output, norm)
-        }
-
-        fn softmax_rows_backward(
-            weights: FloatTensor<Self>,
-            by_output: FloatTensor<Self>,
-            of: Scores,
-        ) -> FloatTensor<Self> {
-            by_parts::softmax_rows_backward::<Self>(weights, by_output, of)
-        }
-    }
-}
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+impl Derivatives for Cube {}
 
 impl Composite for Flex {
     fn activate(values: FloatTensor<Self>, activation: Activation) -> FloatTensor<Self> {

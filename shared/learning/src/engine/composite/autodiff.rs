@@ -80,12 +80,20 @@ impl<B: Derivatives, C: CheckpointStrategy> Composite for Autodiff<B, C> {
         match NormalizeRows.prepare::<C>(nodes).compute_bound().stateful() {
             OpsKind::Tracked(mut prep) => {
                 let state = (prep.checkpoint(&rows), prep.checkpoint(&weight), norm);
-                let normed = B::normalize_rows(rows.into_primitive(), weight.into_primitive(), bias.into_primitive(), norm);
+                let normed = B::normalize_rows(
+                    rows.into_primitive(),
+                    weight.into_primitive(),
+                    bias.into_primitive(),
+                    norm,
+                );
                 prep.finish(state, normed)
             }
-            OpsKind::UnTracked(prep) => {
-                prep.finish(B::normalize_rows(rows.into_primitive(), weight.into_primitive(), bias.into_primitive(), norm))
-            }
+            OpsKind::UnTracked(prep) => prep.finish(B::normalize_rows(
+                rows.into_primitive(),
+                weight.into_primitive(),
+                bias.into_primitive(),
+                norm,
+            )),
         }
     }
 

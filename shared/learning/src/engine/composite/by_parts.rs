@@ -39,9 +39,11 @@ pub(super) fn activate_backward<B: Backend>(
             // (1 + t + x (1 - t²) u') / 2, with u' = sqrt(2/π) (1 + 3 · 0.044715 x²)
             let tanh = gelu_tanh::<B>(values.clone());
             let squares = B::float_mul(values.clone(), values.clone());
-            let inner = B::float_add_scalar(B::float_mul_scalar(squares, (3.0 * GELU_CUBE).into()), 1.0.into());
+            let inner =
+                B::float_add_scalar(B::float_mul_scalar(squares, (3.0 * GELU_CUBE).into()), 1.0.into());
             let inner = B::float_mul_scalar(B::float_mul(values, inner), SQRT_2_OVER_PI.into());
-            let rest = B::float_add_scalar(B::float_neg(B::float_mul(tanh.clone(), tanh.clone())), 1.0.into());
+            let rest =
+                B::float_add_scalar(B::float_neg(B::float_mul(tanh.clone(), tanh.clone())), 1.0.into());
             let sum = B::float_add(B::float_add_scalar(tanh, 1.0.into()), B::float_mul(inner, rest));
             B::float_mul_scalar(sum, 0.5.into())
         }

@@ -2,9 +2,9 @@
 //!
 //! Work is divided in the same way whatever the number of threads is, so that a sum has the same rounding.
 
+use burn::backend::Flex;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::{TensorMetadata, tensor::FloatTensor};
-use burn::backend::Flex;
 use burn::tensor::{Bytes, DType, Shape};
 use multiversion::multiversion;
 
@@ -53,14 +53,16 @@ fn chunk_of_rows(width: usize) -> usize {
 
 pub(super) fn activate(values: Values, activation: Activation) -> Values {
     changed(values, |values| {
-        let _: Vec<()> = platform::on_chunks(values, CHUNK, |_, values| each(values, activation));
+        platform::on_chunks(values, CHUNK, |_, values| each(values, activation));
     })
 }
 
 pub(super) fn activate_backward(values: &Values, by_output: Values, activation: Activation) -> Values {
     let dense = Dense::of(values);
     changed(by_output, |by| {
-        platform::on_chunks(by, CHUNK, |at, by| each_slope(&dense.values()[at..at + by.len()], by, activation));
+        platform::on_chunks(by, CHUNK, |at, by| {
+            each_slope(&dense.values()[at..at + by.len()], by, activation);
+        });
     })
 }
 
@@ -224,7 +226,8 @@ fn last_two(shape: &Shape) -> (usize, usize) {
 /// How many tokens the rows after a place see, the first ones.
 fn seen(at: usize, queries: usize, tokens: usize, of: Scores) -> impl Fn(usize) -> usize {
     let first = at / tokens.max(1);
-    let of_query = move |query: usize| of.n_before.map_or(tokens, |n_before| (n_before + query + 1).min(tokens));
+    let of_query =
+        move |query: usize| of.n_before.map_or(tokens, |n_before| (n_before + query + 1).min(tokens));
     move |row| of_query((first + row) % queries.max(1))
 }
 
@@ -234,7 +237,10 @@ fn softmax(scores: &mut [f32], scale: f32) {
     let (wide, rest) = scores.as_chunks::<LANES>();
     let mut lanes = [f32::NEG_INFINITY; LANES];
     for scores in wide {
-        lanes.iter_mut().zip(scores).for_each(|(lane, &score)| *lane = if score > *lane { score } else { *lane });
+        lanes
+            .iter_mut()
+            .zip(scores)
+            .for_each(|(lane, &score)| *lane = if score > *lane { score } else { *lane });
     }
     let largest = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |largest, &score| largest.max(score));
     for score in scores.iter_mut() {

@@ -23,7 +23,7 @@ fn flex(values: &[f32], shape: &[usize]) -> FloatTensor<Flex> {
 }
 
 fn values(tensor: FloatTensor<Flex>) -> Vec<f32> {
-    tensor.into_data().to_vec().unwrap()
+    tensor.into_data().try_to_vec().unwrap()
 }
 
 fn assert_near(got: &[f32], wanted: &[f32], tolerance: f32) {
@@ -58,7 +58,8 @@ fn loops_say_what_the_parts_say_of_activations() {
         assert_near(&values(loops), &values(parts), 1e-6);
         let loops = loops::activate_backward(&flex(&x, &shape), flex(&by, &shape), activation);
         let parts = by_parts::activate_backward::<Flex>(flex(&x, &shape), flex(&by, &shape), activation);
-        assert_near(&values(loops), &values(parts), 1e-6);
+        // `1 - tanh²` has lost its digits where it is multiplied by much.
+        assert_near(&values(loops), &values(parts), 1e-5);
     }
 }
 
@@ -89,7 +90,8 @@ fn loops_say_what_the_parts_say_of_normalized_rows() {
 
 #[test]
 fn loops_say_what_the_parts_say_of_softmax() {
-    for (queries, tokens, n_before) in [(4, 4, Some(0)), (3, 40, Some(37)), (70, 70, Some(0)), (5, 300, None)] {
+    for (queries, tokens, n_before) in [(4, 4, Some(0)), (3, 40, Some(37)), (70, 70, Some(0)), (5, 300, None)]
+    {
         let shape = [2, 3, queries, tokens];
         let of = Scores { scale: 0.3, n_before };
         let n = shape.iter().product();
@@ -99,9 +101,11 @@ fn loops_say_what_the_parts_say_of_softmax() {
         assert_near(&values(loops.clone()), &values(parts), 1e-6);
         if n_before == Some(0) {
             let weights = values(loops.clone());
-            assert!(weights.chunks(tokens).enumerate().all(|(row, weights)| {
-                weights[row % queries + 1..].iter().all(|&weight| weight == 0.0)
-            }));
+            assert!(
+                weights.chunks(tokens).enumerate().all(|(row, weights)| {
+                    weights[row % queries + 1..].iter().all(|&weight| weight == 0.0)
+                })
+            );
         }
         let by = flex(&by, &shape);
         let parts = by_parts::softmax_rows_backward::<Flex>(loops.clone(), by.clone(), of);
@@ -116,20 +120,22 @@ fn rows_of_a_transposed_tensor_are_its_rows() {
     let device = Device::flex();
     let tensor = Tensor::<2>::from_data(TensorData::new(drawn(60, 2.0, 7), [6, 10]), &device).transpose();
     let of = Scores { scale: 1.0, n_before: None };
-    let got = softmax_rows(tensor.clone(), of).into_data().to_vec::<f32>().unwrap();
-    assert_near(&got, &softmax(tensor, 1).into_data().to_vec::<f32>().unwrap(), 1e-6);
+    let got = softmax_rows(tensor.clone(), of).into_data().try_to_vec::<f32>().unwrap();
+    assert_near(&got, &softmax(tensor, 1).into_data().try_to_vec::<f32>().unwrap(), 1e-6);
 }
 
 /// The derivatives of a sum, weighted so that none is like another.
 fn derivatives(inputs: &[Tensor<2>], of: impl Fn(&[Tensor<2>]) -> Tensor<2>) -> Vec<Vec<f32>> {
     let device = Device::flex().autodiff();
-    let inputs: Vec<Tensor<2>> =
-        inputs.iter().map(|input| Tensor::from_data(input.clone().into_data(), &device).require_grad()).collect();
+    let inputs: Vec<Tensor<2>> = inputs
+        .iter()
+        .map(|input| Tensor::from_data(input.clone().into_data(), &device).require_grad())
+        .collect();
     let output = of(&inputs);
     let n = output.dims().iter().product();
     let by = Tensor::<2>::from_data(TensorData::new(drawn(n, 1.0, 9), output.dims()), &device);
     let gradients = (output * by).sum().backward();
-    let of_input = |input: &Tensor<2>| input.grad(&gradients).unwrap().into_data().to_vec().unwrap();
+    let of_input = |input: &Tensor<2>| input.grad(&gradients).unwrap().into_data().try_to_vec().unwrap();
     inputs.iter().map(of_input).collect()
 }
 
@@ -139,17 +145,30 @@ fn derivatives_are_those_that_burn_finds() {
     let drawn = |shape: [usize; 2], seed| {
         Tensor::<2>::from_data(TensorData::new(drawn(shape[0] * shape[1], 2.0, seed), shape), &device)
     };
-    let compare = |inputs: &[Tensor<2>], ours: fn(&[Tensor<2>]) -> Tensor<2>, theirs: fn(&[Tensor<2>]) -> Tensor<2>| {
-        let (ours, theirs) = (derivatives(inputs, ours), derivatives(inputs, theirs));
-        for (ours, theirs) in ours.iter().zip(&theirs) {
-            assert_near(ours, theirs, 1e-5);
-        }
-    };
+    let compare =
+        |inputs: &[Tensor<2>], ours: fn(&[Tensor<2>]) -> Tensor<2>, theirs: fn(&[Tensor<2>]) -> Tensor<2>| {
+            let (ours, theirs) = (derivatives(inputs, ours), derivatives(inputs, theirs));
+            for (ours, theirs) in ours.iter().zip(&theirs) {
+                assert_near(ours, theirs, 1e-5);
+            }
+        };
     let rows = drawn([7, 12], 1);
-    compare(&[rows.clone()], |x| activate(x[0].clone(), Activation::Gelu), |x| gelu(x[0].clone()));
-    compare(&[rows.clone()], |x| activate(x[0].clone(), Activation::Silu), |x| silu(x[0].clone()));
+    compare(
+        std::slice::from_ref(&rows),
+        |x| activate(x[0].clone(), Activation::Gelu),
+        |x| gelu(x[0].clone()),
+    );
+    compare(
+        std::slice::from_ref(&rows),
+        |x| activate(x[0].clone(), Activation::Silu),
+        |x| silu(x[0].clone()),
+    );
     const SCORES: Scores = Scores { scale: 0.5, n_before: None };
-    compare(&[rows.clone()], |x| softmax_rows(x[0].clone(), SCORES), |x| softmax(x[0].clone() * 0.5, 1));
+    compare(
+        std::slice::from_ref(&rows),
+        |x| softmax_rows(x[0].clone(), SCORES),
+        |x| softmax(x[0].clone() * 0.5, 1),
+    );
     let inputs = [rows, drawn([1, 12], 2), drawn([1, 12], 3)];
     compare(
         &inputs,
