@@ -1,10 +1,9 @@
 //! The operations on a processor, in single precision: one pass over the values, by vectors of the width that the processor has.
 //!
-//! Work is divided in the same way whatever the number of threads is, so that a sum has the same rounding.
+//! Work is divided in the same way for any number of threads, so that a sum has the same rounding.
 
-use burn::backend::Flex;
+use burn::backend::TensorMetadata;
 use burn::backend::flex::{FlexTensor, Layout};
-use burn::backend::{TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{Bytes, DType, Shape};
 use multiversion::multiversion;
 
@@ -13,8 +12,6 @@ use crate::platform;
 
 /// Values that one thread takes at once.
 const CHUNK: usize = 16_384;
-
-type Values = FloatTensor<Flex>;
 
 /// The values in order, without gaps.
 struct Dense(FlexTensor);
@@ -34,7 +31,7 @@ fn tensor(values: Vec<f32>, shape: Shape) -> FlexTensor {
 }
 
 /// Changes values in order, without gaps, where they are unless somebody else has them, too.
-fn changed(values: Values, change: impl FnOnce(&mut [f32])) -> Values {
+fn changed(values: FlexTensor, change: impl FnOnce(&mut [f32])) -> FlexTensor {
     let mut dense = Dense::of(&values).0;
     drop(values);
     let is_whole = dense.as_slice::<f32>().map(<[f32]>::len) == Some(dense.storage::<f32>().len());
@@ -51,13 +48,17 @@ fn chunk_of_rows(width: usize) -> usize {
     (CHUNK / width.max(1)).max(1) * width.max(1)
 }
 
-pub(super) fn activate(values: Values, activation: Activation) -> Values {
+pub(super) fn activate(values: FlexTensor, activation: Activation) -> FlexTensor {
     changed(values, |values| {
         platform::on_chunks(values, CHUNK, |_, values| each(values, activation));
     })
 }
 
-pub(super) fn activate_backward(values: &Values, by_output: Values, activation: Activation) -> Values {
+pub(super) fn activate_backward(
+    values: &FlexTensor,
+    by_output: FlexTensor,
+    activation: Activation,
+) -> FlexTensor {
     let dense = Dense::of(values);
     changed(by_output, |by| {
         platform::on_chunks(by, CHUNK, |at, by| {
@@ -87,7 +88,12 @@ fn each_slope(values: &[f32], by: &mut [f32], activation: Activation) {
     }
 }
 
-pub(super) fn normalize_rows(rows: &Values, weight: &Values, bias: &Values, norm: RowNorm) -> Values {
+pub(super) fn normalize_rows(
+    rows: &FlexTensor,
+    weight: &FlexTensor,
+    bias: &FlexTensor,
+    norm: RowNorm,
+) -> FlexTensor {
     let (shape, rows, weight, bias) = (rows.shape(), Dense::of(rows), Dense::of(weight), Dense::of(bias));
     let (rows, weight, bias) = (rows.values(), weight.values(), bias.values());
     let mut output = vec![0.0; rows.len()];
@@ -134,11 +140,11 @@ fn sum(a: &[f32], b: &[f32], of: impl Fn(f32, f32) -> f32) -> f32 {
 }
 
 pub(super) fn normalize_rows_backward(
-    rows: &Values,
-    weight: &Values,
-    by_output: Values,
+    rows: &FlexTensor,
+    weight: &FlexTensor,
+    by_output: FlexTensor,
     norm: RowNorm,
-) -> [Values; 3] {
+) -> [FlexTensor; 3] {
     let shape = weight.shape();
     let (rows, weight) = (Dense::of(rows), Dense::of(weight));
     let (rows, weight) = (rows.values(), weight.values());
@@ -187,7 +193,7 @@ fn normalize_slope(
     }
 }
 
-pub(super) fn softmax_rows(scores: Values, of: Scores) -> Values {
+pub(super) fn softmax_rows(scores: FlexTensor, of: Scores) -> FlexTensor {
     let (queries, tokens) = last_two(&scores.shape());
     changed(scores, |scores| {
         platform::on_chunks(scores, chunk_of_rows(tokens), |at, scores| {
@@ -201,7 +207,7 @@ pub(super) fn softmax_rows(scores: Values, of: Scores) -> Values {
     })
 }
 
-pub(super) fn softmax_rows_backward(weights: &Values, by_output: Values, of: Scores) -> Values {
+pub(super) fn softmax_rows_backward(weights: &FlexTensor, by_output: FlexTensor, of: Scores) -> FlexTensor {
     let (queries, tokens) = last_two(&weights.shape());
     let dense = Dense::of(weights);
     changed(by_output, |by| {
