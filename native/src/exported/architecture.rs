@@ -3,13 +3,15 @@
 use barnraise_protocol::run::Preset;
 use barnraise_protocol::run::model::Size;
 use barnraise_protocol::run::model::graph::{Block, Graph};
-use barnraise_protocol::run::model::operation::{Attention, BatchNorm, GroupNorm, Operation, Repeat};
-use barnraise_protocol::run::model::presets::{Albert, Gpt, GptFamily, Norm, ResNet};
+use barnraise_protocol::run::model::operation::{
+    Attention, BatchNorm, Experts, GroupNorm, Operation, Repeat,
+};
+use barnraise_protocol::run::model::presets::{Albert, Gpt, GptExperts, GptFamily, Norm, ResNet};
 
 /// A network that other libraries have, with all options written out.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Architecture {
-    /// transformers' `GPT2LMHeadModel` or `LlamaForCausalLM`.
+    /// transformers' `GPT2LMHeadModel` or `LlamaForCausalLM`, and with experts in one dimension `MixtralForCausalLM`.
     Gpt(Gpt),
     /// transformers' `AlbertForMaskedLM`.
     Albert(Albert),
@@ -36,6 +38,10 @@ impl Architecture {
     /// Whether transformers has a class for it.
     pub(crate) fn is_of_transformers(&self) -> bool {
         match self {
+            // With one active expert ours has a weight that learns, and Mixtral's is 1.
+            Self::Gpt(Gpt { family, experts: Some(experts), .. }) => {
+                *family == GptFamily::Llama && experts.dimensions == 1 && experts.active > 1
+            }
             Self::Gpt(_) | Self::Albert(_) => true,
             Self::ResNet(_, options) => options.norm == Norm::Batch && !options.small_pictures,
         }
@@ -81,6 +87,15 @@ fn repeat(graph: &Graph) -> Option<&Repeat> {
     })
 }
 
+fn experts(graph: &Graph) -> Option<GptExperts> {
+    blocks(graph).find_map(|block| match &block.op {
+        Operation::Experts(Experts { side, dimensions, active, .. }) => {
+            Some(GptExperts { side: *side, dimensions: *dimensions, active: *active })
+        }
+        _ => None,
+    })
+}
+
 /// Whether they compute the same by the same tensors; the name for people may differ.
 fn is_same(graph: &Graph, preset: &Preset) -> bool {
     let other = preset.graph();
@@ -91,10 +106,12 @@ fn gpt(graph: &Graph) -> Option<Gpt> {
     let Attention { heads, key_value_heads, dropout, rotary, .. } = *attention(graph)?;
     let layers = repeat(graph)?.times;
     let families = [
-        (GptFamily::Gpt2, "transformer.wte", "mlp.c_fc"),
-        (GptFamily::Llama, "model.embed_tokens", "mlp.gate_proj"),
+        (GptFamily::Gpt2, "transformer.wte", ["mlp.c_fc", "c_fc"]),
+        (GptFamily::Llama, "model.embed_tokens", ["mlp.gate_proj", "w1"]),
     ];
-    families.into_iter().find_map(|(family, table, inner)| {
+    let experts = experts(graph);
+    families.into_iter().find_map(|(family, table, [inner, of_experts])| {
+        let inner = if experts.is_some() { of_experts } else { inner };
         let (width, inner) = (width(graph, table)?, units(graph, inner)?);
         let key_value_heads = if key_value_heads == 0 { heads } else { key_value_heads };
         let epsilon = match operation(graph, "ln_1").or_else(|| operation(graph, "input_layernorm"))? {
@@ -105,7 +122,7 @@ fn gpt(graph: &Graph) -> Option<Gpt> {
         let new = Gpt::new(family, width, layers, heads);
         let theta = rotary.map_or(new.theta, |rotary| rotary.theta);
         let untied = matches!(operation(graph, "lm_head"), Some(Operation::Dense(_)));
-        let gpt = Gpt { key_value_heads, inner, dropout, epsilon, theta, untied, ..new };
+        let gpt = Gpt { key_value_heads, inner, dropout, epsilon, theta, untied, experts, ..new };
         // The heads of keys may have been left out.
         let written = [gpt, Gpt { key_value_heads: 0, ..gpt }];
         written.into_iter().any(|gpt| is_same(graph, &Preset::Gpt(gpt))).then_some(gpt)
@@ -151,10 +168,17 @@ mod tests {
         let plain = ResNet { width: 8, ..ResNet::default() };
         let small = ResNet { norm: Norm::Group(4), small_pictures: true, width: 8 };
         let written = Gpt { key_value_heads: 4, ..gpt };
+        let experts = |side, dimensions, active| Some(GptExperts { side, dimensions, active });
+        let mixtral = Gpt { experts: experts(8, 1, 2), ..llama };
+        let switch = Gpt { experts: experts(8, 1, 1), ..llama };
+        let grid = Gpt { experts: experts(3, 2, 2), ..written };
         for (preset, want, is_of_transformers) in [
             (Preset::Gpt(gpt), Architecture::Gpt(written), true),
             (Preset::Gpt(llama), Architecture::Gpt(llama), true),
             (Preset::Gpt(written), Architecture::Gpt(written), true),
+            (Preset::Gpt(mixtral), Architecture::Gpt(mixtral), true),
+            (Preset::Gpt(switch), Architecture::Gpt(switch), false),
+            (Preset::Gpt(grid), Architecture::Gpt(grid), false),
             (Preset::Albert(albert), Architecture::Albert(albert), true),
             (Preset::ResNet18(plain), Architecture::ResNet(ResNetDepth::Of18, plain), true),
             (Preset::ResNet50(plain), Architecture::ResNet(ResNetDepth::Of50, plain), true),

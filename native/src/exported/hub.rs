@@ -3,7 +3,7 @@
 use barnraise_learning::{PIXEL_MEAN, PIXEL_STD};
 use barnraise_protocol::dataset::{ImageShape, SampleKind, TokenShape};
 use barnraise_protocol::run::RunDescription;
-use barnraise_protocol::run::model::presets::{Albert, Gpt, GptFamily, ResNet};
+use barnraise_protocol::run::model::presets::{Albert, Gpt, GptExperts, GptFamily, ResNet};
 use serde_json::{Map, Value, json};
 
 use super::architecture::{Architecture, ResNetDepth};
@@ -80,8 +80,9 @@ fn of_text(tokens: TokenShape, separator: Option<u16>, is_tied: bool, more: Valu
 }
 
 fn of_gpt(gpt: Gpt, tokens: TokenShape, separator: Option<u16>) -> Value {
-    let Gpt { family, width, layers, heads, key_value_heads, inner, dropout, epsilon, theta, untied } = gpt;
-    let config = match family {
+    let Gpt { family, width, layers, heads, key_value_heads, inner, dropout, epsilon, theta, untied, experts } =
+        gpt;
+    let mut config = match family {
         GptFamily::Gpt2 => json!({
             "model_type": "gpt2",
             "architectures": ["GPT2LMHeadModel"],
@@ -113,6 +114,12 @@ fn of_gpt(gpt: Gpt, tokens: TokenShape, separator: Option<u16>) -> Value {
             "attention_dropout": dropout,
         }),
     };
+    if let (Some(GptExperts { side, active, .. }), Value::Object(config)) = (experts, &mut config) {
+        config.insert("model_type".to_owned(), "mixtral".into());
+        config.insert("architectures".to_owned(), json!(["MixtralForCausalLM"]));
+        config.insert("num_local_experts".to_owned(), side.into());
+        config.insert("num_experts_per_tok".to_owned(), active.into());
+    }
     of_text(tokens, separator, !untied, config)
 }
 

@@ -77,6 +77,23 @@ pub struct Step {
     pub adapter: Option<Adapter>,
     /// Its running statistics, as a position in [`ResolvedGraph::statistics`].
     pub statistics: Option<usize>,
+    /// The experts of a mixture.
+    pub experts: Option<ExpertGrid>,
+}
+
+/// The experts of a mixture, on their grid.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExpertGrid {
+    /// Places along a dimension.
+    pub side: usize,
+    /// Dimensions.
+    pub n_dimensions: usize,
+    /// Shape of what goes to an expert.
+    pub input: Vec<usize>,
+    /// Inputs of a sample that each go to experts of their own.
+    pub n_routed: usize,
+    /// What each one computes, the last dimension of the grid the fastest. Value 0 is the input, value `i + 1` that of step `i`.
+    pub bodies: Vec<Vec<Step>>,
 }
 
 /// Where a tensor is.
@@ -177,10 +194,11 @@ impl ResolvedGraph {
     }
 
     /// Whether a pass with a gradient draws random numbers, so that it needs a seed for each sample.
-    pub fn has_dropout(&self) -> bool {
+    pub fn draws_numbers(&self) -> bool {
         self.steps.iter().any(|step| match &step.op {
             Operation::Dropout(_) => true,
             Operation::Attention(options) => options.dropout > 0.0,
+            Operation::Experts(options) => options.jitter > 0.0,
             _ => false,
         })
     }

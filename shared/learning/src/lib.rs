@@ -25,6 +25,7 @@ mod continuation;
 mod crops;
 mod data_shape;
 mod engine;
+mod experts;
 mod masking;
 mod memory;
 mod merge;

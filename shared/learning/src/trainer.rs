@@ -242,7 +242,7 @@ impl Trainer {
 
     /// What the dropout of each sample follows from; empty where the graph has none.
     fn seeds<S: Iterator<Item = u8>>(&self, samples: impl Iterator<Item = S>, draw: u64) -> Vec<u64> {
-        match self.graph.has_dropout() {
+        match self.graph.draws_numbers() {
             true => samples.map(|sample| random::state_of(sample, self.seed, draw)).collect(),
             false => Vec::new(),
         }
@@ -403,11 +403,11 @@ impl Trainer {
     }
 
     async fn outputs(&self, input: Input<'_>, n_samples: usize) -> Result<Vec<f32>, ModelError> {
-        self.computed(self.engine.outputs(input, n_samples)).await
+        self.computed(self.engine.outputs(input, n_samples).await).await
     }
 
     async fn losses(&self, input: Input<'_>) -> Result<Statistics, ModelError> {
-        Ok(Statistics::of(&self.computed(self.engine.losses(input)).await?))
+        Ok(Statistics::of(&self.computed(self.engine.losses(input).await).await?))
     }
 
     async fn computed(&self, pass: PassRead) -> Result<Vec<f32>, ModelError> {

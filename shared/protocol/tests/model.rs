@@ -63,6 +63,16 @@ fn operations() {
     };
     let rotary = Some(Rotary { theta: 10_000.0 });
     let attention = Attention { heads: 4, key_value_heads: 2, causal: true, rotary, dropout: 0.5 };
+    let experts = Experts {
+        part: "p".into(),
+        side: 32,
+        dimensions: 2,
+        active: 4,
+        route: Route::Sample,
+        capacity: 1.5,
+        balance: 0.25,
+        jitter: 0.125,
+    };
     let golden = [
         (Operation::Part(PartCall { part: "p".into() }), "000170"),
         (Operation::Repeat(Repeat { part: "p".into(), times: 300, first: 2, share: true }), "010170ac020201"),
@@ -111,6 +121,7 @@ fn operations() {
         (Operation::PickMasked, "22"),
         (Operation::UnitLength, "23"),
         (Operation::Cosine(Cosine { units: 300 }), "24ac02"),
+        (Operation::Experts(experts), "25017020020401000000c03f0000803e0000003e"),
     ];
     for (operation, golden) in golden {
         check(&operation, golden);

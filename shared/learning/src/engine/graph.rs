@@ -6,6 +6,7 @@ mod attention;
 mod batch;
 mod crops;
 mod dropout;
+mod experts;
 mod interpreter;
 mod loss;
 mod maps;
@@ -23,7 +24,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 pub(crate) use self::batch::{GraphBatch, GraphTargets, InputValues};
 use self::crops::Heads;
 pub(crate) use self::interpreter::TokenCache;
-use self::interpreter::{GraphPass, Mode};
+use self::interpreter::{GraphPass, Mode, PassError};
 use self::loss::{Judged, judge, predictions};
 use self::statistics::DeviceStatistics;
 use self::value::{Value, WrongKind};
@@ -101,35 +102,35 @@ impl GraphEngine {
     ///
     /// # Shapes
     /// - returns `[2, n_predictions]`: losses, and 1 where the top-1 prediction was correct
-    pub(crate) fn step(&mut self, batch: &GraphBatch, arithmetic: Arithmetic) -> PassRead {
-        self.try_step(batch, arithmetic).unwrap_or_else(bug)
+    pub(crate) async fn step(&mut self, batch: &GraphBatch, arithmetic: Arithmetic) -> PassRead {
+        self.try_step(batch, arithmetic).await.unwrap_or_else(no_result)
     }
 
-    fn try_step(&mut self, batch: &GraphBatch, arithmetic: Arithmetic) -> Result<PassRead, WrongKind> {
-        let mode = Mode::Training { seeds: &batch.seeds, observed: Vec::new() };
+    async fn try_step(&mut self, batch: &GraphBatch, arithmetic: Arithmetic) -> Result<PassRead, PassError> {
+        let mode = Mode::Training { seeds: &batch.seeds, observed: Vec::new(), balance: Vec::new() };
         let (graph, autodiff) = (self.graph.clone(), self.autodiff.clone());
         let mut pass = self.pass(self.tensors.leaves(arithmetic), &autodiff, mode, batch);
         let inputs = inputs(&graph, batch, &autodiff)?;
         let (tracked, judged, projections) = match graph.loss() {
             Loss::Swav(loss) => {
                 let large = inputs.into_iter().next().ok_or(WrongKind)?;
-                let Heads { projections, scores } = crops::heads(&mut pass, large, batch, loss)?;
+                let Heads { projections, scores } = crops::heads(&mut pass, large, batch, loss).await?;
                 let prototypes = self.prototypes()?;
                 let detached = scores.clone().without_autodiff();
                 let judged = crops::judge(detached, Some((&self.queue, &prototypes)), loss, batch.n_samples);
                 (scores, judged, Some(projections.without_autodiff()))
             }
             loss => {
-                let rows = predictions(output(&mut pass, inputs)?, loss)?;
+                let rows = predictions(output(&mut pass, inputs).await?, loss)?;
                 let judged = judge(rows.clone().without_autodiff(), &batch.targets, batch.n_samples)?;
                 (rows, judged, None)
             }
         };
-        let Mode::Training { observed, .. } = pass.mode else { return Err(WrongKind) };
+        let Mode::Training { observed, balance, .. } = pass.mode else { return Err(WrongKind.into()) };
         let is_frozen = matches!(batch.targets, GraphTargets::Crops { is_frozen: true, .. });
         let n_frozen = if is_frozen { PROTOTYPE_TENSORS } else { 0 };
         let Judged { residual, values } = judged;
-        let is_finite = self.tensors.add_gradient(tracked, residual, n_frozen, arithmetic);
+        let is_finite = self.tensors.add_gradient(tracked, residual, balance, n_frozen, arithmetic);
         self.statistics.add(observed, is_finite.as_ref());
         if let Some(mut projections) = projections {
             if let Some(flag) = &is_finite {
@@ -142,41 +143,43 @@ impl GraphEngine {
     }
 
     /// Losses without a gradient, by the running statistics, as of [`Self::step`].
-    pub(crate) fn losses(&self, batch: &GraphBatch) -> PassRead {
-        let losses = || {
+    pub(crate) async fn losses(&self, batch: &GraphBatch) -> PassRead {
+        let losses = async {
             let (mut pass, inputs) = self.evaluation(batch)?;
             let judged = match self.graph.loss() {
                 Loss::Swav(loss) => {
                     let large = inputs.into_iter().next().ok_or(WrongKind)?;
-                    let scores = crops::heads(&mut pass, large, batch, loss)?.scores;
+                    let scores = crops::heads(&mut pass, large, batch, loss).await?.scores;
                     crops::judge(scores, None, loss, batch.n_samples)
                 }
                 loss => {
-                    let rows = predictions(output(&mut pass, inputs)?, loss)?;
+                    let rows = predictions(output(&mut pass, inputs).await?, loss)?;
                     judge(rows, &batch.targets, batch.n_samples)?
                 }
             };
             Ok(read(judged.values, None))
         };
-        losses().unwrap_or_else(bug)
+        losses.await.unwrap_or_else(no_result)
     }
 
     /// What the last block gives, flat: `[n_samples, ...]`. Of SwAV the features of pictures.
-    pub(crate) fn outputs(&self, batch: &GraphBatch) -> PassRead {
-        let outputs = || {
+    pub(crate) async fn outputs(&self, batch: &GraphBatch) -> PassRead {
+        let outputs = async {
             let (mut pass, inputs) = self.evaluation(batch)?;
             let value = match self.graph.loss() {
-                Loss::Swav(_) => crops::features(&mut pass, inputs.into_iter().next().ok_or(WrongKind)?)?,
-                _ => output(&mut pass, inputs)?,
+                Loss::Swav(_) => {
+                    crops::features(&mut pass, inputs.into_iter().next().ok_or(WrongKind)?).await?
+                }
+                _ => output(&mut pass, inputs).await?,
             };
             Ok(read(value.wide()?.rows()?, None))
         };
-        outputs().unwrap_or_else(bug)
+        outputs.await.unwrap_or_else(no_result)
     }
 
     /// Goes on with one text: the logits `[vocabulary]` of the token after `ids`, which follow those in the cache.
-    pub(crate) fn next(&self, ids: &[u16], cache: &mut TokenCache) -> PassRead {
-        let mut logits = || {
+    pub(crate) async fn next(&self, ids: &[u16], cache: &mut TokenCache) -> PassRead {
+        let logits = async {
             let device = self.tensors.device();
             let n_tokens = ids.len();
             let values = ids.iter().map(|&id| id.into()).collect();
@@ -189,11 +192,11 @@ impl GraphEngine {
                 masked: None,
                 last_uses: &self.last_uses,
             };
-            let rows = output(&mut pass, vec![input])?.wide()?.rows()?;
+            let rows = output(&mut pass, vec![input]).await?.wide()?.rows()?;
             cache.advance(n_tokens);
             Ok(read(rows.narrow(0, n_tokens.saturating_sub(1), 1), None))
         };
-        logits().unwrap_or_else(bug)
+        logits.await.unwrap_or_else(no_result)
     }
 
     /// Reads the gradient sum and, after it, what running statistics move by in the mean: `[n_parameters]`. Drops both.
@@ -237,10 +240,10 @@ impl GraphEngine {
 }
 
 /// The output of the last step.
-fn output(pass: &mut GraphPass<'_>, inputs: Vec<Value>) -> Result<Value, WrongKind> {
+async fn output(pass: &mut GraphPass<'_>, inputs: Vec<Value>) -> Result<Value, PassError> {
     let mut values: Vec<Option<Value>> = inputs.into_iter().map(Some).collect();
-    pass.compute(0..pass.graph.steps().len(), &mut values)?;
-    values.pop().flatten().ok_or(WrongKind)
+    pass.compute(0..pass.graph.steps().len(), &mut values).await?;
+    Ok(values.pop().flatten().ok_or(WrongKind)?)
 }
 
 /// The inputs of a batch on the device.
@@ -283,8 +286,12 @@ fn queue_of(loss: &Loss) -> ProjectionQueue {
     }
 }
 
-/// Only a bug of ours gets here: a resolved graph says which values its blocks take.
-fn bug(error: WrongKind) -> PassRead {
-    debug_assert!(false, "{error}");
-    Box::pin(async move { Err(DeviceError::Execution(error.to_string())) })
+/// A device that failed; or a bug of ours: a resolved graph says which values its blocks take.
+fn no_result(error: PassError) -> PassRead {
+    debug_assert!(!matches!(error, PassError::WrongKind(_)), "{error}");
+    let error = match error {
+        PassError::Device(error) => error,
+        PassError::WrongKind(error) => DeviceError::Execution(error.to_string()),
+    };
+    Box::pin(async move { Err(error) })
 }

@@ -157,11 +157,16 @@ impl Engine {
     /// # Shapes
     /// - returns `[2, n_predictions]`: losses, and 1 where the top-1 prediction was correct; and in mixed precision
     ///   whether the gradient is finite
-    pub(crate) fn step(&mut self, input: Input<'_>, seeds: Vec<u64>, arithmetic: Arithmetic) -> PassRead {
+    pub(crate) async fn step(
+        &mut self,
+        input: Input<'_>,
+        seeds: Vec<u64>,
+        arithmetic: Arithmetic,
+    ) -> PassRead {
         match self {
             Self::Graph(engine) => {
                 let batch = engine.batch(input).with_seeds(seeds);
-                engine.step(&batch, arithmetic)
+                engine.step(&batch, arithmetic).await
             }
             #[cfg(feature = "wgpu")]
             Self::Fused(engine) => match input {
@@ -175,9 +180,9 @@ impl Engine {
     ///
     /// # Shapes
     /// - returns `[2, n_predictions]` as of [`Self::step`]
-    pub(crate) fn losses(&self, input: Input<'_>) -> PassRead {
+    pub(crate) async fn losses(&self, input: Input<'_>) -> PassRead {
         match self {
-            Self::Graph(engine) => engine.losses(&engine.batch(input)),
+            Self::Graph(engine) => engine.losses(&engine.batch(input)).await,
             #[cfg(feature = "wgpu")]
             Self::Fused(engine) => match input {
                 Input::Images { images, labels } => {
@@ -191,9 +196,9 @@ impl Engine {
     /// Queues a forward pass over `n_samples`; the result is what the last block gives, such as logits. Of SwAV the
     /// features of pictures.
     #[cfg_attr(not(feature = "wgpu"), allow(unused_variables))]
-    pub(crate) fn outputs(&self, input: Input<'_>, n_samples: usize) -> PassRead {
+    pub(crate) async fn outputs(&self, input: Input<'_>, n_samples: usize) -> PassRead {
         match self {
-            Self::Graph(engine) => engine.outputs(&engine.batch(input)),
+            Self::Graph(engine) => engine.outputs(&engine.batch(input)).await,
             #[cfg(feature = "wgpu")]
             Self::Fused(engine) => match input {
                 Input::Images { images, .. } => engine.logits(images, n_samples),
@@ -203,9 +208,9 @@ impl Engine {
     }
 
     /// Goes on with one text: the logits `[vocabulary]` of the token after `ids`, which follow those in the cache.
-    pub(crate) fn next(&self, ids: &[u16], cache: &mut TokenCache) -> PassRead {
+    pub(crate) async fn next(&self, ids: &[u16], cache: &mut TokenCache) -> PassRead {
         match self {
-            Self::Graph(engine) => engine.next(ids, cache),
+            Self::Graph(engine) => engine.next(ids, cache).await,
             #[cfg(feature = "wgpu")]
             Self::Fused(_) => unsuited(),
         }

@@ -72,22 +72,29 @@ impl FlatTensors {
     }
 
     /// Adds the gradient of a loss whose derivative by `outputs`, in single precision, is `residual`: the graph starts
-    /// from the product of the two, which spares the device the loss and its derivative. The last `n_frozen` leaves
-    /// get none.
+    /// from the product of the two, which spares the device the loss and its derivative. `losses`, `[1]` each, are added to
+    /// that loss. The last `n_frozen` leaves get none.
     ///
     /// Returns, of mixed arithmetic, `[1]`: whether the gradient is finite; nothing is added where it is not.
     pub(super) fn add_gradient(
         &mut self,
         outputs: Tensor<2>,
         residual: Tensor<2>,
+        losses: Vec<Tensor<1>>,
         n_frozen: usize,
         arithmetic: Arithmetic,
     ) -> Option<Tensor<1>> {
-        let residual = match arithmetic {
-            Arithmetic::Single => residual,
-            Arithmetic::Mixed { scale, .. } => residual * scale,
+        let scale = match arithmetic {
+            Arithmetic::Single => None,
+            Arithmetic::Mixed { scale, .. } => Some(scale),
         };
-        let mut gradients = (outputs * residual.autodiff()).backward();
+        let scaled = |loss: Tensor<1>| scale.map_or(loss.clone(), |scale| loss * scale);
+        let residual = scale.map_or(residual.clone(), |scale| residual * scale);
+        let product = outputs * residual.autodiff();
+        let mut gradients = match losses.into_iter().map(scaled).reduce(|sum, loss| sum + loss) {
+            Some(losses) => (product.sum() + losses).backward(),
+            None => product.backward(),
+        };
         let n_moving = self.leaves.len().saturating_sub(n_frozen);
         let gradient = self.leaves.iter().enumerate().map(|(index, leaf)| {
             let gradient = leaf.grad_remove(&mut gradients).filter(|_| index < n_moving);

@@ -166,6 +166,15 @@ pub enum BlockProblem {
     /// A block that has no weights of its own.
     #[error("it needs an embedding in `shares`")]
     NothingShared,
+    /// A block of an expert that looks at more than one input of the expert, or draws random numbers.
+    #[error("no part of experts may have `{name}`, which is a batch norm, a dropout, masked tokens or experts again")]
+    NotInExperts {
+        /// The block.
+        name: String,
+    },
+    /// Experts that are to have the weights of another block.
+    #[error("experts have no `shares`; a part that has them can be repeated with `share = true`")]
+    ExpertsShare,
     /// Too few or too many inputs.
     #[error("it has {got} inputs, {want} are wanted")]
     InputCount {
@@ -235,6 +244,8 @@ pub enum WantedShape {
     Ids(usize),
     /// Values in any shape.
     Values,
+    /// `[width]`.
+    Vector,
     /// `[channels, height, width]`.
     Maps,
     /// `[length, width]`.
@@ -258,6 +269,7 @@ impl fmt::Display for WantedShape {
         match self {
             Self::Ids(rows) => write!(f, "ids below {rows}"),
             Self::Values => f.write_str("values"),
+            Self::Vector => f.write_str("a vector [width]"),
             Self::Maps => f.write_str("maps [channels, height, width]"),
             Self::Sequence => f.write_str("a sequence [length, width]"),
             Self::VectorOrMaps => f.write_str("a vector [width] or maps [channels, height, width]"),

@@ -1,6 +1,8 @@
 //! From the blocks of a graph to the steps of a resolved one: counts what parts expand to, expands them, resolves names,
 //! and applies the shape rules.
 
+mod experts;
+
 use std::collections::HashMap;
 
 use barnraise_protocol::run::model::Adapters;
@@ -93,6 +95,10 @@ fn count_blocks(blocks: &[Block], counts: &HashMap<&str, usize>) -> Result<usize
         let (part, times) = match &block.op {
             Operation::Part(PartCall { part }) => (part, 1),
             Operation::Repeat(Repeat { part, times, .. }) => (part, *times as usize),
+            Operation::Experts(options) => {
+                total += 1;
+                (&options.part, experts::count_experts(options).map_err(problem)?)
+            }
             _ => {
                 total += 1;
                 continue;
@@ -179,6 +185,7 @@ impl Expander<'_> {
                     self.call(part, &full, n_parts, &inner, &inputs)?
                 }
                 Operation::Repeat(repeat) => self.repeat(repeat, block, n_parts, scope, &inputs)?,
+                Operation::Experts(options) => self.experts(options, block, n_parts, scope, inputs)?,
                 _ => self.step(block, &full, scope, inputs)?,
             };
             if names.insert(block.name.clone(), previous).is_some() {
@@ -269,7 +276,7 @@ impl Expander<'_> {
         self.full_names.insert(full.to_owned(), own);
         self.shapes.push(shape.clone());
         let (name, op) = (full.to_owned(), block.op.clone());
-        self.steps.push(Step { name, op, inputs, shape, parameters, adapter, statistics });
+        self.steps.push(Step { name, op, inputs, shape, parameters, adapter, statistics, experts: None });
         Ok(self.shapes.len() - 1)
     }
 

@@ -2,7 +2,7 @@
 
 use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::run::model::graph::{Graph, LARGE_CROPS, Loss, SwavLoss};
-use barnraise_protocol::run::model::operation::Operation;
+use barnraise_protocol::run::model::operation::{Operation, Route};
 use barnraise_protocol::run::model::{Adapters, Size};
 
 use super::data::GraphData;
@@ -141,6 +141,7 @@ impl ResolvedGraph {
 fn check_causal(steps: &[Step]) -> Result<(), GraphError> {
     let looks_ahead = |step: &&Step| match &step.op {
         Operation::Attention(options) => !options.causal,
+        Operation::Experts(options) => options.route != Route::Token,
         Operation::Dense(_)
         | Operation::LayerNorm(_)
         | Operation::RmsNorm(_)

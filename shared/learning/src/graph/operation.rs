@@ -58,7 +58,8 @@ pub(super) struct Context<'a> {
 /// Applies the rule of an operation that is no call of a part.
 pub(super) fn outcome(op: &Operation, context: &Context<'_>) -> Result<Outcome, BlockProblem> {
     match op {
-        Operation::Part(_) | Operation::Repeat(_) => Err(BlockProblem::Overflow),
+        // Expanded before.
+        Operation::Part(_) | Operation::Repeat(_) | Operation::Experts(_) => Err(BlockProblem::Overflow),
         Operation::Dense(options) => dense(options, context),
         Operation::Convolution(options) => maps::convolution(options, context),
         Operation::MaxPool(options) | Operation::AveragePool(options) => maps::pool(options, context),
@@ -192,6 +193,11 @@ fn layer_tensors(
     let mut tensors = vec![TensorPlan::weight(weight, of_weight)];
     tensors.extend(bias.map(|n| TensorPlan::bias(n, of_bias)));
     Ok(tensors)
+}
+
+/// The weight of a layer that sums over `fan_in` values, without a bias.
+pub(super) fn layer(shape: Vec<usize>, fan_in: usize) -> TensorPlan {
+    TensorPlan::weight(shape, Initialization::Layer { fan_in, before_relu: false })
 }
 
 /// Of a weight and of a bias.

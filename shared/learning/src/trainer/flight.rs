@@ -49,7 +49,7 @@ impl Trainer {
             (Some(Mixed { scale, .. }), Some(half)) => Arithmetic::Mixed { scale: *scale, half },
             _ => Arithmetic::Single,
         };
-        let mut read = maybe_done(self.engine.step(input, seeds, arithmetic));
+        let mut read = maybe_done(self.engine.step(input, seeds, arithmetic).await);
         // Polled once, the read is queued behind this pass and does not wait for later ones.
         let _ = futures::poll!(&mut read);
         self.in_flight().push_back(QueuedPass { read, mixed });

@@ -113,7 +113,7 @@ impl Trainer {
             return Err(ModelError::TokenCount { length, got });
         }
         batch::check_ids(ids, shape)?;
-        self.computed(self.engine.next(ids, cache)).await
+        self.computed(self.engine.next(ids, cache).await).await
     }
 
     /// The data of a model that predicts each token from those before it.

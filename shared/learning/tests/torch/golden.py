@@ -9,6 +9,7 @@ sides draw them from the tensors' names.
 """
 
 import json
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -39,7 +40,8 @@ def draw(name, shape):
 
 def is_transposed(module, name):
     """Weights of a linear layer are [in, out] here and [out, in] there."""
-    return isinstance(module, nn.Linear) and name == "weight"
+    is_linear = isinstance(module, nn.Linear) or type(module).__name__ == "MixtralTopKRouter"
+    return is_linear and name == "weight"
 
 
 def parameters(module, rename):
@@ -64,8 +66,8 @@ def parameters(module, rename):
     return found
 
 
-def case(name, data, graph, module, inputs, targets=None, rename=(), call=None, loss="mse", masked=None):
-    """`graph` is TOML, or a preset as TOML; `loss` is what the graph's loss is in PyTorch."""
+def case(name, data, graph, module, inputs, targets=None, rename=(), call=None, loss="mse", masked=None, extra=()):
+    """`graph` is TOML, or a preset as TOML; `loss` is what the graph's loss is in PyTorch; `extra` are losses beside it."""
     module.train()
     found = parameters(module, dict(rename))
     output = (call or module)(*inputs)
@@ -77,7 +79,7 @@ def case(name, data, graph, module, inputs, targets=None, rename=(), call=None, 
         rows = rows.flatten(0, -2)
         losses = F.cross_entropy(rows, targets.flatten(), reduction="none")
         losses = losses.reshape(len(inputs[0]), -1).mean(1)
-    losses.sum().backward()
+    (losses.sum() + sum(extra)).backward()
     TENSORS[f"{name}/output"] = output.detach().contiguous()
     TENSORS[f"{name}/losses"] = losses.detach()
     targets_name = "values" if loss == "mse" else "classes"
@@ -232,6 +234,70 @@ def vectors():
     on_rows("shared weights", shared, nn.Linear(8, 8), lambda layer, x: layer(layer(x)))
 
 
+def mixtures():
+    """Experts on a grid, as Learning@home has them; with one active expert as Switch Transformers."""
+    variants = {
+        "experts": (5, 1, 2, 0.0),
+        "experts on a grid": (3, 2, 4, 0.0),
+        "one active expert": (2, 2, 1, 0.0),
+        "balanced experts": (2, 2, 3, 0.5),
+    }
+    for name, (side, dimensions, active, balance) in variants.items():
+        options = f'part = "expert", side = {side}, dimensions = {dimensions}, active = {active}, balance = {balance}'
+        graph = f"""
+            name = "{name}"
+            loss = "regression"
+            parts = [{{ name = "expert", blocks = [
+                {{ name = "up", op = {{ dense = {{ units = 7 }} }} }},
+                {{ name = "act", op = "tanh" }},
+                {{ name = "down", op = {{ dense = {{ units = 5 }} }} }},
+            ] }}]
+            blocks = [
+                {{ name = "first", op = {{ dense = {{ units = 24 }} }} }},
+                {{ name = "tokens", op = {{ reshape = {{ shape = [4, 6] }} }} }},
+                {{ name = "x", op = {{ experts = {{ {options} }} }} }},
+                {{ name = "flat", op = "flatten" }},
+                {{ name = "fc", op = {{ dense = {{ units = "targets" }} }} }},
+            ]
+        """
+        places = list(product(range(side), repeat=dimensions))
+        experts = [nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 5)) for _ in places]
+        gates = [nn.Linear(6, side, bias=False) for _ in range(dimensions)]
+        extra = []
+
+        def forward(m, x, places=places, active=active, balance=balance, side=side, extra=extra):
+            x = m.first(x).unflatten(1, (4, 6))
+            of_dimensions = [gate(x) for gate in m.gates]
+            scores = torch.stack(
+                [sum(scores[..., at] for scores, at in zip(of_dimensions, place)) for place in places], -1
+            )
+            best, chosen = scores.topk(active, -1)
+            weights = scores.softmax(-1).gather(-1, chosen) if active == 1 else best.softmax(-1)
+            given = torch.stack([expert(x) for expert in m.experts], -2)
+            mixed = (given.gather(-2, chosen[..., None].expand(*chosen.shape, 5)) * weights[..., None]).sum(-2)
+            extra.clear()
+            for dimension, scores in enumerate(of_dimensions):
+                places_chosen = torch.tensor([place[dimension] for place in places])[chosen]
+                shares = F.one_hot(places_chosen, side).flatten(0, -2).float().mean(0)
+                extra.append(balance * side * (scores.softmax(-1).mean(1) * shares).sum())
+            return m.fc(mixed.flatten(1))
+
+        module = Blocks(
+            forward,
+            first=nn.Linear(6, 24),
+            gates=nn.ModuleList(gates),
+            experts=nn.ModuleList(experts),
+            fc=nn.Linear(20, 3),
+        )
+        rename = {f"gates.{i}.weight": "x.gate.weight" if dimensions == 1 else f"x.gate.{i}.weight" for i in range(dimensions)}
+        for index, place in enumerate(places):
+            own = "x.experts." + ".".join(map(str, place))
+            for layer, block in {0: "up", 2: "down"}.items():
+                for tensor in ("weight", "bias"):
+                    rename[f"experts.{index}.{layer}.{tensor}"] = f"{own}.{block}.{tensor}"
+        case(name, rows(6, 3), graph, module, [draw(f"{name} input", (4, 6)) * 2.5], rename=rename, extra=extra)
+
+
 def rotate(x, theta):
     """As transformers' `apply_rotary_pos_emb`: x is [..., length, width]."""
     length, width = x.shape[-2:]
@@ -321,6 +387,7 @@ def presets():
     ids = torch.tensor([[(7 * at + 3 * at * at + 5 * row) % 13 for at in range(6)] for row in range(3)])
     gpt2(ids)
     llama(ids)
+    mixtral(ids)
     albert(ids)
     resnets()
     vit()
@@ -360,6 +427,68 @@ def llama(ids):
     rename = {"lm_head.weight": "model.embed_tokens.weight"}
     logits = lambda ids: model(ids).logits
     case("llama", text_data(6, 13), preset, model, [ids], ids[:, 1:], rename, logits, "causal")
+
+
+class Mixtral(nn.Module):
+    """The experts of transformers' Mixtral, their tensors as in its files."""
+
+    def __init__(self, experts, inner):
+        super().__init__()
+        linear = lambda weight: nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+        self.experts = nn.ModuleList()
+        for index in range(experts.num_experts):
+            up, down = experts.gate_up_proj[index], experts.down_proj[index]
+            layers = nn.ModuleDict({"w1": linear(up[:inner]), "w3": linear(up[inner:]), "w2": linear(down)})
+            self.experts.append(layers)
+
+    def forward(self, x, chosen, weights):
+        given = torch.stack([e["w2"](F.silu(e["w1"](x)) * e["w3"](x)) for e in self.experts], -2)
+        return (given.gather(-2, chosen[..., None].expand(*chosen.shape, x.shape[-1])) * weights[..., None]).sum(-2)
+
+
+def mixtral(ids):
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    config = MixtralConfig(
+        vocab_size=13,
+        hidden_size=16,
+        intermediate_size=20,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_local_experts=3,
+        num_experts_per_tok=2,
+        rms_norm_eps=1e-5,
+        rope_theta=10000.0,
+        tie_word_embeddings=True,
+        attention_dropout=0.0,
+    )
+    model = MixtralForCausalLM(config)
+    rename = {"lm_head.weight": "model.embed_tokens.weight"}
+    extra = []
+
+    def balance(router, inputs, outputs):
+        """The preset's, of 3 experts and 6 tokens."""
+        logits, _, chosen = outputs
+        shares = F.one_hot(chosen, 3).flatten(0, -2).float().mean(0)
+        extra.append(0.01 * 3 * (logits.softmax(-1).sum(0) / 6 * shares).sum())
+
+    for index, layer in enumerate(model.model.layers):
+        layer.mlp.gate.register_forward_hook(balance)
+        # The fused tensors of the class are those of its files side by side.
+        layer.mlp.experts = Mixtral(layer.mlp.experts, 20)
+        own = f"model.layers.{index}.block_sparse_moe"
+        rename[f"model.layers.{index}.mlp.gate.weight"] = f"{own}.gate.weight"
+        for expert in range(3):
+            for name in ("w1", "w2", "w3"):
+                path = f"experts.experts.{expert}.{name}.weight"
+                rename[f"model.layers.{index}.mlp.{path}"] = f"{own}.experts.{expert}.{name}.weight"
+    preset = (
+        'preset = { gpt = { family = "llama", width = 16, layers = 2, heads = 4, key_value_heads = 2, inner = 20, '
+        "experts = { side = 3, active = 2 } } }"
+    )
+    logits = lambda ids: model(ids).logits
+    case("mixtral", text_data(6, 13), preset, model, [ids], ids[:, 1:], rename, logits, "causal", extra=extra)
 
 
 def albert(ids):
@@ -491,6 +620,7 @@ def ratings():
 torch.manual_seed(0)
 maps()
 vectors()
+mixtures()
 attention()
 presets()
 path = Path(__file__).with_name("golden.safetensors")

@@ -4,7 +4,7 @@ use barnraise_protocol::run::model::graph::{LARGE_CROPS, SwavLoss};
 use burn::tensor::Tensor;
 
 use super::batch::{GraphBatch, GraphTargets};
-use super::interpreter::{GraphPass, unit_length};
+use super::interpreter::{GraphPass, PassError, unit_length};
 use super::loss::Judged;
 use super::value::{Value, WrongKind};
 use crate::engine::arithmetic::wide;
@@ -20,13 +20,13 @@ pub(super) struct Heads {
 }
 
 /// Computes all crops of a batch.
-pub(super) fn heads(
+pub(super) async fn heads(
     pass: &mut GraphPass<'_>,
     large: Value,
     batch: &GraphBatch,
     loss: &SwavLoss,
-) -> Result<Heads, WrongKind> {
-    let mut all = vec![features(pass, large)?];
+) -> Result<Heads, PassError> {
+    let mut all = vec![features(pass, large).await?];
     if let GraphTargets::Crops { small, .. } = &batch.targets
         && !small.is_empty()
     {
@@ -35,27 +35,27 @@ pub(super) fn heads(
         let shape = [channels, side, side];
         let data = burn::tensor::TensorData::new(small.clone(), [small.len()]);
         let small = Value::of_shape(Tensor::from_data(data, pass.device), &shape)?;
-        all.push(features(pass, small)?);
+        all.push(features(pass, small).await?);
     }
     let (at, n_inputs) = (features_at(pass.graph)?, pass.graph.inputs().len());
     let mut values = vec![None; at];
     values.push(Some(Value::join_vectors(all)?));
     let last = pass.graph.steps().len().saturating_sub(1);
-    pass.compute(at - n_inputs + 1..last, &mut values)?;
+    pass.compute(at - n_inputs + 1..last, &mut values).await?;
     let projection = pass.graph.steps()[last].inputs[0];
     let projections = values.get(projection).cloned().flatten().ok_or(WrongKind)?.vectors()?;
     let projections = unit_length(wide(projections));
-    pass.compute(last..last + 1, &mut values)?;
+    pass.compute(last..last + 1, &mut values).await?;
     let scores = values.pop().flatten().ok_or(WrongKind)?.vectors()?;
     Ok(Heads { projections, scores })
 }
 
 /// Features of pictures of one size, `[n, n_features]`.
-pub(super) fn features(pass: &mut GraphPass<'_>, images: Value) -> Result<Value, WrongKind> {
+pub(super) async fn features(pass: &mut GraphPass<'_>, images: Value) -> Result<Value, PassError> {
     let at = features_at(pass.graph)?;
     let mut values = vec![Some(images)];
-    pass.compute(0..at + 1 - pass.graph.inputs().len(), &mut values)?;
-    values.pop().flatten().ok_or(WrongKind)
+    pass.compute(0..at + 1 - pass.graph.inputs().len(), &mut values).await?;
+    Ok(values.pop().flatten().ok_or(WrongKind)?)
 }
 
 fn features_at(graph: &ResolvedGraph) -> Result<usize, WrongKind> {

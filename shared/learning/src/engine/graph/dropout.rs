@@ -1,4 +1,4 @@
-//! Dropout that every peer draws alike: which values become zero follows from the sample's seed and the block.
+//! Dropout and jitter that every peer draws alike: they follow from the sample's seed and the block.
 
 use burn::tensor::{Device, Tensor, TensorData};
 
@@ -26,16 +26,43 @@ pub(super) fn drop<const D: usize>(
     tensor * factors.cast(dtype)
 }
 
+/// Multiplies the values of `tensor` by numbers within `1 ± amount`. The first dimension is the samples, or the tokens of one after
+/// those of another.
+pub(super) fn jitter(
+    tensor: Tensor<2>,
+    amount: f32,
+    seeds: &[u64],
+    block: usize,
+    device: &Device,
+) -> Tensor<2> {
+    let dims = tensor.dims();
+    let n_values = dims[0] * dims[1];
+    let of_sample = n_values / seeds.len().max(1);
+    let mut factors = Vec::with_capacity(n_values);
+    for row in 0..seeds.len() {
+        let mut random = random_of(row, seeds, block);
+        factors.extend((0..of_sample).map(|_| 1.0 + amount * random.next_signed_unit()));
+    }
+    factors.resize(n_values, 1.0);
+    tensor * Tensor::<2>::from_data(TensorData::new(factors, dims), device)
+}
+
+/// The numbers of a row of `seeds`, repeated for each crop.
+fn random_of(row: usize, seeds: &[u64], block: usize) -> SplitMix64 {
+    let n_seeds = seeds.len().max(1);
+    let seed = seeds.get(row % n_seeds).copied().unwrap_or_default();
+    let mut random = SplitMix64 { state: seed };
+    random.state = random.next_u64() ^ (((row / n_seeds) as u64) << 32 | block as u64);
+    random
+}
+
 /// 0 or the reciprocal of the share that stays, `[n_rows, n_values]`.
 fn factors(rate: f32, seeds: &[u64], block: usize, [n_rows, n_values]: [usize; 2]) -> Vec<f32> {
     let n_dropped = (rate * RANGE).round() as u64;
     let kept = RANGE / (RANGE - n_dropped as f32);
     let mut factors = Vec::with_capacity(n_rows * n_values);
     for row in 0..n_rows {
-        let n_seeds = seeds.len().max(1);
-        let seed = seeds.get(row % n_seeds).copied().unwrap_or_default();
-        let mut random = SplitMix64 { state: seed };
-        random.state = random.next_u64() ^ (((row / n_seeds) as u64) << 32 | block as u64);
+        let mut random = random_of(row, seeds, block);
         let end = factors.len() + n_values;
         while factors.len() < end {
             let mut bits = random.next_u64();

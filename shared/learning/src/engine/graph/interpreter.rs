@@ -13,6 +13,7 @@ use burn::tensor::{Device, Int, Tensor};
 use super::attention::KeptKeys;
 use super::value::{Value, WrongKind, on_each_rank, on_equal_ranks};
 use super::{attention, dropout, maps, norm};
+use crate::device::DeviceError;
 use crate::engine::arithmetic::wide;
 use crate::engine::composite::{Activation, activate};
 use crate::engine::tensors::Cursor;
@@ -44,6 +45,8 @@ pub(super) enum Mode<'a> {
         seeds: &'a [u64],
         /// What batch normalizations saw.
         observed: Vec<Observed>,
+        /// Losses beside that of the output, each summed over the samples, `[1]`.
+        balance: Vec<Tensor<1>>,
     },
     /// Batch normalization by running statistics `[channels]`: means and variances of each one.
     Evaluation {
@@ -52,6 +55,17 @@ pub(super) enum Mode<'a> {
     },
     /// Evaluation of tokens that go on from those before.
     Continuation(&'a mut TokenCache),
+}
+
+/// Why a pass has no result.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PassError {
+    /// A bug of ours.
+    #[error(transparent)]
+    WrongKind(#[from] WrongKind),
+    /// A device that failed in the middle.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
 }
 
 /// What a pass over a beginning leaves for the tokens after it.
@@ -85,12 +99,13 @@ pub(super) struct Observed {
 }
 
 impl GraphPass<'_> {
-    /// Computes some steps. `values` are those before them, `None` where no step looks at one any more.
-    pub(super) fn compute(
+    /// Computes some steps. `values` are those before them, `None` where no step looks at one any more. Waits for the device
+    /// only where a step chooses by what is computed.
+    pub(super) async fn compute(
         &mut self,
         steps: Range<usize>,
         values: &mut Vec<Option<Value>>,
-    ) -> Result<(), WrongKind> {
+    ) -> Result<(), PassError> {
         let graph = self.graph;
         for index in steps {
             let step = &graph.steps()[index];
@@ -103,13 +118,19 @@ impl GraphPass<'_> {
                     values[input] = None;
                 }
             }
-            let value = self.step(index, step, inputs)?;
+            let value = match (&step.op, &step.experts) {
+                (Operation::Experts(options), Some(grid)) => {
+                    let input = inputs.pop().ok_or(WrongKind)?;
+                    self.experts(index, step, (options, grid), input).await?
+                }
+                _ => self.step(index, step, inputs)?,
+            };
             values.push(Some(value));
         }
         Ok(())
     }
 
-    fn step(&mut self, index: usize, step: &Step, mut inputs: Vec<Value>) -> Result<Value, WrongKind> {
+    pub(super) fn step(&mut self, index: usize, step: &Step, mut inputs: Vec<Value>) -> Result<Value, WrongKind> {
         if inputs.len() > 1 {
             return self.on_several(index, step, inputs);
         }
@@ -343,7 +364,7 @@ impl GraphPass<'_> {
     }
 
     /// A tensor of a step, flat, in single precision.
-    fn vector(&self, step: &Step, tensor: usize) -> Tensor<1> {
+    pub(super) fn vector(&self, step: &Step, tensor: usize) -> Tensor<1> {
         self.parameters.at(step.parameters[tensor])
     }
 
@@ -360,7 +381,7 @@ impl GraphPass<'_> {
         &self.graph.segment(step.parameters[tensor]).shape
     }
 
-    fn matrix(&self, step: &Step, tensor: usize, flat: Tensor<1>) -> Result<Tensor<2>, WrongKind> {
+    pub(super) fn matrix(&self, step: &Step, tensor: usize, flat: Tensor<1>) -> Result<Tensor<2>, WrongKind> {
         match *self.shape(step, tensor) {
             [rows, columns] => Ok(flat.reshape([rows, columns])),
             _ => Err(WrongKind),

@@ -1,7 +1,7 @@
 //! Presets against the sizes that their papers and libraries give.
 
 use barnraise_protocol::run::model::presets::{
-    Albert, Gpt, GptFamily, Norm, Preset, ResNet, Swav, SwavTrunk, Vit,
+    Albert, Gpt, GptExperts, GptFamily, Norm, Preset, ResNet, Swav, SwavTrunk, Vit,
 };
 
 use super::*;
@@ -56,7 +56,7 @@ fn transformers_have_the_sizes_of_their_libraries() {
     let gpt = Gpt { dropout: 0.1, ..Gpt::new(GptFamily::Gpt2, 768, 12, 12) };
     let gpt2 = resolved(&Preset::Gpt(gpt), text);
     assert_eq!(gpt2.layout().n_parameters(), 124_439_808);
-    assert!(gpt2.has_dropout());
+    assert!(gpt2.draws_numbers());
     assert!(names(&gpt2).contains(&"transformer.h.11.attn.c_attn.weight"));
     // Llama's shape as `LlamaConfig(vocab_size=1000, hidden_size=64, intermediate_size=172, num_hidden_layers=3,
     // num_attention_heads=8, num_key_value_heads=2, tie_word_embeddings=True)` counts it.
@@ -64,6 +64,12 @@ fn transformers_have_the_sizes_of_their_libraries() {
     let text = GraphData::Tokens { length: 32, vocabulary: 1000, n_masked: 5 };
     let layer = 2 * 64 * 64 + 2 * 64 * 16 + 3 * 64 * 172 + 2 * 64;
     assert_eq!(resolved(&Preset::Gpt(llama), text).layout().n_parameters(), 64_000 + 3 * layer + 64);
+    // Mixtral's with 4 experts, as `MixtralConfig` counts it.
+    let mixtral = Gpt { experts: Some(GptExperts { side: 4, dimensions: 1, active: 2 }), ..llama };
+    let mixtral = resolved(&Preset::Gpt(mixtral), text);
+    let layer = layer + 64 * 4 + 3 * 3 * 64 * 172;
+    assert_eq!(mixtral.layout().n_parameters(), 64_000 + 3 * layer + 64);
+    assert!(names(&mixtral).contains(&"model.layers.2.block_sparse_moe.experts.3.w2.weight"));
     let albert = Albert { embedding: 128, hidden: 768, heads: 12, inner: 3072, layers: 12 };
     let text = GraphData::Tokens { length: 512, vocabulary: 30_000, n_masked: 77 };
     let albert = resolved(&Preset::Albert(albert), text);

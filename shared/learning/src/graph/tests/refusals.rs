@@ -2,8 +2,8 @@
 
 use barnraise_protocol::run::model::graph::SwavLoss;
 use barnraise_protocol::run::model::operation::{
-    Attention, Convolution, Cosine, Dropout, GlobalPool, GroupNorm, LayerNorm, PickToken, Pool, Reshape,
-    Rotary, Unembedding,
+    Attention, Convolution, Cosine, Dropout, Experts, GlobalPool, GroupNorm, LayerNorm, PickToken, Pool, Reshape,
+    Rotary, Route, Unembedding,
 };
 
 use super::*;
@@ -187,4 +187,60 @@ fn crops_need_features_of_one_shape_and_prototypes() {
     ];
     let text = swav(looks_back, "pool").unwrap_err().to_string();
     assert_eq!(text, "block `again`: it is after the features, and `input` is before them");
+}
+
+#[test]
+fn experts_are_counted_before_they_are_expanded_and_look_at_one_input() {
+    let experts = |change: &dyn Fn(&mut Experts)| {
+        let mut options = Experts {
+            part: "expert".into(),
+            side: 4,
+            dimensions: 2,
+            active: 2,
+            route: Route::Token,
+            capacity: 0.0,
+            balance: 0.01,
+            jitter: 0.0,
+        };
+        change(&mut options);
+        Block::new("moe", Operation::Experts(options))
+    };
+    let refused = |blocks: Vec<Block>, experts: Block| {
+        let parts = vec![part("expert", blocks)];
+        let blocks = vec![dense("first", 4), experts];
+        ResolvedGraph::of(&graph(parts, blocks), ROWS).unwrap_err().to_string()
+    };
+    let one = || vec![dense("fc", 4)];
+    let norm = BatchNorm { epsilon: 1e-5, momentum: 0.1, running: true };
+    let options: [(&str, &dyn Fn(&mut Experts)); 8] = [
+        ("its number of experts, side to the power of dimensions, must be at most 4,096, it is 262144", &|e| {
+            e.side = 512;
+        }),
+        ("its side must be 1 to 512, it is 513", &|e| e.side = 513),
+        ("its dimensions must be 1 to 4, it is 5", &|e| e.dimensions = 5),
+        ("its active must be 1 to 64, and at most the number of experts, it is 17", &|e| e.active = 17),
+        ("its capacity must be 0 to 1,000, it is NaN", &|e| e.capacity = f32::NAN),
+        ("its balance must be 0 to 10, it is -1", &|e| e.balance = -1.0),
+        ("its jitter must be 0 to 0.5, it is 1", &|e| e.jitter = 1.0),
+        ("`nothing` is no part, or none before the one that calls it", &|e| e.part = "nothing".into()),
+    ];
+    for (want, change) in options {
+        assert_eq!(refused(one(), experts(change)), format!("block `moe`: {want}"));
+    }
+    let want = "block `moe`: no part of experts may have `moe.experts.0.0.x`, which is a batch norm, a dropout, masked \
+                tokens or experts again";
+    for op in [Operation::BatchNorm(norm), Operation::Dropout(Dropout { rate: 0.5 })] {
+        assert_eq!(refused(vec![Block::new("x", op)], experts(&|_| {})), want);
+    }
+    let reshaped = vec![Block::new("x", Operation::Reshape(Reshape { shape: vec![2, 2] }))];
+    assert_eq!(refused(reshaped, experts(&|_| {})), "block `moe`: a vector [width] wanted, the input is [2, 2]");
+    assert_eq!(
+        refused(one(), experts(&|_| {}).sharing("first")),
+        "block `moe`: experts have no `shares`; a part that has them can be repeated with `share = true`"
+    );
+    // A bomb: 4,096 experts, each of 4,096 blocks.
+    let many = part("many", vec![repeat("h", "expert", BLOCKS_MAX as u32, false)]);
+    let bomb = experts(&|e| (e.part, e.side) = ("many".into(), 64));
+    let bomb = graph(vec![part("expert", one()), many], vec![bomb]);
+    assert_eq!(ResolvedGraph::of(&bomb, ROWS), Err(GraphError::TooManyBlocks { max: BLOCKS_MAX }));
 }

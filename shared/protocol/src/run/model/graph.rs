@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::operation::{BatchNorm, Operation};
+use super::operation::{BatchNorm, Experts, Operation};
 
 /// Name of the data in a graph, and in a part of what the part is called on.
 pub const INPUT: &str = "input";
@@ -101,10 +101,15 @@ pub struct SwavLoss {
 }
 
 impl Graph {
-    /// Whether a pass gives the sum of what its samples give by themselves. Batch normalization and SwAV look at all
-    /// samples of a pass.
+    /// Whether a pass gives the sum of what its samples give by themselves. Batch normalization, SwAV, and the balance and
+    /// capacity of experts look at all samples of a pass.
     pub fn is_of_samples(&self) -> bool {
-        !self.has(|op| matches!(op, Operation::BatchNorm(_))) && !matches!(self.loss, Loss::Swav(_))
+        let is_shared = |op: &Operation| match op {
+            Operation::BatchNorm(_) => true,
+            Operation::Experts(Experts { balance, capacity, .. }) => *balance > 0.0 || *capacity > 0.0,
+            _ => false,
+        };
+        !self.has(is_shared) && !matches!(self.loss, Loss::Swav(_))
     }
 
     /// Whether batch normalizations keep running statistics, which contributors average.

@@ -86,6 +86,8 @@ pub enum Operation {
     UnitLength,
     /// Cosines with learned vectors, such as prototypes: `[width]` to `[units]`.
     Cosine(Cosine),
+    /// A mixture of experts: each input goes to the few that a gating function prefers (Learning@home §3.1).
+    Experts(Experts),
 }
 
 /// Calls a part once.
@@ -339,6 +341,50 @@ pub struct Cosine {
     pub units: u32,
 }
 
+/// A mixture of experts on a grid (Learning@home §3.2). Expert `u` has the score `Σ_i g_i(x)[u_i]`; each `g_i` is a linear layer
+/// without bias: weight `[width, side]`.
+///
+/// The output is the mean over the `active` experts with the highest scores, weighted by a softmax over these scores (eq. 1).
+/// With one active expert the weight is its share in a softmax over all experts, since a softmax over one score is constant
+/// (Fedus et al. 2021).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experts {
+    /// Name of the part that an expert computes, each with parameters of its own.
+    pub part: String,
+    /// Places along each dimension of the grid (the paper's M).
+    pub side: u32,
+    /// Dimensions of the grid (d), so that it has `side ^ dimensions` experts.
+    #[serde(default = "one")]
+    pub dimensions: u32,
+    /// Experts that compute an input (k).
+    pub active: u32,
+    /// What goes to an expert.
+    #[serde(default)]
+    pub route: Route,
+    /// Most inputs of an expert in a pass of training, as a multiple of the mean; 0 for no limit. An expert beyond it is left
+    /// out as if it had not answered.
+    #[serde(default)]
+    pub capacity: f32,
+    /// Weight of the loss that balances how often the places of each dimension are chosen (Fedus et al. 2021, eq. 4).
+    #[serde(default = "hundredth")]
+    pub balance: f32,
+    /// Input of the gating function is multiplied by random numbers of `1 ± jitter` in training.
+    #[serde(default)]
+    pub jitter: f32,
+}
+
+/// What goes to an expert.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Route {
+    /// Each token of a sequence by itself, or a vector.
+    #[default]
+    Token,
+    /// A whole sample. The gating function sees the mean over its tokens or pixels.
+    Sample,
+}
+
 fn yes() -> bool {
     true
 }
@@ -357,6 +403,10 @@ fn small() -> f32 {
 
 fn tenth() -> f32 {
     0.1
+}
+
+fn hundredth() -> f32 {
+    0.01
 }
 
 fn ten_thousand() -> f32 {

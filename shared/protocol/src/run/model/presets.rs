@@ -133,6 +133,22 @@ pub struct Gpt {
     /// Of Llama: whether the last layer has weights of its own, and not those of the embedding.
     #[serde(default)]
     pub untied: bool,
+    /// Experts in place of each feed-forward part, which are such parts.
+    #[serde(default)]
+    pub experts: Option<GptExperts>,
+}
+
+/// The experts of each layer. Of Llama, with one dimension, as transformers' `MixtralForCausalLM`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GptExperts {
+    /// Places along each dimension of the grid.
+    pub side: u32,
+    /// Dimensions of the grid.
+    #[serde(default = "one")]
+    pub dimensions: u32,
+    /// Experts that compute a token.
+    pub active: u32,
 }
 
 /// Whose layers a causal language model has.
@@ -187,6 +203,10 @@ pub enum SwavTrunk {
     ResNet50(ResNet),
 }
 
+fn one() -> u32 {
+    1
+}
+
 fn epsilon() -> f32 {
     1e-5
 }
@@ -209,6 +229,7 @@ impl Gpt {
             epsilon: epsilon(),
             theta: theta(),
             untied: false,
+            experts: None,
         }
     }
 }

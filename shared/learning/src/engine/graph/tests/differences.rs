@@ -3,8 +3,9 @@
 use barnraise_protocol::run::model::Size;
 use barnraise_protocol::run::model::graph::{Block, Loss, Part};
 use barnraise_protocol::run::model::operation::{
-    Attention, BatchNorm, ClassToken, Convolution, Cosine, Dense, Dropout, Embedding, GlobalPool, GroupNorm,
-    Initial, LayerNorm, Operation, PickToken, Pool, Positions, Repeat, Reshape, RmsNorm, Rotary, Unembedding,
+    Attention, BatchNorm, ClassToken, Convolution, Cosine, Dense, Dropout, Embedding, Experts, GlobalPool,
+    GroupNorm, Initial, LayerNorm, Operation, PickToken, Pool, Positions, Repeat, Reshape, RmsNorm, Rotary, Route,
+    Unembedding,
 };
 
 use super::*;
@@ -46,8 +47,22 @@ fn check(name: &str, blocks: Vec<Block>) {
 
 /// The gradient of each tensor, along itself. In training mode, so that dropout and batch normalization are in it.
 fn check_on(name: &str, blocks: Vec<Block>, loss: Loss, data: GraphData, batch: &GraphBatch) {
-    let part = Part { name: "part".to_owned(), blocks: vec![dense("fc", 6), block("act", Operation::Tanh)] };
-    let graph = Graph { name: name.to_owned(), parts: vec![part], blocks, loss };
+    let part = |name: &str, blocks| Part { name: name.to_owned(), blocks };
+    let parts = vec![
+        part("part", vec![dense("fc", 6), block("act", Operation::Tanh)]),
+        part("maps", vec![block("conv", convolution(4, |_| {})), block("act", Operation::Tanh)]),
+        part("sequence", vec![
+            dense("qkv", 12),
+            block("attention", Operation::Attention(Attention {
+                heads: 2,
+                key_value_heads: 0,
+                causal: false,
+                rotary: None,
+                dropout: 0.0,
+            })),
+        ]),
+    ];
+    let graph = Graph { name: name.to_owned(), parts, blocks, loss };
     let mut engine = engine(&graph, data, 11);
     let layout = engine.graph.layout().clone();
     let parameters = layout.initial_parameters(11);
@@ -62,7 +77,7 @@ fn check_on(name: &str, blocks: Vec<Block>, loss: Loss, data: GraphData, batch: 
                 *value += step * slope / norm.max(1e-9);
             }
             engine.load(&moved);
-            let values = block_on(engine.step(batch, Arithmetic::Single)).unwrap();
+            let values = block_on(block_on(engine.step(batch, Arithmetic::Single))).unwrap();
             let losses = &values[..values.len() / 2];
             let of_sample = losses.len() / batch.n_samples;
             losses.iter().map(|&loss| f64::from(loss)).sum::<f64>() / of_sample as f64
@@ -279,4 +294,34 @@ fn ratings() {
     };
     let graph = barnraise_protocol::run::Preset::MatrixFactorization { factors: 3 }.graph();
     check_on("ratings", graph.blocks, graph.loss, data, &batch);
+}
+
+/// Experts of every kind. All of them are active, or choices would change between the two sides of a difference.
+#[test]
+fn mixtures_of_experts() {
+    let experts = |part: &str, change: fn(&mut Experts)| {
+        let mut options = Experts {
+            part: part.to_owned(),
+            side: 2,
+            dimensions: 2,
+            active: 4,
+            route: Route::Token,
+            capacity: 0.0,
+            balance: 0.0,
+            jitter: 0.0,
+        };
+        change(&mut options);
+        block("experts", Operation::Experts(options))
+    };
+    let tokens = || block("tokens", Operation::Reshape(Reshape { shape: vec![6, 6] }));
+    let after = |first: Block, experts| {
+        vec![dense("first", 36), first, experts, block("flat", Operation::Flatten), dense("fc", 2)]
+    };
+    let by_sample = |options: &mut Experts| options.route = Route::Sample;
+    check("experts of tokens", after(tokens(), experts("part", |_| {})));
+    check("jitter", after(tokens(), experts("part", |options| options.jitter = 0.25)));
+    check("experts of samples", after(maps(), experts("maps", by_sample)));
+    check("experts with attention", after(tokens(), experts("sequence", by_sample)));
+    // Each has room for a quarter of the inputs.
+    check("capacity", after(tokens(), experts("part", |options| options.capacity = 0.25)));
 }

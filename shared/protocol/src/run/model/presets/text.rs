@@ -3,17 +3,22 @@
 use crate::run::model::Size;
 use crate::run::model::graph::{Block, Graph, INPUT, Loss, Part};
 use crate::run::model::operation::{
-    Attention, Dropout, Embedding, Initial, Operation, Positions, Repeat, RmsNorm, Rotary, Unembedding,
+    Attention, Dropout, Embedding, Experts, Initial, Operation, Positions, Repeat, RmsNorm, Rotary, Route,
+    Unembedding,
 };
 
-use super::{Albert, Gpt, dense, layer_norm, layers_of};
+use super::{Albert, Gpt, GptExperts, dense, layer_norm, layers_of};
 
 /// `0.02 * sqrt(3)`: the bound of a uniform distribution with the standard deviation that BERT and GPT-2 begin with.
 pub(super) const NORMAL_002: f32 = 0.034_641_016;
 /// Of ALBERT's normalizations. The paper has 1e-12, which single precision does not see.
 const ALBERT_EPSILON: f32 = 1e-6;
-/// Name of the one part.
+/// Name of the part that is repeated.
 const LAYER: &str = "layer";
+/// Name of the part that is an expert.
+const EXPERT: &str = "expert";
+/// Weight of the loss that balances experts, as in Mixtral's configuration by default and in Fedus et al. 2021, about.
+const BALANCE: f32 = 0.01;
 
 fn add(name: &str, from: [&str; 2]) -> Block {
     Block::new(name, Operation::Add).from(&from)
@@ -88,6 +93,27 @@ fn causal(options: Gpt, rotary: Option<Rotary>) -> Operation {
     Operation::Attention(Attention { heads, key_value_heads, causal: true, rotary, dropout })
 }
 
+/// A mixture of experts as a block.
+fn mixture(name: &str, options: GptExperts) -> Block {
+    let GptExperts { side, dimensions, active } = options;
+    let (part, route) = (EXPERT.to_owned(), Route::Token);
+    let op = Experts { part, side, dimensions, active, route, capacity: 0.0, balance: BALANCE, jitter: 0.0 };
+    Block::new(name, Operation::Experts(op))
+}
+
+/// The parts of a transformer, and its name for people.
+fn parts(family: &str, options: Gpt, expert: Vec<Block>, layer: Vec<Block>) -> (Vec<Part>, String) {
+    let name = layers_of(family, options.layers, options.width);
+    let part = |name: &str, blocks| Part { name: name.to_owned(), blocks };
+    match options.experts {
+        Some(GptExperts { side, dimensions, .. }) => {
+            let n_experts = u64::from(side).saturating_pow(dimensions);
+            (vec![part(EXPERT, expert), part(LAYER, layer)], format!("{name} and {n_experts} experts each"))
+        }
+        None => (vec![part(LAYER, layer)], name),
+    }
+}
+
 /// Pre-norm; weights before a residual begin smaller by the root of the number of residuals. Heads of keys and values
 /// are as many as those of queries.
 pub(super) fn gpt2(options: Gpt) -> Graph {
@@ -98,7 +124,21 @@ pub(super) fn gpt2(options: Gpt) -> Graph {
     let scaled = Initial::Uniform(NORMAL_002 / (n_residuals as f32).sqrt());
     let norm = |name: &str| layer_norm(name, options.epsilon);
     let dropout = |name: &str| (rate > 0.0).then(|| Block::new(name, Operation::Dropout(Dropout { rate })));
-    let layer = [
+    let expert = vec![
+        linear("c_fc", inner(options)),
+        Block::new("act", Operation::GeluTanh),
+        dense("c_proj", width, true, scaled),
+    ];
+    let feed_forward = match options.experts {
+        Some(experts) => vec![mixture("mlp", experts)],
+        None => vec![
+            linear("mlp.c_fc", inner(options)),
+            Block::new("mlp.act", Operation::GeluTanh),
+            dense("mlp.c_proj", width, true, scaled),
+        ],
+    };
+    let last = if options.experts.is_some() { "mlp" } else { "mlp.c_proj" };
+    let before = [
         Some(norm("ln_1")),
         Some(linear("attn.c_attn", width.saturating_mul(3))),
         Some(Block::new("attn", causal(options, None))),
@@ -106,12 +146,12 @@ pub(super) fn gpt2(options: Gpt) -> Graph {
         dropout("attn.resid_dropout"),
         Some(add("add_1", [if rate > 0.0 { "attn.resid_dropout" } else { "attn.c_proj" }, INPUT])),
         Some(norm("ln_2")),
-        Some(linear("mlp.c_fc", inner(options))),
-        Some(Block::new("mlp.act", Operation::GeluTanh)),
-        Some(dense("mlp.c_proj", width, true, scaled)),
-        dropout("mlp.dropout"),
-        Some(add("add_2", [if rate > 0.0 { "mlp.dropout" } else { "mlp.c_proj" }, "add_1"])),
     ];
+    let after = [
+        dropout("mlp.dropout"),
+        Some(add("add_2", [if rate > 0.0 { "mlp.dropout" } else { last }, "add_1"])),
+    ];
+    let layer = before.into_iter().flatten().chain(feed_forward).chain(after.into_iter().flatten());
     let table = "transformer.wte";
     let blocks = [
         Some(embedding(table, width)),
@@ -121,9 +161,9 @@ pub(super) fn gpt2(options: Gpt) -> Graph {
         Some(norm("transformer.ln_f")),
         Some(unembedding("lm_head", false, table)),
     ];
-    let parts = vec![Part { name: LAYER.to_owned(), blocks: layer.into_iter().flatten().collect() }];
+    let (parts, name) = parts("GPT-2", options, expert, layer.collect());
     let blocks = blocks.into_iter().flatten().collect();
-    Graph { name: layers_of("GPT-2", times, width), parts, blocks, loss: Loss::CausalLanguageModel }
+    Graph { name, parts, blocks, loss: Loss::CausalLanguageModel }
 }
 
 /// Pre-norm, no biases, SwiGLU.
@@ -135,7 +175,27 @@ pub(super) fn llama(options: Gpt) -> Graph {
     let head_width = width.checked_div(heads).unwrap_or(width);
     let n_key_value = if key_value_heads == 0 { heads } else { key_value_heads };
     let key_value = n_key_value.saturating_mul(head_width);
-    let layer = vec![
+    let expert = vec![
+        linear("w1", inner(options)),
+        Block::new("act", Operation::Silu),
+        linear("w3", inner(options)).from(&[INPUT]),
+        Block::new("product", Operation::Multiply).from(&["act", "w3"]),
+        linear("w2", width),
+    ];
+    let (feed_forward, last) = match options.experts {
+        Some(experts) => (vec![mixture("block_sparse_moe", experts)], "block_sparse_moe"),
+        None => (
+            vec![
+                linear("mlp.gate_proj", inner(options)),
+                Block::new("mlp.act", Operation::Silu),
+                linear("mlp.up_proj", inner(options)).from(&["post_attention_layernorm"]),
+                Block::new("mlp.gate", Operation::Multiply).from(&["mlp.act", "mlp.up_proj"]),
+                linear("mlp.down_proj", width),
+            ],
+            "mlp.down_proj",
+        ),
+    };
+    let mut layer = vec![
         norm("input_layernorm"),
         linear("self_attn.q_proj", width).from(&["input_layernorm"]),
         linear("self_attn.k_proj", key_value).from(&["input_layernorm"]),
@@ -148,13 +208,9 @@ pub(super) fn llama(options: Gpt) -> Graph {
         linear("self_attn.o_proj", width),
         add("add_1", ["self_attn.o_proj", INPUT]),
         norm("post_attention_layernorm"),
-        linear("mlp.gate_proj", inner(options)),
-        Block::new("mlp.act", Operation::Silu),
-        linear("mlp.up_proj", inner(options)).from(&["post_attention_layernorm"]),
-        Block::new("mlp.gate", Operation::Multiply).from(&["mlp.act", "mlp.up_proj"]),
-        linear("mlp.down_proj", width),
-        add("add_2", ["mlp.down_proj", "add_1"]),
     ];
+    layer.extend(feed_forward);
+    layer.push(add("add_2", [last, "add_1"]));
     let table = "model.embed_tokens";
     let blocks = vec![
         embedding(table, width),
@@ -165,6 +221,6 @@ pub(super) fn llama(options: Gpt) -> Graph {
             false => unembedding("lm_head", false, table),
         },
     ];
-    let parts = vec![Part { name: LAYER.to_owned(), blocks: layer }];
-    Graph { name: layers_of("Llama", times, width), parts, blocks, loss: Loss::CausalLanguageModel }
+    let (parts, name) = parts("Llama", options, expert, layer);
+    Graph { name, parts, blocks, loss: Loss::CausalLanguageModel }
 }
