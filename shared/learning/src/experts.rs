@@ -1,6 +1,13 @@
-//! Which experts compute what (Learning@home §3.2): the best few by the scores of the gating function, on the host.
+//! Experts (Learning@home §3): which ones compute what, where a pass asks for those that other peers host, and such an expert
+//! itself, at its host.
 //!
-//! Knows no tensor library and no network: an expert that is not there is one that `is_there` says so of.
+//! Knows no network.
+
+mod hosted;
+mod port;
+
+pub use self::hosted::{ExpertError, ExpertState, HostedExpert};
+pub use self::port::{ExpertAnswers, ExpertCall, ExpertPort};
 
 /// Experts of each input of a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,24 +18,22 @@ pub(crate) struct Routes {
 }
 
 impl Routes {
-    /// The experts with the highest scores `Σ_i scores[i][u_i]` of those that are there; of equal ones the first on the grid.
-    /// A score that is no number is the lowest.
+    /// `chosen` is `[n_inputs, n_active]`.
+    pub(crate) fn of(n_active: usize, chosen: Vec<Option<u32>>) -> Self {
+        Self { n_active, chosen }
+    }
+
+    /// The experts with the highest scores `Σ_i scores[i][u_i]`, where all are there; of equal ones the first on the grid. A
+    /// score that is no number is the lowest.
     ///
     /// # Shapes
     /// - `scores`: `[n_inputs, n_dimensions * side]`
-    pub(crate) fn best(
-        scores: &[f32],
-        side: usize,
-        n_dimensions: usize,
-        n_active: usize,
-        is_there: impl Fn(usize) -> bool,
-    ) -> Self {
+    pub(crate) fn best(scores: &[f32], side: usize, n_dimensions: usize, n_active: usize) -> Self {
         let n_experts = side.pow(u32::try_from(n_dimensions).unwrap_or(u32::MAX));
-        let there: Vec<usize> = (0..n_experts).filter(|&expert| is_there(expert)).collect();
         let mut chosen = Vec::with_capacity(scores.len() / (side * n_dimensions).max(1) * n_active);
         for scores in scores.chunks_exact((side * n_dimensions).max(1)) {
             let mut best: Vec<(f32, usize)> = Vec::with_capacity(n_active + 1);
-            for &expert in &there {
+            for expert in 0..n_experts {
                 let score = sum(scores, side, expert);
                 let at = best.partition_point(|&(better, _)| better >= score);
                 if at < n_active {
@@ -114,16 +119,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_best_of_those_that_are_there() {
+    fn the_best_by_the_sum_of_their_scores() {
         // Two inputs on a grid of two by two: experts 0.0, 0.1, 1.0, 1.1.
         let scores = [1.0, 0.0, 0.0, 3.0, f32::NAN, 0.0, 2.0, 2.0];
-        let all = Routes::best(&scores, 2, 2, 3, |_| true);
+        let all = Routes::best(&scores, 2, 2, 3);
         assert_eq!(all.chosen(), [Some(1), Some(3), Some(0), Some(2), Some(3), Some(0)]);
-        let some = Routes::best(&scores, 2, 2, 3, |expert| expert == 0 || expert == 3);
-        assert_eq!(some.chosen(), [Some(3), Some(0), None, Some(3), Some(0), None]);
+        let some = Routes::of(3, vec![Some(3), Some(0), None, Some(3), Some(0), None]);
         assert_eq!(some.of_experts(4), [vec![1, 4], vec![], vec![], vec![0, 3]]);
-        let none = Routes::best(&scores, 2, 2, 1, |_| false);
-        assert_eq!(none.chosen(), [None, None]);
+        let none = Routes::of(1, vec![None, None]);
         assert_eq!(none.shares(2, 2), [0.0; 4]);
         assert_eq!(some.shares(2, 2), [0.5; 4]);
         assert_eq!(places(3, 2, 2).collect::<Vec<_>>(), [1, 3]);
@@ -134,7 +137,7 @@ mod tests {
     #[test]
     fn first_choices_have_room_before_second_ones() {
         let scores = [2.0, 1.0, 2.0, 1.0, 1.0, 2.0];
-        let mut routes = Routes::best(&scores, 2, 1, 2, |_| true);
+        let mut routes = Routes::best(&scores, 2, 1, 2);
         assert_eq!(routes.chosen(), [Some(0), Some(1), Some(0), Some(1), Some(1), Some(0)]);
         // Six choices, two experts: two each.
         routes.limit(2, 0.5);

@@ -16,6 +16,8 @@ mod tensors;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 pub use barnraise_protocol::run::model::Graph;
 use barnraise_protocol::run::model::graph::Loss;
 use barnraise_protocol::run::model::operation::Operation;
@@ -92,43 +94,40 @@ pub struct ExpertGrid {
     pub input: Vec<usize>,
     /// Inputs of a sample that each go to experts of their own.
     pub n_routed: usize,
-    /// What each one computes, the last dimension of the grid the fastest. Value 0 is the input, value `i + 1` that of step `i`.
-    pub bodies: Vec<Vec<Step>>,
+    /// What the experts compute.
+    pub bodies: ExpertBodies,
 }
 
-/// Where a tensor is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum TensorPlace {
-    /// Position in the segments of [`ResolvedGraph::layout`].
-    Trained(usize),
-    /// Position in the segments of [`ResolvedGraph::frozen`].
-    Frozen(usize),
+/// What experts compute. Value 0 is the input, value `i + 1` what step `i` gives.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ExpertBodies {
+    /// Of each one, whose tensors are the model's; the last dimension of the grid is the fastest.
+    Here(Vec<Vec<Step>>),
+    /// Of any one: they differ by their parameters, which their hosts have.
+    Hosted(Arc<HostedBody>),
 }
 
-/// A low-rank adapter (Hu et al. 2021): positions of `A` `[in, rank]` and `B` `[rank, units]` in the layout's segments.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Adapter {
-    /// What the input is multiplied with.
-    pub a: usize,
-    /// What that is multiplied with.
-    pub b: usize,
-    /// Scale of the result.
-    pub scale: f32,
+/// An expert that is a model of its own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostedBody {
+    /// Number of the layer, in the order of the graph.
+    pub layer: usize,
+    /// Experts of the layer.
+    pub n_experts: usize,
+    /// Its blocks, from one input to the output of the last one. It has no loss of its own.
+    pub graph: ResolvedGraph,
 }
 
-/// The running statistics of a batch normalization, as positions in the layout's segments: `[channels]` each.
-///
-/// A pass moves them to the moments of its own samples by `momentum`, as PyTorch does; the variance is that of the
-/// samples, without PyTorch's factor of `n / (n - 1)`. What a pass moves them by is averaged over samples, passes and
-/// peers.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RunningStatistics {
-    /// Of the means.
-    pub mean: usize,
-    /// Of the variances.
-    pub variance: usize,
-    /// Share of the newest statistics.
-    pub momentum: f32,
+impl HostedBody {
+    /// Values of an input.
+    pub fn n_values(&self) -> usize {
+        self.graph.shape_of(0).dims().iter().product()
+    }
+
+    /// Values of an output.
+    pub fn n_given(&self) -> usize {
+        self.graph.output().dims().iter().product()
+    }
 }
 
 impl ResolvedGraph {
@@ -168,6 +167,19 @@ impl ResolvedGraph {
     /// The running statistics of each normalization that keeps them.
     pub fn statistics(&self) -> &[RunningStatistics] {
         &self.statistics
+    }
+
+    /// The hosted experts of each layer, by its number.
+    pub fn hosted(&self) -> Vec<Arc<HostedBody>> {
+        let mut hosted: Vec<Arc<HostedBody>> = Vec::new();
+        for step in &self.steps {
+            if let Some(ExpertGrid { bodies: ExpertBodies::Hosted(body), .. }) = &step.experts
+                && body.layer == hosted.len()
+            {
+                hosted.push(body.clone());
+            }
+        }
+        hosted
     }
 
     /// What the output is to be.

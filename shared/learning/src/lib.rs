@@ -8,6 +8,7 @@ mod adapters_tests;
 pub mod conformance;
 pub mod device;
 pub mod error;
+pub mod experts;
 pub mod frozen;
 #[cfg(test)]
 mod fuzz;
@@ -25,7 +26,6 @@ mod continuation;
 mod crops;
 mod data_shape;
 mod engine;
-mod experts;
 mod masking;
 mod memory;
 mod merge;

@@ -19,7 +19,8 @@ impl ResolvedGraph {
         {
             return Err(ModelError::Classes { max: CLASSES_MAX, got: n_classes });
         }
-        let graph = Self::with_adapters(&spec.graph, data.into(), spec.weights.adapters())?;
+        let (adapters, is_hosted) = (spec.weights.adapters(), spec.hosted.is_some());
+        let graph = Self::with_options(&spec.graph, data.into(), adapters, is_hosted)?;
         let layout = graph.layout();
         if layout.n_activations > BATCH_ACTIVATIONS_MAX {
             return Err(GraphError::Activations { max: BATCH_ACTIVATIONS_MAX }.into());

@@ -8,6 +8,8 @@
 //! With [`LocalSteps`] each micro-batch is a step: its gradient is read back, the step is made on the host, in
 //! the same plain loops on every device, and the parameters of the next one are uploaded.
 //!
+//! With hosted experts, up to [`EXPERTS_IN_FLIGHT_MAX`] micro-batches wait for their answers at once (Learning@home §3.3).
+//!
 //! In mixed precision a pass whose gradient overflows is made again with a smaller scale, and at last in single
 //! precision: every sample counts once, and what is not finite is never added.
 
@@ -32,6 +34,7 @@ use crate::data_shape::DataShape;
 use crate::device::ComputeDevice;
 use crate::engine::{Engine, Input, PassRead};
 use crate::error::ModelError;
+use crate::experts::ExpertPort;
 use crate::frozen::{self, FrozenWeights};
 use crate::graph::ResolvedGraph;
 use crate::local::LocalSteps;
@@ -42,6 +45,8 @@ use crate::statistics::{self, Statistics};
 
 /// Most micro-batches queued on the device at once.
 pub const IN_FLIGHT_MAX: usize = 2;
+/// Most micro-batches that wait for hosted experts at once: each keeps its activations.
+pub const EXPERTS_IN_FLIGHT_MAX: usize = 16;
 /// Samples of one forward pass of [`Trainer::evaluate`] and [`Trainer::predict`].
 pub const EVALUATION_CHUNK: usize = 256;
 
@@ -82,6 +87,7 @@ pub struct Trainer {
     local: Option<Box<LocalSteps>>,
     augmentation: Option<Augmentation>,
     n_samples: u32,
+    in_flight_max: usize,
     /// Behind a mutex only so that a shared trainer may evaluate on any thread; the lock is never contended.
     in_flight: Mutex<VecDeque<QueuedPass>>,
     finished: Statistics,
@@ -116,7 +122,8 @@ impl Trainer {
             graph,
             data,
             seed: spec.seed,
-            scaler: device.precision().half().map(|_| LossScaler::default()),
+            scaler: device.precision().half().filter(|_| spec.hosted.is_none()).map(|_| LossScaler::default()),
+            in_flight_max: if spec.hosted.is_some() { EXPERTS_IN_FLIGHT_MAX } else { IN_FLIGHT_MAX },
             device,
             engine,
             local: None,
@@ -126,6 +133,13 @@ impl Trainer {
             finished: Statistics::default(),
             last_loss: None,
         })
+    }
+
+    /// From now on hosted experts are asked for through `port`. Without one, none of them answers.
+    #[must_use]
+    pub fn with_experts(mut self, port: ExpertPort) -> Self {
+        self.engine.ask_experts(port);
+        self
     }
 
     /// From now on each micro-batch is a local step. Begins at the initial parameters.

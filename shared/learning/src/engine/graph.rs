@@ -23,6 +23,8 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 
 pub(crate) use self::batch::{GraphBatch, GraphTargets, InputValues};
 use self::crops::Heads;
+use self::experts::{Found, HostedPass};
+pub(crate) use self::experts::ExpertEngine;
 pub(crate) use self::interpreter::TokenCache;
 use self::interpreter::{GraphPass, Mode, PassError};
 use self::loss::{Judged, judge, predictions};
@@ -34,18 +36,22 @@ use super::swav::{PROTOTYPE_TENSORS, ProjectionQueue};
 use super::tensors::{Cursor, FlatTensors};
 use super::{Input, PassRead};
 use crate::device::DeviceError;
+use crate::experts::ExpertPort;
 use crate::frozen::FrozenWeights;
 use crate::graph::{GraphData, ResolvedGraph, TensorPlace, ValueShape};
 
 /// A graph on a device, the gradient that it sums, and the statistics that it observes.
 pub(crate) struct GraphEngine {
     graph: Arc<ResolvedGraph>,
-    last_uses: Vec<usize>,
+    last_uses: Arc<[usize]>,
     autodiff: Device,
     tensors: FlatTensors,
     statistics: DeviceStatistics,
     /// Of SwAV.
     queue: ProjectionQueue,
+    /// Where hosted experts are asked for.
+    experts: Option<ExpertPort>,
+    found: Found,
 }
 
 impl GraphEngine {
@@ -59,8 +65,9 @@ impl GraphEngine {
         let frozen = frozen.map_or_else(Vec::new, |frozen| frozen.tensors(graph.frozen(), device));
         let tensors = FlatTensors::new(graph.layout(), device, flat, frozen);
         let statistics = DeviceStatistics::new(graph.clone(), flat, device);
-        let (last_uses, queue) = (last_uses(&graph), queue_of(graph.loss()));
-        Self { graph, last_uses, autodiff: device.clone().autodiff(), tensors, statistics, queue }
+        let (last_uses, queue) = (last_uses(&graph).into(), queue_of(graph.loss()));
+        let (autodiff, found) = (device.clone().autodiff(), Found::default());
+        Self { graph, last_uses, autodiff, tensors, statistics, queue, experts: None, found }
     }
 
     /// Replaces the parameters and drops the gradient sum and what was observed. SwAV's queue stays: it is of parameters
@@ -68,11 +75,18 @@ impl GraphEngine {
     pub(crate) fn load(&mut self, flat: &[f32]) {
         self.tensors.load(flat);
         self.statistics.load(flat, self.tensors.device());
+        self.found.take();
     }
 
     pub(crate) fn reset(&mut self) {
         self.tensors.reset();
         self.statistics.reset();
+        self.found.take();
+    }
+
+    /// From now on hosted experts are asked for here.
+    pub(crate) fn ask_experts(&mut self, port: ExpertPort) {
+        self.experts = Some(port);
     }
 
     /// Empties SwAV's queue.
@@ -102,12 +116,24 @@ impl GraphEngine {
     ///
     /// # Shapes
     /// - returns `[2, n_predictions]`: losses, and 1 where the top-1 prediction was correct
-    pub(crate) async fn step(&mut self, batch: &GraphBatch, arithmetic: Arithmetic) -> PassRead {
-        self.try_step(batch, arithmetic).await.unwrap_or_else(no_result)
+    pub(crate) async fn step(&mut self, batch: GraphBatch, arithmetic: Arithmetic) -> PassRead {
+        if let Some(port) = self.experts.clone() {
+            let pass = HostedPass {
+                graph: self.graph.clone(),
+                last_uses: self.last_uses.clone(),
+                tensors: self.tensors.shared(),
+                autodiff: self.autodiff.clone(),
+                batch,
+                port,
+                found: self.found.clone(),
+            };
+            return pass.run();
+        }
+        self.try_step(&batch, arithmetic).await.unwrap_or_else(no_result)
     }
 
     async fn try_step(&mut self, batch: &GraphBatch, arithmetic: Arithmetic) -> Result<PassRead, PassError> {
-        let mode = Mode::Training { seeds: &batch.seeds, observed: Vec::new(), balance: Vec::new() };
+        let mode = Mode::Training { seeds: &batch.seeds, observed: Vec::new(), balance: Vec::new(), cuts: Vec::new() };
         let (graph, autodiff) = (self.graph.clone(), self.autodiff.clone());
         let mut pass = self.pass(self.tensors.leaves(arithmetic), &autodiff, mode, batch);
         let inputs = inputs(&graph, batch, &autodiff)?;
@@ -191,6 +217,7 @@ impl GraphEngine {
                 mode: Mode::Continuation(&mut *cache),
                 masked: None,
                 last_uses: &self.last_uses,
+                experts: self.experts.as_ref(),
             };
             let rows = output(&mut pass, vec![input]).await?.wide()?.rows()?;
             cache.advance(n_tokens);
@@ -202,6 +229,11 @@ impl GraphEngine {
     /// Reads the gradient sum and, after it, what running statistics move by in the mean: `[n_parameters]`. Drops both.
     /// Empty before the first step.
     pub(crate) async fn take(&mut self) -> Result<Vec<f32>, DeviceError> {
+        let (gradient, observed) = self.found.take();
+        if let Some(gradient) = gradient {
+            self.tensors.add(gradient);
+            self.statistics.add(observed, None);
+        }
         let mut flat = self.tensors.take().await?;
         if !flat.is_empty() {
             flat.extend(self.statistics.take().await?);
@@ -222,11 +254,8 @@ impl GraphEngine {
         mode: Mode<'a>,
         batch: &GraphBatch,
     ) -> GraphPass<'a> {
-        let masked = (!batch.masked.is_empty()).then(|| {
-            let positions = batch.masked.iter().map(|&at| at.cast_signed()).collect();
-            ids(positions, device)
-        });
-        GraphPass { graph: &self.graph, parameters, device, mode, masked, last_uses: &self.last_uses }
+        let (masked, experts) = (batch.masked(device), self.experts.as_ref());
+        GraphPass { graph: &self.graph, parameters, device, mode, masked, last_uses: &self.last_uses, experts }
     }
 
     /// `[prototypes, projection]`, without a gradient.
@@ -236,6 +265,14 @@ impl GraphEngine {
         let [rows, columns] =
             <[usize; 2]>::try_from(segments[last].shape.as_slice()).map_err(|_| WrongKind)?;
         Ok(self.tensors.parameters().at(TensorPlace::Trained(last)).reshape([rows, columns]))
+    }
+}
+
+impl GraphBatch {
+    /// Positions of masked tokens on a device.
+    fn masked(&self, device: &Device) -> Option<Tensor<1, Int>> {
+        let positions = || self.masked.iter().map(|&at| at.cast_signed()).collect();
+        (!self.masked.is_empty()).then(|| ids(positions(), device))
     }
 }
 

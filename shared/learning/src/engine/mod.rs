@@ -19,11 +19,12 @@ use std::sync::Arc;
 use barnraise_protocol::dataset::{Ratings, TableRows};
 
 use self::graph::GraphEngine;
-pub(crate) use self::graph::TokenCache;
+pub(crate) use self::graph::{ExpertEngine, TokenCache};
 use crate::crops::Crops;
 #[cfg(feature = "wgpu")]
 use crate::device::Precision;
 use crate::device::{ComputeDevice, DeviceError};
+use crate::experts::ExpertPort;
 use crate::frozen::FrozenWeights;
 use crate::graph::ResolvedGraph;
 use crate::masking::MaskedTokens;
@@ -140,6 +141,15 @@ impl Engine {
         }
     }
 
+    /// From now on hosted experts are asked for here. The fused kernels have none.
+    pub(crate) fn ask_experts(&mut self, port: ExpertPort) {
+        match self {
+            Self::Graph(engine) => engine.ask_experts(port),
+            #[cfg(feature = "wgpu")]
+            Self::Fused(_) => {}
+        }
+    }
+
     /// Empties SwAV's queue of projections.
     pub(crate) fn clear_queue(&mut self) {
         match self {
@@ -166,7 +176,7 @@ impl Engine {
         match self {
             Self::Graph(engine) => {
                 let batch = engine.batch(input).with_seeds(seeds);
-                engine.step(&batch, arithmetic).await
+                engine.step(batch, arithmetic).await
             }
             #[cfg(feature = "wgpu")]
             Self::Fused(engine) => match input {

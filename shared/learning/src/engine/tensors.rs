@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use burn::tensor::{Device, FloatDType, Tensor, TensorData, Transaction};
+use burn::tensor::{Device, FloatDType, Gradients, Tensor, TensorData, Transaction};
 
 use super::arithmetic::{Arithmetic, all_finite, where_finite};
 use super::readback::{failed, values};
@@ -67,6 +67,12 @@ impl FlatTensors {
         self.cursor(&self.leaves, true, arithmetic.dtype())
     }
 
+    /// The leaves and the frozen tensors, to compute a gradient with while others are computed.
+    pub(super) fn shared(&self) -> SharedTensors {
+        let (leaves, frozen, device) = (self.leaves.clone(), self.frozen.clone(), self.device.clone());
+        SharedTensors { leaves, frozen, device }
+    }
+
     fn cursor<'a>(&'a self, trained: &'a [Tensor<1>], has_gradient: bool, dtype: FloatDType) -> Cursor<'a> {
         Cursor { trained, frozen: &self.frozen, has_gradient, device: &self.device, dtype }
     }
@@ -95,12 +101,7 @@ impl FlatTensors {
             Some(losses) => (product.sum() + losses).backward(),
             None => product.backward(),
         };
-        let n_moving = self.leaves.len().saturating_sub(n_frozen);
-        let gradient = self.leaves.iter().enumerate().map(|(index, leaf)| {
-            let gradient = leaf.grad_remove(&mut gradients).filter(|_| index < n_moving);
-            gradient.unwrap_or_else(|| leaf.zeros_like()).without_autodiff()
-        });
-        let mut gradient: Vec<Tensor<1>> = gradient.collect();
+        let mut gradient = self.gradient(&mut gradients, n_frozen);
         let mut is_finite = None;
         if let Arithmetic::Mixed { scale, .. } = arithmetic {
             is_finite = all_finite(&gradient);
@@ -108,11 +109,19 @@ impl FlatTensors {
                 gradient = gradient.into_iter().map(|one| where_finite(one, flag) / scale).collect();
             }
         }
-        self.gradient_sum = Some(match self.gradient_sum.take() {
-            Some(sum) => sum.into_iter().zip(gradient).map(|(sum, gradient)| sum + gradient).collect(),
-            None => gradient,
-        });
+        self.add(gradient);
         is_finite
+    }
+
+    /// Adds to the gradient sum.
+    pub(super) fn add(&mut self, gradient: Vec<Tensor<1>>) {
+        self.gradient_sum = Some(added(self.gradient_sum.take(), gradient));
+    }
+
+    /// The gradient of each leaf; of the last `n_frozen` zeros.
+    pub(super) fn gradient(&self, gradients: &mut Gradients, n_frozen: usize) -> Vec<Tensor<1>> {
+        let n_moving = self.leaves.len().saturating_sub(n_frozen);
+        of_leaves(&self.leaves, n_moving, gradients)
     }
 
     /// Reads the gradient sum, `[n_trained]`, and drops it; empty where there is none.
@@ -129,7 +138,39 @@ impl FlatTensors {
     }
 }
 
+/// Leaves and frozen tensors of a pass that outlives a call.
+pub(super) struct SharedTensors {
+    pub(super) leaves: Vec<Tensor<1>>,
+    frozen: Vec<Tensor<1>>,
+    device: Device,
+}
+
+impl SharedTensors {
+    pub(super) fn cursor(&self) -> Cursor<'_> {
+        let (trained, frozen, device) = (&self.leaves, &self.frozen, &self.device);
+        Cursor { trained, frozen, has_gradient: true, device, dtype: FloatDType::F32 }
+    }
+}
+
+/// The sum of two gradients.
+pub(super) fn added(sum: Option<Vec<Tensor<1>>>, gradient: Vec<Tensor<1>>) -> Vec<Tensor<1>> {
+    match sum {
+        Some(sum) => sum.into_iter().zip(gradient).map(|(sum, gradient)| sum + gradient).collect(),
+        None => gradient,
+    }
+}
+
+/// The gradient of each leaf; zeros of those that are no more than looked at, and of those after the first `n_moving`.
+pub(super) fn of_leaves(leaves: &[Tensor<1>], n_moving: usize, gradients: &mut Gradients) -> Vec<Tensor<1>> {
+    let gradient = leaves.iter().enumerate().map(|(index, leaf)| {
+        let gradient = leaf.grad_remove(gradients).filter(|_| index < n_moving);
+        gradient.unwrap_or_else(|| leaf.zeros_like()).without_autodiff()
+    });
+    gradient.collect()
+}
+
 /// Tensors by their places.
+#[derive(Clone, Copy)]
 pub(super) struct Cursor<'a> {
     trained: &'a [Tensor<1>],
     frozen: &'a [Tensor<1>],

@@ -77,6 +77,9 @@ pub enum GraphError {
         /// What the data is.
         data: &'static str,
     },
+    /// Hosted experts of a model that has none, or of SwAV.
+    #[error("hosted experts are for a model with a block of experts, and another loss than SwAV's")]
+    NothingHosted,
     /// Data without content.
     #[error("the data has no {0}")]
     Data(&'static str),

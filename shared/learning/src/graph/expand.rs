@@ -4,6 +4,7 @@
 mod experts;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use barnraise_protocol::run::model::Adapters;
 use barnraise_protocol::run::model::graph::{Block, Graph, INPUT, Part};
@@ -16,7 +17,7 @@ use super::operation::{Context, Outcome, outcome};
 use super::shape::{ValueShape, count};
 use super::tensors::Tensors;
 use super::{
-    ACTIVATIONS_MAX, BLOCKS_MAX, FULL_NAME_BYTES_MAX, INPUTS_MAX, NAME_BYTES_MAX, PARTS_MAX, Step,
+    ACTIVATIONS_MAX, BLOCKS_MAX, FULL_NAME_BYTES_MAX, HostedBody, INPUTS_MAX, NAME_BYTES_MAX, PARTS_MAX, Step,
     TITLE_BYTES_MAX,
 };
 
@@ -32,8 +33,9 @@ pub(super) fn expand(
     graph: &Graph,
     data: &GraphData,
     adapters: Option<&Adapters>,
+    is_hosted: bool,
 ) -> Result<Expansion, GraphError> {
-    check_counts(graph)?;
+    check_counts(graph, is_hosted)?;
     adapters.map_or(Ok(()), check::adapters)?;
     let inputs = data.inputs()?;
     let mut names = HashMap::new();
@@ -52,6 +54,7 @@ pub(super) fn expand(
         full_names: HashMap::new(),
         tensors: Tensors::new(adapters.cloned()),
         n_activations,
+        hosted: is_hosted.then(HashMap::new),
     };
     let scope = Scope { prefix: String::new(), tensors: String::new(), is_repeated: false };
     expander.blocks(&graph.blocks, graph.parts.len(), &scope, names, 0)?;
@@ -61,7 +64,7 @@ pub(super) fn expand(
 }
 
 /// Checks how many blocks there are once parts are expanded. A part calls parts before it only, so this ends.
-fn check_counts(graph: &Graph) -> Result<(), GraphError> {
+fn check_counts(graph: &Graph, is_hosted: bool) -> Result<(), GraphError> {
     let title = &graph.name;
     if title.trim().is_empty() || title.len() > TITLE_BYTES_MAX || title.chars().any(char::is_control) {
         return Err(GraphError::Title { max: TITLE_BYTES_MAX });
@@ -75,18 +78,22 @@ fn check_counts(graph: &Graph) -> Result<(), GraphError> {
         if part.blocks.is_empty() {
             return Err(GraphError::EmptyPart { name: part.name.clone() });
         }
-        let n_blocks = count_blocks(&part.blocks, &counts)?;
+        let n_blocks = count_blocks(&part.blocks, &counts, is_hosted)?;
         if counts.insert(&part.name, n_blocks).is_some() {
             return Err(GraphError::DuplicatePart { name: part.name.clone() });
         }
     }
-    match count_blocks(&graph.blocks, &counts)? {
+    match count_blocks(&graph.blocks, &counts, is_hosted)? {
         0 => Err(GraphError::Empty),
         _ => Ok(()),
     }
 }
 
-fn count_blocks(blocks: &[Block], counts: &HashMap<&str, usize>) -> Result<usize, GraphError> {
+fn count_blocks(
+    blocks: &[Block],
+    counts: &HashMap<&str, usize>,
+    is_hosted: bool,
+) -> Result<usize, GraphError> {
     let too_many = GraphError::TooManyBlocks { max: BLOCKS_MAX };
     let mut total = 0_usize;
     for block in blocks {
@@ -97,7 +104,8 @@ fn count_blocks(blocks: &[Block], counts: &HashMap<&str, usize>) -> Result<usize
             Operation::Repeat(Repeat { part, times, .. }) => (part, *times as usize),
             Operation::Experts(options) => {
                 total += 1;
-                (&options.part, experts::count_experts(options).map_err(problem)?)
+                let n_experts = experts::count_experts(options, is_hosted).map_err(problem)?;
+                (&options.part, if is_hosted { 1 } else { n_experts })
             }
             _ => {
                 total += 1;
@@ -148,6 +156,8 @@ struct Expander<'a> {
     full_names: HashMap<String, String>,
     tensors: Tensors,
     n_activations: usize,
+    /// Of each layer of hosted experts, by the name of its tensors; `None` where none is hosted.
+    hosted: Option<HashMap<String, Arc<HostedBody>>>,
 }
 
 impl Expander<'_> {
@@ -283,7 +293,7 @@ impl Expander<'_> {
     /// Name under which the tensors of a block are: one of the scope, or one by its full name.
     fn shared(&self, name: &str, scope: &Scope) -> Result<String, BlockProblem> {
         let local = self.full_names.get(&format!("{}{name}", scope.prefix));
-        let found = local.or_else(|| self.full_names.get(name)).cloned();
+        let found = local.or_else(|| self.full_names.get(name)).filter(|own| self.tensors.has(own)).cloned();
         found.ok_or_else(|| BlockProblem::UnknownShared { name: name.to_owned() })
     }
 

@@ -23,23 +23,28 @@ impl ResolvedGraph {
     /// # Errors
     /// The first thing that is wrong: a bound, a name, or a block with the shape wanted and the shape got.
     pub fn of(graph: &Graph, data: GraphData) -> Result<Self, GraphError> {
-        Self::with_adapters(graph, data, None)
+        Self::with_options(graph, data, None, false)
     }
 
-    /// The same with weights that are frozen, but for adapters.
+    /// The same with weights that are frozen, but for adapters; and with experts that other peers host.
     ///
     /// # Errors
-    /// As of [`Self::of`]; adapters that no block has.
-    pub fn with_adapters(
+    /// As of [`Self::of`]; adapters that no block has; SwAV with hosted experts, or none to host.
+    pub fn with_options(
         graph: &Graph,
         data: GraphData,
         adapters: Option<&Adapters>,
+        is_hosted: bool,
     ) -> Result<Self, GraphError> {
         let masks = matches!(graph.loss, Loss::MaskedLanguageModel);
         if masks && matches!(data, GraphData::Tokens { n_masked: 0, .. }) {
             return Err(GraphError::NoMask);
         }
-        let expansion = expand(graph, &data, adapters)?;
+        let expansion = expand(graph, &data, adapters, is_hosted)?;
+        let has_experts = expansion.steps.iter().any(|step| step.experts.is_some());
+        if is_hosted && (!has_experts || matches!(graph.loss, Loss::Swav(_))) {
+            return Err(GraphError::NothingHosted);
+        }
         check_output(&graph.loss, &data, &expansion)?;
         if graph.loss == Loss::CausalLanguageModel {
             check_causal(&expansion.steps)?;
@@ -91,7 +96,7 @@ impl ResolvedGraph {
         }
         let side = u16::try_from(loss.small_side).unwrap_or(u16::MAX);
         let small = ImageShape { height: side, width: side, channels: shape.channels };
-        let small = expand(graph, &GraphData::Images { shape: small, n_classes }, None)?;
+        let small = expand(graph, &GraphData::Images { shape: small, n_classes }, None, false)?;
         self.check_features(features, &small)?;
         let crops = LARGE_CROPS.saturating_mul(self.layout.n_activations);
         let small = small.tensors.layout.n_activations.saturating_mul(loss.small_crops as usize);

@@ -1,12 +1,14 @@
 //! Passes that are queued on the device: reads their results and repeats those that overflowed in half precision.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::PoisonError;
+use std::task::Poll;
 
 use futures::future::{MaybeDone, maybe_done};
 
-use super::{IN_FLIGHT_MAX, Trainer};
+use super::Trainer;
 use crate::engine::{Arithmetic, Input, OwnedInput, PassRead};
 use crate::error::ModelError;
 use crate::statistics::Statistics;
@@ -41,7 +43,7 @@ impl Trainer {
         if self.local.is_some() {
             return self.step_locally(n_samples).await;
         }
-        self.settle(IN_FLIGHT_MAX).await
+        self.settle(self.in_flight_max).await
     }
 
     async fn launch(&mut self, input: Input<'_>, seeds: Vec<u64>, mixed: Option<Mixed>) {
@@ -63,8 +65,17 @@ impl Trainer {
     /// gradient is not finite is repeated with a smaller scale, at last in single precision, so the loop ends.
     pub(super) async fn settle(&mut self, n_left: usize) -> Result<(), ModelError> {
         while self.in_flight().len() > n_left {
+            // Others go on meanwhile: hosted experts answer in any order.
+            poll_fn(|context| {
+                let mut passes = self.in_flight().iter_mut();
+                let first = passes.next().map_or(Poll::Ready(()), |pass| Pin::new(&mut pass.read).poll(context));
+                passes.for_each(|pass| {
+                    let _ = Pin::new(&mut pass.read).poll(context);
+                });
+                first
+            })
+            .await;
             let Some(mut pass) = self.in_flight().pop_front() else { break };
-            (&mut pass.read).await;
             let Some(read) = Pin::new(&mut pass.read).take_output() else { continue };
             self.device.check()?;
             let mut given = read.map_err(|error| self.device.failed(error))?;

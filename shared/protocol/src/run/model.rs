@@ -1,5 +1,6 @@
 //! What a run computes.
 
+mod experts;
 pub mod graph;
 pub mod operation;
 pub mod presets;
@@ -10,6 +11,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::experts::HostedExperts;
 pub use self::graph::Graph;
 pub use self::presets::Preset;
 pub use self::size::Size;
@@ -24,6 +26,9 @@ pub struct ModelSpec {
     pub seed: u64,
     /// Whether it begins with those.
     pub weights: FirstWeights,
+    /// Whether the experts of all layers live on other peers and train there; otherwise they are parameters of the model as all
+    /// others.
+    pub hosted: Option<HostedExperts>,
 }
 
 impl fmt::Display for ModelSpec {

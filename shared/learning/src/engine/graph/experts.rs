@@ -1,32 +1,41 @@
-//! A mixture of experts whose parameters are in the model: inputs go to the experts that their scores choose, and what these
-//! give is weighted by the same scores (Learning@home §3.1, eq. 1).
+//! A mixture of experts: inputs go to the experts that their scores choose, and what these give is weighted by the same scores
+//! (Learning@home §3.1, eq. 1).
 //!
-//! Scores come to the host, which chooses; all else stays on the device, and in the graph of the pass.
+//! Of experts whose parameters are in the model only the scores come to the host, which chooses; all else stays on the device,
+//! and in the graph of the pass. Experts that other peers host get their inputs through a port.
+
+mod host;
+mod hosted;
+mod passes;
 
 use barnraise_protocol::run::model::operation::{Experts, Route};
 use burn::tensor::activation::{log_softmax, softmax};
 use burn::tensor::module::linear;
 use burn::tensor::{Int, Tensor, TensorData};
 
+pub(crate) use self::host::ExpertEngine;
+pub(super) use self::hosted::Cut;
+pub(super) use self::passes::{Found, HostedPass};
 use super::dropout;
 use super::interpreter::{GraphPass, Mode, PassError};
 use super::value::{Value, WrongKind};
 use crate::engine::arithmetic::wide;
 use crate::engine::readback::{failed, values};
 use crate::experts::{Routes, places};
-use crate::graph::{ExpertGrid, Step};
+use crate::graph::{ExpertBodies, ExpertGrid, Step};
 
 /// Score of an expert that is left out. Its weight is zero in single precision.
 const LEFT_OUT: f32 = -1e9;
 
 impl GraphPass<'_> {
-    /// Computes a mixture.
+    /// Computes a mixture. `live` are the values that later steps look at.
     pub(super) async fn experts(
         &mut self,
         index: usize,
         step: &Step,
         (options, grid): (&Experts, &ExpertGrid),
         input: Value,
+        live: &mut [Option<Value>],
     ) -> Result<Value, PassError> {
         let length = match &input {
             Value::Sequences(tensor) if options.route == Route::Token => Some(tensor.dims()[1]),
@@ -34,13 +43,27 @@ impl GraphPass<'_> {
         };
         let (inputs, seen) = routed(input, options.route)?;
         let scores = self.scores(index, step, options, seen)?;
-        let routes = self.routes(&scores, options, grid).await?;
-        self.balance(&scores, options, grid, &routes);
-        let weights = self.weights(scores, grid, &routes);
-        let (given, positions) = self.bodies(&inputs, grid, &routes)?;
-        let [n_pairs, n_active] = [routes.chosen().len(), routes.n_active()];
-        let n_values = given.dims()[1];
-        let weighted = given.select(0, positions) * weights.reshape([n_pairs, 1]);
+        let on_host = self.on_host(&scores).await?;
+        let n_active = options.active as usize;
+        let (weights, given) = match &grid.bodies {
+            ExpertBodies::Here(bodies) => {
+                let mut routes = Routes::best(&on_host, grid.side, grid.n_dimensions, n_active);
+                if options.capacity > 0.0 && matches!(self.mode, Mode::Training { .. }) {
+                    routes.limit(bodies.len(), options.capacity);
+                }
+                self.balance(&scores, options, grid, &routes);
+                let given = self.bodies(&inputs, (grid, bodies), &routes)?;
+                (self.weights(scores, grid, &routes), given)
+            }
+            ExpertBodies::Hosted(body) => {
+                let hosted = self.ask(body, on_host, &inputs, n_active).await?;
+                self.balance(&scores, options, grid, &hosted.routes);
+                let weights = self.weights(scores, grid, &hosted.routes);
+                self.cut(live, inputs, weights, hosted)?
+            }
+        };
+        let [n_pairs, n_values] = given.dims();
+        let weighted = given * weights.reshape([n_pairs, 1]);
         let mean: Tensor<2> =
             weighted.reshape([n_pairs / n_active, n_active, n_values]).sum_dim(1).squeeze_dim(1);
         match length {
@@ -71,22 +94,13 @@ impl GraphPass<'_> {
         Ok(Tensor::cat(scores, 1))
     }
 
-    async fn routes(
-        &self,
-        scores: &Tensor<2>,
-        options: &Experts,
-        grid: &ExpertGrid,
-    ) -> Result<Routes, PassError> {
-        let is_training = matches!(self.mode, Mode::Training { .. });
-        let scores = if is_training { scores.clone().without_autodiff() } else { scores.clone() };
+    async fn on_host(&self, scores: &Tensor<2>) -> Result<Vec<f32>, PassError> {
+        let scores = match self.mode {
+            Mode::Training { .. } => scores.clone().without_autodiff(),
+            _ => scores.clone(),
+        };
         let data = scores.into_data_async().await.map_err(|error| failed(&error))?;
-        let ExpertGrid { side, n_dimensions, bodies, .. } = grid;
-        let n_active = options.active as usize;
-        let mut routes = Routes::best(values(&data)?, *side, *n_dimensions, n_active, |_| true);
-        if is_training && options.capacity > 0.0 {
-            routes.limit(bodies.len(), options.capacity);
-        }
-        Ok(routes)
+        Ok(values(&data)?.to_vec())
     }
 
     /// Adds the loss that balances the places of each dimension: the product of how often a place is chosen and of its mean
@@ -139,19 +153,18 @@ impl GraphPass<'_> {
         weights * is_there
     }
 
-    /// What the chosen experts give, one row for each input of each expert and a row of zeros; and for each chosen expert the
-    /// position of its row.
+    /// What the chosen experts give, `[n_pairs, n_values]`; zeros where none is.
     fn bodies(
         &mut self,
         inputs: &Tensor<2>,
-        grid: &ExpertGrid,
+        (grid, bodies): (&ExpertGrid, &[Vec<Step>]),
         routes: &Routes,
-    ) -> Result<(Tensor<2>, Tensor<1, Int>), WrongKind> {
+    ) -> Result<Tensor<2>, WrongKind> {
         let n_active = routes.n_active();
         let mut rows = Vec::new();
         let mut positions: Vec<Option<usize>> = vec![None; routes.chosen().len()];
         let mut n_rows = 0;
-        for (body, pairs) in grid.bodies.iter().zip(routes.of_experts(grid.bodies.len())) {
+        for (body, pairs) in bodies.iter().zip(routes.of_experts(bodies.len())) {
             if pairs.is_empty() {
                 continue;
             }
@@ -168,8 +181,8 @@ impl GraphPass<'_> {
         rows.push(zeros);
         let positions: Vec<i32> = positions.into_iter().map(|at| index_of(at.unwrap_or(n_rows))).collect();
         let n_pairs = positions.len();
-        let positions = Tensor::from_ints(TensorData::new(positions, [n_pairs]), self.device);
-        Ok((Tensor::cat(rows, 0), positions))
+        let positions = Tensor::<1, Int>::from_ints(TensorData::new(positions, [n_pairs]), self.device);
+        Ok(Tensor::cat(rows, 0).select(0, positions))
     }
 
     /// What an expert gives.

@@ -11,12 +11,14 @@ use burn::tensor::module::linear;
 use burn::tensor::{Device, Int, Tensor};
 
 use super::attention::KeptKeys;
+use super::experts::Cut;
 use super::value::{Value, WrongKind, on_each_rank, on_equal_ranks};
 use super::{attention, dropout, maps, norm};
 use crate::device::DeviceError;
 use crate::engine::arithmetic::wide;
 use crate::engine::composite::{Activation, activate};
 use crate::engine::tensors::Cursor;
+use crate::experts::ExpertPort;
 use crate::graph::{ResolvedGraph, Step, TensorPlace};
 
 /// Tensors of a frozen batch normalization: weight, bias, running means and variances.
@@ -35,6 +37,8 @@ pub(super) struct GraphPass<'a> {
     pub(super) masked: Option<Tensor<1, Int>>,
     /// For each value the last step that looks at it.
     pub(super) last_uses: &'a [usize],
+    /// Where hosted experts are asked for.
+    pub(super) experts: Option<&'a ExpertPort>,
 }
 
 /// Whether a pass is one of training.
@@ -47,6 +51,8 @@ pub(super) enum Mode<'a> {
         observed: Vec<Observed>,
         /// Losses beside that of the output, each summed over the samples, `[1]`.
         balance: Vec<Tensor<1>>,
+        /// Where hosted experts cut its graph.
+        cuts: Vec<Cut>,
     },
     /// Batch normalization by running statistics `[channels]`: means and variances of each one.
     Evaluation {
@@ -121,7 +127,7 @@ impl GraphPass<'_> {
             let value = match (&step.op, &step.experts) {
                 (Operation::Experts(options), Some(grid)) => {
                     let input = inputs.pop().ok_or(WrongKind)?;
-                    self.experts(index, step, (options, grid), input).await?
+                    self.experts(index, step, (options, grid), input, values).await?
                 }
                 _ => self.step(index, step, inputs)?,
             };

@@ -1,14 +1,19 @@
 //! Mixtures of experts: the gating function, and for each place of the grid the blocks of an expert.
 
-use barnraise_protocol::run::model::graph::Block;
+use std::sync::Arc;
+
+use barnraise_protocol::run::model::graph::{Block, INPUT, Loss};
 use barnraise_protocol::run::model::operation::{Experts, Operation, Route};
 
-use super::super::operation::layer;
-use super::super::tensors::TensorPlan;
-use super::super::{ACTIVATIONS_MAX, BLOCKS_MAX, ExpertGrid, Step, check};
 use super::super::error::{BlockProblem, GraphError, WantedShape};
+use super::super::operation::layer;
 use super::super::shape::{ValueShape, count};
+use super::super::tensors::{Places, TensorPlan, Tensors};
+use super::super::{
+    ACTIVATIONS_MAX, BLOCKS_MAX, ExpertBodies, ExpertGrid, GraphData, GraphInput, HostedBody, ResolvedGraph, Step, check,
+};
 use super::{Expander, Scope};
+use crate::data_shape::RowTarget;
 
 /// Most places along a dimension: as many as a dictionary of the DHT has subkeys.
 const SIDE_MAX: u32 = 512;
@@ -17,16 +22,23 @@ const GATES: [&str; 5] = ["gate.weight", "gate.0.weight", "gate.1.weight", "gate
 /// Most experts of one input.
 const ACTIVE_MAX: u32 = 64;
 
+/// Most experts of a layer that peers host: what a DHT of many peers announces.
+const HOSTED_MAX: usize = 1 << 24;
+
 /// Experts of a mixture whose options are within their bounds.
-pub(super) fn count_experts(options: &Experts) -> Result<usize, BlockProblem> {
+pub(super) fn count_experts(options: &Experts, is_hosted: bool) -> Result<usize, BlockProblem> {
     let Experts { side, dimensions, active, capacity, balance, jitter, .. } = options;
     check::integers("side", &[*side], 1..=SIDE_MAX, "1 to 512")?;
     check::integers("dimensions", &[*dimensions], 1..=4, "1 to 4")?;
     let n_experts = u64::from(*side).pow(*dimensions);
-    let n_experts = usize::try_from(n_experts).ok().filter(|&n| n <= BLOCKS_MAX);
+    let (max, want) = match is_hosted {
+        true => (HOSTED_MAX, "at most 16,777,216"),
+        false => (BLOCKS_MAX, "at most 4,096, or experts that peers host"),
+    };
+    let n_experts = usize::try_from(n_experts).ok().filter(|&n| n <= max);
     let n_experts = n_experts.ok_or(BlockProblem::Option {
         option: "number of experts, side to the power of dimensions,",
-        want: "at most 4,096",
+        want,
         got: u64::from(*side).pow(*dimensions) as f64,
     })?;
     let is_there = (1..=ACTIVE_MAX).contains(active) && *active as usize <= n_experts;
@@ -101,16 +113,11 @@ impl Expander<'_> {
         }
         let gates = gates(options, routed.gate_width);
         let parameters = self.tensors.of_block(&own, None, gates)?;
-        let n_experts = count_experts(options).map_err(problem)?;
         let n_before = self.n_activations;
-        let (mut bodies, mut given) = (Vec::with_capacity(n_experts), None);
-        for expert in 0..n_experts {
-            let inner = scope.within(&format!("{}.experts{}", block.name, place(expert, options)));
-            let (steps, shape) = self.body(options, &full, n_parts, &inner, &routed.input)?;
-            given = Some(shape);
-            bodies.push(steps);
-        }
-        let given = given.ok_or(GraphError::Empty)?;
+        let (bodies, given) = match self.hosted.is_some() {
+            true => self.hosted_body(options, &own, &full, n_parts, &routed.input)?,
+            false => self.bodies(options, block, n_parts, scope, &routed.input)?,
+        };
         let shape = routed.output(&value, &given).map_err(problem)?;
         // An input goes to `active` experts; each keeps what it was given, computed and gave.
         let of_routed = self.n_activations.saturating_add(count(&routed.input).unwrap_or(usize::MAX));
@@ -134,6 +141,66 @@ impl Expander<'_> {
         let step = Step { name: full, op, inputs, shape, parameters, adapter: None, statistics: None, experts };
         self.steps.push(step);
         Ok(self.shapes.len() - 1)
+    }
+
+    /// The steps of all experts, with their tensors in the model.
+    fn bodies(
+        &mut self,
+        options: &Experts,
+        block: &Block,
+        n_parts: usize,
+        scope: &Scope,
+        input: &[usize],
+    ) -> Result<(ExpertBodies, ValueShape), GraphError> {
+        let full = format!("{}{}", scope.prefix, block.name);
+        let problem = |problem| GraphError::Block { block: full.clone(), problem };
+        let n_experts = count_experts(options, false).map_err(problem)?;
+        let (mut bodies, mut given) = (Vec::with_capacity(n_experts), None);
+        for expert in 0..n_experts {
+            let inner = scope.within(&format!("{}.experts{}", block.name, place(expert, options)));
+            let (steps, shape) = self.body(options, &full, n_parts, &inner, input)?;
+            given = Some(shape);
+            bodies.push(steps);
+        }
+        Ok((ExpertBodies::Here(bodies), given.ok_or(GraphError::Empty)?))
+    }
+
+    /// The steps of one expert, whose tensors are its own. Blocks that share their weights have the same experts.
+    fn hosted_body(
+        &mut self,
+        options: &Experts,
+        own: &str,
+        full: &str,
+        n_parts: usize,
+        input: &[usize],
+    ) -> Result<(ExpertBodies, ValueShape), GraphError> {
+        let tensors = std::mem::replace(&mut self.tensors, Tensors::new(None));
+        let scope = Scope { prefix: format!("{full}.expert."), tensors: String::new(), is_repeated: false };
+        let body = self.body(options, full, n_parts, &scope, input);
+        let of_body = std::mem::replace(&mut self.tensors, tensors);
+        let (steps, given) = body?;
+        let Places { mut layout, frozen, statistics } = of_body.finish()?;
+        layout.n_activations = self.n_activations;
+        let n_experts = count_experts(options, true)
+            .map_err(|problem| GraphError::Block { block: full.to_owned(), problem })?;
+        let hosted = self.hosted.get_or_insert_default();
+        let layer = hosted.len();
+        let body = hosted.entry(own.to_owned()).or_insert_with(|| {
+            let shape = ValueShape::Values(input.to_vec());
+            let (n_values, n_targets) = (input.iter().product(), given.dims().iter().product());
+            let graph = ResolvedGraph {
+                data: GraphData::Rows { n_values, target: RowTarget::Values(n_targets) },
+                inputs: vec![GraphInput { name: INPUT, shape }],
+                steps,
+                layout,
+                frozen,
+                statistics,
+                loss: Loss::Regression,
+                features: None,
+            };
+            Arc::new(HostedBody { layer, n_experts, graph })
+        });
+        Ok((ExpertBodies::Hosted(body.clone()), given))
     }
 
     /// The steps of one expert, by themselves, and what it gives. Leaves in `n_activations` what it keeps for one input.

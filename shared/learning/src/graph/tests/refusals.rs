@@ -213,7 +213,8 @@ fn experts_are_counted_before_they_are_expanded_and_look_at_one_input() {
     let one = || vec![dense("fc", 4)];
     let norm = BatchNorm { epsilon: 1e-5, momentum: 0.1, running: true };
     let options: [(&str, &dyn Fn(&mut Experts)); 8] = [
-        ("its number of experts, side to the power of dimensions, must be at most 4,096, it is 262144", &|e| {
+        ("its number of experts, side to the power of dimensions, must be at most 4,096, or experts \
+          that peers host, it is 262144", &|e| {
             e.side = 512;
         }),
         ("its side must be 1 to 512, it is 513", &|e| e.side = 513),

@@ -262,7 +262,7 @@ impl Preset {
 
     /// Its graph, with the seed of the first weights.
     pub fn model(&self, seed: u64) -> ModelSpec {
-        ModelSpec { graph: self.graph(), seed, weights: FirstWeights::Drawn }
+        ModelSpec { graph: self.graph(), seed, weights: FirstWeights::Drawn, hosted: None }
     }
 }
 
