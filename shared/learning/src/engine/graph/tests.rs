@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod differences;
+mod experts;
 mod swav;
 mod torch;
 
@@ -23,7 +24,7 @@ fn engine(graph: &Graph, data: GraphData, seed: u64) -> GraphEngine {
 
 /// Losses of a pass, whose gradient is summed.
 fn pass_only(engine: &mut GraphEngine, batch: &GraphBatch) -> Vec<f32> {
-    block_on(block_on(engine.step(batch, Arithmetic::Single))).unwrap()
+    block_on(block_on(engine.step(batch.clone(), Arithmetic::Single))).unwrap()
 }
 
 /// Losses and gradient of a pass.

@@ -77,7 +77,7 @@ fn check_on(name: &str, blocks: Vec<Block>, loss: Loss, data: GraphData, batch: 
                 *value += step * slope / norm.max(1e-9);
             }
             engine.load(&moved);
-            let values = block_on(block_on(engine.step(batch, Arithmetic::Single))).unwrap();
+            let values = block_on(block_on(engine.step(batch.clone(), Arithmetic::Single))).unwrap();
             let losses = &values[..values.len() / 2];
             let of_sample = losses.len() / batch.n_samples;
             losses.iter().map(|&loss| f64::from(loss)).sum::<f64>() / of_sample as f64

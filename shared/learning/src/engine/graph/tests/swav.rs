@@ -113,11 +113,11 @@ fn without_a_queue_a_pass_gives_the_same_whatever_went_before() {
     let fresh = gradient(&mut engine, &one);
     gradient(&mut engine, &other);
     assert!(gradient(&mut engine, &one) == fresh);
-    block_on(block_on(engine.step(&one, Arithmetic::Single))).unwrap();
-    block_on(block_on(engine.step(&other, Arithmetic::Single))).unwrap();
+    block_on(block_on(engine.step(one.clone(), Arithmetic::Single))).unwrap();
+    block_on(block_on(engine.step(other.clone(), Arithmetic::Single))).unwrap();
     let both = block_on(engine.take()).unwrap();
-    block_on(block_on(engine.step(&other, Arithmetic::Single))).unwrap();
-    block_on(block_on(engine.step(&one, Arithmetic::Single))).unwrap();
+    block_on(block_on(engine.step(other.clone(), Arithmetic::Single))).unwrap();
+    block_on(block_on(engine.step(one.clone(), Arithmetic::Single))).unwrap();
     let turned = block_on(engine.take()).unwrap();
     assert!(deviation(&turned, &both) < 1e-5);
 }
