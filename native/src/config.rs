@@ -515,7 +515,7 @@ impl RunConfig {
             (None, Some(given)) => FirstWeights::Given(*given),
             (None, None) => FirstWeights::Drawn,
         };
-        ModelSpec { graph, seed: *seed, weights }
+        ModelSpec { graph, seed: *seed, weights, hosted: None }
     }
 
     /// How the training set is split into shards.

@@ -56,7 +56,7 @@ fn graph() {
             }
             _ => DataShape::Tokens(TokenShape { length: 6, vocabulary: 12, mask: Some(1) }),
         };
-        let spec = ModelSpec { graph, seed: 1, weights: FirstWeights::Drawn };
+        let spec = ModelSpec { graph, seed: 1, weights: FirstWeights::Drawn, hosted: None };
         let Ok(layout) = ParameterLayout::of(&spec, data) else { return };
         assert!(layout.segments().len() <= 4 * BLOCKS_MAX);
         let mut end = 0;

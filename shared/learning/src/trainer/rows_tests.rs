@@ -24,6 +24,7 @@ fn network(loss: Loss, last: Size) -> ModelSpec {
         graph: Graph { name: "table".into(), parts: Vec::new(), blocks, loss },
         seed: 1,
         weights: FirstWeights::Drawn,
+        hosted: None,
     }
 }
 
