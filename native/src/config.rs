@@ -71,6 +71,7 @@ pub use self::telemetry::TelemetrySection;
 pub use self::text::{SourceSection, TextSection};
 pub use self::warnings::{Warning, warnings};
 use crate::data::DataSource;
+use crate::data::file::DataFile;
 use crate::data::sets::Sources;
 use crate::data::shards::Sharding;
 use crate::pretrained;
@@ -138,8 +139,9 @@ pub struct ModelSection {
     pub kind: Preset,
     /// Seed of the initial weights and of the order of the samples.
     pub seed: u64,
-    /// Weights to begin with: a folder with `config.json` and `model.safetensors`, or a file of tensors.
-    pub start_from: Option<PathBuf>,
+    /// Weights to begin with: a folder with `config.json` and `model.safetensors`, or a file of tensors; of the latter also an
+    /// address with its checksum.
+    pub start_from: Option<DataFile>,
     /// Low-rank adapters, which alone are trained; the weights of `start_from` stay as they are.
     pub adapters: Option<AdaptersSection>,
     /// SPDX id of the model's licence; shown on the model's card only.
@@ -435,7 +437,8 @@ impl RunConfig {
     /// Takes what the folder of `start_from` has, where nothing else is named: the network that it describes, and its
     /// tokenizer.
     fn take_from_start(&mut self, names_kind: bool) -> Result<(), Invalid> {
-        let Some(start) = &self.model.start_from else { return Ok(()) };
+        // What is fetched is a file of tensors, which describes no network.
+        let Some(DataFile::Local(start)) = &self.model.start_from else { return Ok(()) };
         if !names_kind {
             let preset = pretrained::preset(start);
             let preset =
@@ -457,7 +460,7 @@ impl RunConfig {
 
     fn take_folders_from(&mut self, base: &Path) {
         self.data.take_from(base);
-        self.model.start_from.iter_mut().for_each(|start| *start = base.join(&*start));
+        self.model.start_from.iter_mut().for_each(|start| start.take_from(base));
         let secret = self.access.oidc.as_mut().and_then(|oidc| oidc.client_secret_file.as_mut());
         let folders = [&mut self.storage.folder].into_iter().chain(secret);
         folders.for_each(|folder| *folder = base.join(&*folder));

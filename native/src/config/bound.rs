@@ -127,7 +127,7 @@ impl RunConfig {
     /// The hash of the files of weights that the run began with, without any paths.
     fn bound_start(&self) -> Result<String, BindError> {
         let Some(start) = &self.model.start_from else { return Ok(NONE.to_owned()) };
-        Ok(as_written(&pretrained::content_hash(start)?.to_string()))
+        Ok(as_written(&pretrained::content_hash(&start.local(&self.data_cache())?)?.to_string()))
     }
 
     /// The fixed values of a folder of pictures: the hash of all samples, without any paths.

@@ -234,7 +234,7 @@ fn outside(config: &RunConfig) -> Vec<Invalid> {
     }
     let secret = config.access.oidc.iter().filter_map(|oidc| oidc.client_secret_file.as_ref());
     secret.for_each(|path| opened("access.oidc.client_secret_file", path));
-    if let Some(start) = &config.model.start_from
+    if let Some(DataFile::Local(start)) = &config.model.start_from
         && let Err(error) = pretrained::content_hash(start)
     {
         mistakes.push(Invalid::new("model.start_from", error, as_written(start)));

@@ -266,6 +266,20 @@ fn folders_are_relative_to_the_file() {
 }
 
 #[test]
+fn weights_to_begin_with_are_a_path_or_an_address_with_a_checksum() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.toml");
+    let load = |start: &str| {
+        std::fs::write(&path, format!("[model]\nstart_from = {start}")).unwrap();
+        RunConfig::load(&path).map(|config| config.model.start_from.unwrap())
+    };
+    assert_eq!(load("\"here.safetensors\"").unwrap(), DataFile::Local(folder.path().join("here.safetensors")));
+    let there = load(&format!("{{ url = \"https://a.example/m\", sha256 = \"{}\" }}", Sha256Hash::of(b"m")));
+    assert!(matches!(there.unwrap(), DataFile::Fetched(_)));
+    assert!(load("\"https://a.example/m\"").unwrap_err().to_string().contains("sha256"));
+}
+
+#[test]
 fn the_cache_folder_follows_the_specification() {
     let of = |xdg: Option<&str>, home: Option<&str>| {
         cache_folder_from(xdg.map(OsString::from), home.map(OsString::from))

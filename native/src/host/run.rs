@@ -176,7 +176,11 @@ async fn first_values(config: &RunConfig, data: &TrainingData) -> anyhow::Result
         let parameters = graph.layout().initial_parameters(spec.seed);
         return Ok(FirstValues { weights: spec.weights, parameters, frozen: None, drawn: Vec::new() });
     };
-    let read = move || pretrained::first_values(&start, &spec, &graph);
+    let cache = config.data_cache();
+    let read = move || {
+        let start = start.local(&cache)?;
+        anyhow::Ok(pretrained::first_values(&start, &spec, &graph)?)
+    };
     let first = tokio::task::spawn_blocking(read).await??;
     if !first.drawn.is_empty() {
         let tensors = first.drawn.join(", ");

@@ -26,7 +26,7 @@ pub use self::data::{Augmentation, DataSpec};
 pub use self::gradient_codec::{GradientCodec, GradientCodecError, TopK};
 pub use self::identity::{IdentityError, RunIdentity};
 pub use self::local_steps::LocalSteps;
-pub use self::model::{ModelSpec, Preset};
+pub use self::model::{HostedExperts, ModelSpec, Preset};
 pub use self::optimizer::{DecayDescription, OptimizerDescription, ScheduleDescription};
 pub use self::sampled::{ModelAverage, Sampled};
 pub use self::slow_links::{SlowLinks, SlowLinksError};

@@ -21,8 +21,9 @@ use barnraise_protocol::matchmaking;
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
 use barnraise_protocol::reduce;
 use barnraise_protocol::run::{
-    self, Augmentation, DataSpec, DecayDescription, GradientCodec, LocalSteps, OptimizerDescription, Preset,
-    RunDescription, RunIdentity, ScheduleDescription, Scheme, SlowLinks, Synchronous, TopK,
+    self, Augmentation, DataSpec, DecayDescription, GradientCodec, HostedExperts, LocalSteps,
+    OptimizerDescription, Preset, RunDescription, RunIdentity, ScheduleDescription, Scheme, SlowLinks, Synchronous,
+    TopK,
 };
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};
@@ -120,13 +121,22 @@ fn run_messages() {
     check(&run::BackboneToContributor::Newer { speaks: "/x".into() }, max, "02022f78");
     let (key, entry) = ("cd".repeat(32), format!("0528{}", hash_hex()));
     let data = format!("0164001c1c0101016101{entry}{entry}00d00f00");
-    // A name, no parts, three blocks of a name, an operation, no inputs and nothing shared, the loss, the seed, and weights that are drawn.
+    // A name, no parts, three blocks of a name, an operation, no inputs and nothing shared, the loss, the seed, weights that
+    // are drawn, and no hosted experts.
     let blocks = ["06706978656c73 1f 0000", "07666c617474656e 1d 0000", "03666331 02010100 0000"].concat();
-    let model = format!("066c696e656172 00 03 {blocks} 00 ac02 00");
+    let model = format!("066c696e656172 00 03 {blocks} 00 ac02 00 00");
     let golden =
         format!("00017201740170 {model} {data} 00800840804001000000 {OPTIMIZER} {SCHEDULE} 0000 00{key}");
     let golden = golden.replace(' ', "");
     check(&run::BackboneToContributor::Description(Box::new(description())), max, &golden);
+}
+
+#[test]
+fn hosted_experts() {
+    let (optimizer, schedule) = (OptimizerDescription::plain_sgd(), ScheduleDescription::constant(1.0));
+    let hosted = HostedExperts { optimizer, schedule };
+    check(&Some(hosted), 64, &format!("01{OPTIMIZER}{SCHEDULE}"));
+    check(&None::<HostedExperts>, 64, "00");
 }
 
 #[test]
