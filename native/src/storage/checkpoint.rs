@@ -22,7 +22,7 @@ use super::sealed::{self, ObjectKind, SealError};
 use super::{Chunks, Damage, SetAside, Storage, StorageError};
 use crate::computing::{ParameterBytes, compute};
 
-pub(super) const KIND: ObjectKind = ObjectKind { name: *b"ckpt", what: "checkpoint", version: 4 };
+pub(super) const KIND: ObjectKind = ObjectKind { name: *b"ckpt", what: "checkpoint", version: 5 };
 const FOLDER: &str = "checkpoints";
 const CORRUPT: &str = "corrupt";
 /// Largest checkpoint that is written or read: the largest model with Adam's moments.

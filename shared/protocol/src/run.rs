@@ -36,7 +36,7 @@ pub use self::synchronous::{NotRecomputable, RECOMPUTED_STEPS_MAX, Synchronous};
 ///
 /// Its version stands for all conversations of a contributor: it is raised with each of them. So a contributor with
 /// another version of any of them learns of it here, before it computes anything (`tests/versions.rs`).
-pub const PROTOCOL: &str = "/barnraise/run/11";
+pub const PROTOCOL: &str = "/barnraise/run/12";
 
 /// Protocol names of older contributors, the newest last.
 pub const OLDER_PROTOCOLS: [&str; 5] =

@@ -70,11 +70,11 @@ const SPOKEN: [(&str, [&str; 6]); 6] = [
     ),
     // A scheme more, and pictures that are changed.
     (
-        "/barnraise/run/11",
+        "/barnraise/run/12",
         [
             "/barnraise/access/1",
             "/barnraise/contribute/4",
-            "/barnraise/evidence/8",
+            "/barnraise/evidence/9",
             "/barnraise/gradient/7",
             "/barnraise/shard/3",
             "/barnraise/state/3",
@@ -182,17 +182,17 @@ async fn a_peer_of_the_last_version_learns_that_the_run_went_on() {
     };
     let (told, answer) = futures::join!(run::answer_older_version(&mut a), asking);
     told.unwrap();
-    assert_eq!(answer, [&[1, 19, 0, 0, 0, 2, 17][..], b"/barnraise/run/11"].concat());
+    assert_eq!(answer, [&[1, 19, 0, 0, 0, 2, 17][..], b"/barnraise/run/12"].concat());
 }
 
 /// The bytes with which a backbone of the version after this one will answer a peer of this one.
 #[tokio::test]
 async fn a_peer_of_this_version_understands_that_the_run_went_on() {
-    let frame = [&[1, 19, 0, 0, 0, 2, 17][..], b"/barnraise/run/11"].concat();
-    let newer = BackboneToContributor::Newer { speaks: "/barnraise/run/11".into() };
+    let frame = [&[1, 19, 0, 0, 0, 2, 17][..], b"/barnraise/run/12"].concat();
+    let newer = BackboneToContributor::Newer { speaks: "/barnraise/run/12".into() };
     assert_eq!(framing::encode(&newer, run::MESSAGE_BYTES_MAX).unwrap(), frame);
     for (answer, named) in [
-        (newer, "/barnraise/run/11"),
+        (newer, "/barnraise/run/12"),
         (BackboneToContributor::Newer { speaks: "<b>".repeat(1000) }, "another one"),
     ] {
         let (a, b) = tokio::io::duplex(8192);
