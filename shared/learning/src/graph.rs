@@ -118,6 +118,41 @@ pub struct HostedBody {
     pub graph: ResolvedGraph,
 }
 
+/// Where a tensor is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TensorPlace {
+    /// Position in the segments of [`ResolvedGraph::layout`].
+    Trained(usize),
+    /// Position in the segments of [`ResolvedGraph::frozen`].
+    Frozen(usize),
+}
+
+/// A low-rank adapter (Hu et al. 2021): positions of `A` `[in, rank]` and `B` `[rank, units]` in the layout's segments.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Adapter {
+    /// What the input is multiplied with.
+    pub a: usize,
+    /// What that is multiplied with.
+    pub b: usize,
+    /// Scale of the result.
+    pub scale: f32,
+}
+
+/// The running statistics of a batch normalization, as positions in the layout's segments: `[channels]` each.
+///
+/// A pass moves them to the moments of its own samples by `momentum`, as PyTorch does; the variance is that of the
+/// samples, without PyTorch's factor of `n / (n - 1)`. What a pass moves them by is averaged over samples, passes and
+/// peers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RunningStatistics {
+    /// Of the means.
+    pub mean: usize,
+    /// Of the variances.
+    pub variance: usize,
+    /// Share of the newest statistics.
+    pub momentum: f32,
+}
+
 impl HostedBody {
     /// Values of an input.
     pub fn n_values(&self) -> usize {

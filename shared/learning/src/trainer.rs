@@ -122,7 +122,11 @@ impl Trainer {
             graph,
             data,
             seed: spec.seed,
-            scaler: device.precision().half().filter(|_| spec.hosted.is_none()).map(|_| LossScaler::default()),
+            scaler: device
+                .precision()
+                .half()
+                .filter(|_| spec.hosted.is_none())
+                .map(|_| LossScaler::default()),
             in_flight_max: if spec.hosted.is_some() { EXPERTS_IN_FLIGHT_MAX } else { IN_FLIGHT_MAX },
             device,
             engine,

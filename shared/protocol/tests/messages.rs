@@ -22,8 +22,8 @@ use barnraise_protocol::receipt::{Receipt, SignedReceipt};
 use barnraise_protocol::reduce;
 use barnraise_protocol::run::{
     self, Augmentation, DataSpec, DecayDescription, GradientCodec, HostedExperts, LocalSteps,
-    OptimizerDescription, Preset, RunDescription, RunIdentity, ScheduleDescription, Scheme, SlowLinks, Synchronous,
-    TopK,
+    OptimizerDescription, Preset, RunDescription, RunIdentity, ScheduleDescription, Scheme, SlowLinks,
+    Synchronous, TopK,
 };
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};

@@ -23,8 +23,8 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 
 pub(crate) use self::batch::{GraphBatch, GraphTargets, InputValues};
 use self::crops::Heads;
-use self::experts::{Found, HostedPass};
 pub(crate) use self::experts::ExpertEngine;
+use self::experts::{Found, HostedPass};
 pub(crate) use self::interpreter::TokenCache;
 use self::interpreter::{GraphPass, Mode, PassError};
 use self::loss::{Judged, judge, predictions};
@@ -133,7 +133,12 @@ impl GraphEngine {
     }
 
     async fn try_step(&mut self, batch: &GraphBatch, arithmetic: Arithmetic) -> Result<PassRead, PassError> {
-        let mode = Mode::Training { seeds: &batch.seeds, observed: Vec::new(), balance: Vec::new(), cuts: Vec::new() };
+        let mode = Mode::Training {
+            seeds: &batch.seeds,
+            observed: Vec::new(),
+            balance: Vec::new(),
+            cuts: Vec::new(),
+        };
         let (graph, autodiff) = (self.graph.clone(), self.autodiff.clone());
         let mut pass = self.pass(self.tensors.leaves(arithmetic), &autodiff, mode, batch);
         let inputs = inputs(&graph, batch, &autodiff)?;
@@ -254,8 +259,16 @@ impl GraphEngine {
         mode: Mode<'a>,
         batch: &GraphBatch,
     ) -> GraphPass<'a> {
-        let (masked, experts) = (batch.masked(device), self.experts.as_ref());
-        GraphPass { graph: &self.graph, parameters, device, mode, masked, last_uses: &self.last_uses, experts }
+        let (masked, experts) = (batch.masked_positions(device), self.experts.as_ref());
+        GraphPass {
+            graph: &self.graph,
+            parameters,
+            device,
+            mode,
+            masked,
+            last_uses: &self.last_uses,
+            experts,
+        }
     }
 
     /// `[prototypes, projection]`, without a gradient.
@@ -270,7 +283,7 @@ impl GraphEngine {
 
 impl GraphBatch {
     /// Positions of masked tokens on a device.
-    fn masked(&self, device: &Device) -> Option<Tensor<1, Int>> {
+    fn masked_positions(&self, device: &Device) -> Option<Tensor<1, Int>> {
         let positions = || self.masked.iter().map(|&at| at.cast_signed()).collect();
         (!self.masked.is_empty()).then(|| ids(positions(), device))
     }

@@ -172,7 +172,7 @@ impl HostedExpert {
         self.check(inputs)?;
         let n_inputs = inputs.len() / self.n_values();
         let n_gradients = gradients.len() / self.n_given();
-        if n_inputs != n_gradients || gradients.len() % self.n_given() != 0 {
+        if n_inputs != n_gradients || !gradients.len().is_multiple_of(self.n_given()) {
             return Err(ExpertError::Pairs { inputs: n_inputs, gradients: n_gradients });
         }
         check_finite(gradients)?;
@@ -197,7 +197,7 @@ impl HostedExpert {
     fn check(&self, inputs: &[f32]) -> Result<(), ExpertError> {
         let width = self.n_values();
         let max = INPUTS_MAX.min(self.body.graph.layout().batch_samples_max());
-        if inputs.len() % width != 0 || inputs.is_empty() || inputs.len() / width > max {
+        if !inputs.len().is_multiple_of(width) || inputs.is_empty() || inputs.len() / width > max {
             return Err(ExpertError::Values { width, max: max * width, got: inputs.len() });
         }
         check_finite(inputs)

@@ -170,7 +170,9 @@ pub enum BlockProblem {
     #[error("it needs an embedding in `shares`")]
     NothingShared,
     /// A block of an expert that looks at more than one input of the expert, or draws random numbers.
-    #[error("no part of experts may have `{name}`, which is a batch norm, a dropout, masked tokens or experts again")]
+    #[error(
+        "no part of experts may have `{name}`, which is a batch norm, a dropout, masked tokens or experts again"
+    )]
     NotInExperts {
         /// The block.
         name: String,

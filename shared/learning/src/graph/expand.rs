@@ -17,8 +17,8 @@ use super::operation::{Context, Outcome, outcome};
 use super::shape::{ValueShape, count};
 use super::tensors::Tensors;
 use super::{
-    ACTIVATIONS_MAX, BLOCKS_MAX, FULL_NAME_BYTES_MAX, HostedBody, INPUTS_MAX, NAME_BYTES_MAX, PARTS_MAX, Step,
-    TITLE_BYTES_MAX,
+    ACTIVATIONS_MAX, BLOCKS_MAX, FULL_NAME_BYTES_MAX, HostedBody, INPUTS_MAX, NAME_BYTES_MAX, PARTS_MAX,
+    Step, TITLE_BYTES_MAX,
 };
 
 /// All of a graph but its loss.

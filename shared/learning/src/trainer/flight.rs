@@ -68,7 +68,8 @@ impl Trainer {
             // Others go on meanwhile: hosted experts answer in any order.
             poll_fn(|context| {
                 let mut passes = self.in_flight().iter_mut();
-                let first = passes.next().map_or(Poll::Ready(()), |pass| Pin::new(&mut pass.read).poll(context));
+                let first =
+                    passes.next().map_or(Poll::Ready(()), |pass| Pin::new(&mut pass.read).poll(context));
                 passes.for_each(|pass| {
                     let _ = Pin::new(&mut pass.read).poll(context);
                 });

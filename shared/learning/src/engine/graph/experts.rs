@@ -144,7 +144,8 @@ impl GraphPass<'_> {
         let is_there = Tensor::<1>::from_data(TensorData::new(is_there, [n_pairs]), device);
         let mut sum: Tensor<1> = (is_there.clone() - 1.0) * -LEFT_OUT;
         for at in at {
-            sum = sum + flat.clone().select(0, Tensor::<1, Int>::from_ints(TensorData::new(at, [n_pairs]), device));
+            sum = sum
+                + flat.clone().select(0, Tensor::<1, Int>::from_ints(TensorData::new(at, [n_pairs]), device));
         }
         let weights = match n_active {
             1 => sum.exp(),

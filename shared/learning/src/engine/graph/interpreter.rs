@@ -127,7 +127,7 @@ impl GraphPass<'_> {
             let value = match (&step.op, &step.experts) {
                 (Operation::Experts(options), Some(grid)) => {
                     let input = inputs.pop().ok_or(WrongKind)?;
-                    self.experts(index, step, (options, grid), input, values).await?
+                    Box::pin(self.experts(index, step, (options, grid), input, values)).await?
                 }
                 _ => self.step(index, step, inputs)?,
             };
@@ -136,7 +136,12 @@ impl GraphPass<'_> {
         Ok(())
     }
 
-    pub(super) fn step(&mut self, index: usize, step: &Step, mut inputs: Vec<Value>) -> Result<Value, WrongKind> {
+    pub(super) fn step(
+        &mut self,
+        index: usize,
+        step: &Step,
+        mut inputs: Vec<Value>,
+    ) -> Result<Value, WrongKind> {
         if inputs.len() > 1 {
             return self.on_several(index, step, inputs);
         }

@@ -10,7 +10,8 @@ use super::super::operation::layer;
 use super::super::shape::{ValueShape, count};
 use super::super::tensors::{Places, TensorPlan, Tensors};
 use super::super::{
-    ACTIVATIONS_MAX, BLOCKS_MAX, ExpertBodies, ExpertGrid, GraphData, GraphInput, HostedBody, ResolvedGraph, Step, check,
+    ACTIVATIONS_MAX, BLOCKS_MAX, ExpertBodies, ExpertGrid, GraphData, GraphInput, HostedBody, ResolvedGraph,
+    Step, check,
 };
 use super::{Expander, Scope};
 use crate::data_shape::RowTarget;
@@ -138,7 +139,8 @@ impl Expander<'_> {
         self.full_names.insert(full.clone(), own);
         self.shapes.push(shape.clone());
         let (op, experts) = (block.op.clone(), Some(experts));
-        let step = Step { name: full, op, inputs, shape, parameters, adapter: None, statistics: None, experts };
+        let step =
+            Step { name: full, op, inputs, shape, parameters, adapter: None, statistics: None, experts };
         self.steps.push(step);
         Ok(self.shapes.len() - 1)
     }
@@ -220,7 +222,10 @@ impl Expander<'_> {
         let mut shapes = std::mem::replace(&mut self.shapes, shapes);
         let given = shapes.swap_remove(given?);
         let is_refused = |step: &&Step| match &step.op {
-            Operation::BatchNorm(_) | Operation::Dropout(_) | Operation::PickMasked | Operation::Experts(_) => true,
+            Operation::BatchNorm(_)
+            | Operation::Dropout(_)
+            | Operation::PickMasked
+            | Operation::Experts(_) => true,
             Operation::Attention(attention) => attention.dropout > 0.0,
             _ => false,
         };

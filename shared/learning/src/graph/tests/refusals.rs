@@ -2,8 +2,8 @@
 
 use barnraise_protocol::run::model::graph::SwavLoss;
 use barnraise_protocol::run::model::operation::{
-    Attention, Convolution, Cosine, Dropout, Experts, GlobalPool, GroupNorm, LayerNorm, PickToken, Pool, Reshape,
-    Rotary, Route, Unembedding,
+    Attention, Convolution, Cosine, Dropout, Experts, GlobalPool, GroupNorm, LayerNorm, PickToken, Pool,
+    Reshape, Rotary, Route, Unembedding,
 };
 
 use super::*;
@@ -213,10 +213,13 @@ fn experts_are_counted_before_they_are_expanded_and_look_at_one_input() {
     let one = || vec![dense("fc", 4)];
     let norm = BatchNorm { epsilon: 1e-5, momentum: 0.1, running: true };
     let options: [(&str, &dyn Fn(&mut Experts)); 8] = [
-        ("its number of experts, side to the power of dimensions, must be at most 4,096, or experts \
-          that peers host, it is 262144", &|e| {
-            e.side = 512;
-        }),
+        (
+            "its number of experts, side to the power of dimensions, must be at most 4,096, or experts \
+          that peers host, it is 262144",
+            &|e| {
+                e.side = 512;
+            },
+        ),
         ("its side must be 1 to 512, it is 513", &|e| e.side = 513),
         ("its dimensions must be 1 to 4, it is 5", &|e| e.dimensions = 5),
         ("its active must be 1 to 64, and at most the number of experts, it is 17", &|e| e.active = 17),
@@ -234,7 +237,10 @@ fn experts_are_counted_before_they_are_expanded_and_look_at_one_input() {
         assert_eq!(refused(vec![Block::new("x", op)], experts(&|_| {})), want);
     }
     let reshaped = vec![Block::new("x", Operation::Reshape(Reshape { shape: vec![2, 2] }))];
-    assert_eq!(refused(reshaped, experts(&|_| {})), "block `moe`: a vector [width] wanted, the input is [2, 2]");
+    assert_eq!(
+        refused(reshaped, experts(&|_| {})),
+        "block `moe`: a vector [width] wanted, the input is [2, 2]"
+    );
     assert_eq!(
         refused(one(), experts(&|_| {}).sharing("first")),
         "block `moe`: experts have no `shares`; a part that has them can be repeated with `share = true`"

@@ -47,8 +47,7 @@ impl ExpertEngine {
         gradients: &[f32],
     ) -> Result<(Vec<f32>, Vec<f32>), DeviceError> {
         let input = flat(inputs, self.tensors.device()).autodiff().require_grad();
-        let mode =
-            Mode::Training { seeds: &[], observed: Vec::new(), balance: Vec::new(), cuts: Vec::new() };
+        let mode = Mode::Training { seeds: &[], observed: Vec::new(), balance: Vec::new(), cuts: Vec::new() };
         let leaves = self.tensors.leaves(Arithmetic::Single);
         let given = self.compute(input.clone(), leaves, &self.autodiff, mode).await?;
         let residual = flat(gradients, self.tensors.device()).autodiff();

@@ -8,7 +8,7 @@ use super::super::interpreter::{GraphPass, Mode, PassError};
 use super::super::value::{Value, WrongKind};
 use crate::engine::readback::{failed, values};
 use crate::experts::{ExpertPort, Routes};
-use crate::graph::{ExpertGrid, HostedBody};
+use crate::graph::HostedBody;
 
 /// A value that crosses a cut, flat.
 #[derive(Debug)]
@@ -67,7 +67,11 @@ impl GraphPass<'_> {
         let is_there = |expert: &u32| (*expert as usize) < body.n_experts;
         let chosen = chosen.into_iter().map(|expert| expert.filter(is_there)).collect();
         let given = TensorData::new(given, [n_pairs, n_given]);
-        Ok(Hosted { routes: Routes::of(n_active, chosen), given: Tensor::from_data(given, self.device), call })
+        Ok(Hosted {
+            routes: Routes::of(n_active, chosen),
+            given: Tensor::from_data(given, self.device),
+            call,
+        })
     }
 
     /// Cuts the graph, where it is one of training. `live` are the values that later steps look at. Returns weights and what
@@ -92,9 +96,7 @@ impl GraphPass<'_> {
         for (number, slot) in live.iter_mut().enumerate() {
             *slot = match slot.take() {
                 Some(ids @ Value::Ids { .. }) => Some(ids),
-                Some(value) => {
-                    Some(Value::of_shape(cross(value.flat()?), graph.shape_of(number).dims())?)
-                }
+                Some(value) => Some(Value::of_shape(cross(value.flat()?), graph.shape_of(number).dims())?),
                 None => None,
             };
         }

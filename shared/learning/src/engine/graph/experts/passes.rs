@@ -77,7 +77,7 @@ impl HostedPass {
             parameters: self.tensors.cursor(),
             device: &self.autodiff,
             mode: Mode::Training { seeds: &batch.seeds, observed, balance, cuts },
-            masked: batch.masked(&self.autodiff),
+            masked: batch.masked_positions(&self.autodiff),
             last_uses: &self.last_uses,
             experts: Some(&self.port),
         };

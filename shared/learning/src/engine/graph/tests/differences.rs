@@ -4,8 +4,8 @@ use barnraise_protocol::run::model::Size;
 use barnraise_protocol::run::model::graph::{Block, Loss, Part};
 use barnraise_protocol::run::model::operation::{
     Attention, BatchNorm, ClassToken, Convolution, Cosine, Dense, Dropout, Embedding, Experts, GlobalPool,
-    GroupNorm, Initial, LayerNorm, Operation, PickToken, Pool, Positions, Repeat, Reshape, RmsNorm, Rotary, Route,
-    Unembedding,
+    GroupNorm, Initial, LayerNorm, Operation, PickToken, Pool, Positions, Repeat, Reshape, RmsNorm, Rotary,
+    Route, Unembedding,
 };
 
 use super::*;
@@ -51,16 +51,22 @@ fn check_on(name: &str, blocks: Vec<Block>, loss: Loss, data: GraphData, batch: 
     let parts = vec![
         part("part", vec![dense("fc", 6), block("act", Operation::Tanh)]),
         part("maps", vec![block("conv", convolution(4, |_| {})), block("act", Operation::Tanh)]),
-        part("sequence", vec![
-            dense("qkv", 12),
-            block("attention", Operation::Attention(Attention {
-                heads: 2,
-                key_value_heads: 0,
-                causal: false,
-                rotary: None,
-                dropout: 0.0,
-            })),
-        ]),
+        part(
+            "sequence",
+            vec![
+                dense("qkv", 12),
+                block(
+                    "attention",
+                    Operation::Attention(Attention {
+                        heads: 2,
+                        key_value_heads: 0,
+                        causal: false,
+                        rotary: None,
+                        dropout: 0.0,
+                    }),
+                ),
+            ],
+        ),
     ];
     let graph = Graph { name: name.to_owned(), parts, blocks, loss };
     let mut engine = engine(&graph, data, 11);

@@ -119,7 +119,8 @@ impl Hosts {
                     }
                     let routes = Routes::best(&scores, SIDE, 1, n_active);
                     let is_there = |place: &u32| {
-                        self.experts.contains_key(&(layer, *place as usize)) && (self.answers)(*place as usize)
+                        self.experts.contains_key(&(layer, *place as usize))
+                            && (self.answers)(*place as usize)
                     };
                     let chosen: Vec<Option<u32>> =
                         routes.chosen().iter().map(|choice| choice.filter(is_there)).collect();
@@ -222,7 +223,10 @@ fn hosted_experts_compute_what_a_dense_mixture_does_with_any_of_them_missing() {
         };
         let own = |name: &str| of_hosted.segments().iter().find(|one| one.name == name).unwrap().range();
         let columns = |values: &[f32]| -> Vec<f32> {
-            values.chunks(SIDE).flat_map(|row| there.iter().map(|&place| row[place]).collect::<Vec<_>>()).collect()
+            values
+                .chunks(SIDE)
+                .flat_map(|row| there.iter().map(|&place| row[place]).collect::<Vec<_>>())
+                .collect()
         };
         for segment in layout.segments() {
             let values = match expert_of(&segment.name) {
@@ -279,7 +283,10 @@ fn the_gradient_is_that_of_the_experts_that_answered() {
         let losses = [1e-2, -1e-2].map(|step: f32| {
             let mut moved = parameters.clone();
             let slopes = &gradient[range.clone()];
-            moved[range.clone()].iter_mut().zip(slopes).for_each(|(value, slope)| *value += step * slope / norm);
+            moved[range.clone()]
+                .iter_mut()
+                .zip(slopes)
+                .for_each(|(value, slope)| *value += step * slope / norm);
             engine.load(&moved);
             let (losses, _, _) = ask(&mut engine, &mut fresh());
             losses[..N_SAMPLES].iter().map(|&loss| f64::from(loss)).sum::<f64>()
