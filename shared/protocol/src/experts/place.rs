@@ -85,8 +85,8 @@ impl ExpertPrefix {
         if index >= GRID_SIDE_MAX {
             return Err(PlaceError::Index { got: index });
         }
-        let got = self.len() + 1;
-        *self.indices.get_mut(self.len()).ok_or(PlaceError::Dimensions { got })? = index;
+        let at = self.len();
+        *self.indices.get_mut(at).ok_or(PlaceError::Dimensions { got: at + 1 })? = index;
         self.n_indices += 1;
         Ok(self)
     }
