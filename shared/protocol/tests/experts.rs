@@ -121,7 +121,7 @@ fn the_largest_request_fits_into_a_message() {
 #[test]
 fn what_is_wrong_with_a_request_is_said() {
     assert_eq!(request().check(), Ok(()));
-    let sparse = Sparsity { density: Density::new(0.1).unwrap(), warmup_epochs: 0 };
+    let sparse = Sparsity { density: Density::from_share(0.1).unwrap(), warmup_epochs: 0 };
     for got in [TensorCodec::Int4, TensorCodec::TopK(sparse)] {
         assert_eq!(ExpertRequest { codec: got, ..request() }.check(), Err(ExpertRefusal::Codec { got }));
     }
@@ -345,7 +345,10 @@ fn a_host_has_an_entry_for_each_expert_and_each_prefix_once() {
     let unique: std::collections::BTreeSet<_> = records.iter().map(place).collect();
     assert_eq!(unique.len(), records.len());
     let key = |prefix: &[u16]| records::key("barn", LayerId(2), &ExpertPrefix::new(prefix).unwrap());
-    let under = |prefix: &[u16]| records.iter().filter(move |record| record.name.key() == key(prefix));
+    let under = |prefix: &[u16]| {
+        let key = key(prefix);
+        records.iter().filter(move |record| record.name.key() == key)
+    };
     let branches = |prefix: &[u16]| under(prefix).map(records::read_branch).collect::<Option<Vec<u16>>>();
     assert_eq!(branches(&[]), Some(vec![3]));
     assert_eq!(branches(&[3]), Some(vec![1, 2]));

@@ -59,8 +59,11 @@ impl HeldRecords {
         let records = announce(host, (RUN, LAYER), &experts, &[vec![4, 127, 0, 0, 1]], expires_at).unwrap();
         for record in records {
             let held = self.0.entry(record.name.key()).or_default();
-            held.retain(|other| other.subkey != record.subkey);
-            held.push(record);
+            match held.iter_mut().find(|other| other.subkey == record.subkey) {
+                Some(other) if record.supersedes(other) => *other = record,
+                Some(_) => {}
+                None => held.push(record),
+            }
         }
     }
 
