@@ -14,8 +14,9 @@ use super::hosts::HostRecords;
 use super::prefixes::{NextExpert, NextIndices};
 use crate::Moment;
 
-/// Prefixes that a row waits for at a time: more find the same experts in fewer round trips, and look up more in vain.
-pub(super) const ROW_PREFIXES: usize = 8;
+/// Most prefixes that a row waits for at a time. It begins with as many as it wants experts, since on a dense grid those have
+/// them, and doubles with what it has seen: a sparse grid, where many prefixes are to be seen, takes few round trips more.
+pub(super) const ROW_PREFIXES_MAX: usize = 64;
 
 /// An expert that a row may go to.
 #[derive(Debug, Clone, PartialEq)]
@@ -68,8 +69,9 @@ struct FoundExpert {
 pub(super) struct RowSearch {
     n_active: usize,
     open: BinaryHeap<OpenPrefix>,
-    /// Those that are being looked up, at most [`ROW_PREFIXES`].
+    /// Those that are being looked up, at most [`ROW_PREFIXES_MAX`].
     pending: Vec<OpenPrefix>,
+    n_expanded: usize,
     /// Best first, at most `n_active`.
     best: Vec<FoundExpert>,
     is_exact: bool,
@@ -151,7 +153,7 @@ impl RowSearch {
         if row.scores.iter().all(|score| score.is_finite()) && n_active > 0 {
             open.push(OpenPrefix { bound: row.bound(0, 0.0), score: 0.0, prefix: ExpertPrefix::EMPTY });
         }
-        Self { n_active, open, pending: Vec::new(), best: Vec::new(), is_exact: true }
+        Self { n_active, open, pending: Vec::new(), n_expanded: 0, best: Vec::new(), is_exact: true }
     }
 
     /// Goes on as far as is known. `look_up` says what is known of a prefix; the row waits for those that it says are pending.
@@ -165,7 +167,7 @@ impl RowSearch {
         for pending in std::mem::take(&mut self.pending) {
             self.visit(hosts, row, pending, &mut look_up);
         }
-        while self.pending.len() < ROW_PREFIXES
+        while self.pending.len() < self.n_active.max(self.n_expanded).min(ROW_PREFIXES_MAX)
             && let Some(next) = self.open.pop()
         {
             if self.is_beaten(next.bound) {
@@ -190,7 +192,10 @@ impl RowSearch {
             return;
         }
         match look_up(&open.prefix) {
-            PrefixState::Known(next) => self.expand(hosts, row, open, &next),
+            PrefixState::Known(next) => {
+                self.n_expanded += 1;
+                self.expand(hosts, row, open, &next);
+            }
             PrefixState::Pending => self.pending.push(open),
             PrefixState::Unreachable => self.is_exact = false,
         }

@@ -48,6 +48,7 @@ struct SearchingTrainer {
     n_lookups: u64,
     n_prefixes: usize,
     n_requests: usize,
+    n_records: usize,
     selected: Option<(Moment, Vec<RowSelection>)>,
 }
 
@@ -127,6 +128,7 @@ impl SearchingTrainer {
             n_lookups: 0,
             n_prefixes: 0,
             n_requests: 0,
+            n_records: 0,
             selected: None,
         }
     }
@@ -156,6 +158,7 @@ impl SearchingTrainer {
             return false;
         };
         for outcome in traversal.into_outcomes() {
+            self.n_records += outcome.records.len();
             self.search.on_records(now, wall(now), prefixes[&outcome.key], &outcome.records);
         }
         true
@@ -168,6 +171,8 @@ pub struct SearchTimes {
     pub took: Vec<Duration>,
     pub n_prefixes: usize,
     pub n_requests: usize,
+    /// Records that were found, and their signatures checked.
+    pub n_records: usize,
     /// Rows whose experts were those of brute force, of all rows.
     pub n_best: usize,
     pub n_rows: usize,
@@ -237,8 +242,9 @@ impl ExpertNetwork {
             let (took, scores, rows) = self.search_once(node);
             let after = self.counted(node);
             times.took.push(took);
-            times.n_prefixes += after.0 - before.0;
-            times.n_requests += after.1 - before.1;
+            times.n_prefixes += after[0] - before[0];
+            times.n_requests += after[1] - before[1];
+            times.n_records += after[2] - before[2];
             times.n_rows += rows.len();
             times.n_best += self.n_best(&scores, &rows);
             self.simulation.nodes[node.0].trainer = None;
@@ -246,9 +252,9 @@ impl ExpertNetwork {
         times
     }
 
-    fn counted(&self, node: NodeId) -> (usize, usize) {
+    fn counted(&self, node: NodeId) -> [usize; 3] {
         let trainer = self.simulation.nodes[node.0].trainer.as_ref().unwrap();
-        (trainer.n_prefixes, trainer.n_requests)
+        [trainer.n_prefixes, trainer.n_requests, trainer.n_records]
     }
 
     fn search_once(&mut self, node: NodeId) -> (Duration, Vec<f32>, Vec<RowSelection>) {
