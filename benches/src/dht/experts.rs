@@ -46,7 +46,8 @@ pub(crate) struct ExpertSearchArgs {
 /// Simulates the networks, and prints a row for each.
 pub(crate) fn measure(args: &ExpertSearchArgs) -> Result<()> {
     ensure!(args.searches > 0 && (0.0..1.0).contains(&args.dead), "no search, or no node that lives");
-    let heading = ["nodes", "dead", "cache", "ms", "paper, ms", "prefixes", "requests", "records", "best rows"];
+    let heading =
+        ["nodes", "dead", "cache", "ms", "paper, ms", "prefixes", "requests", "records", "best rows"];
     let mut rows = vec![heading.map(String::from).to_vec()];
     for &n_nodes in &args.nodes {
         ensure!((1..=NODES_MAX).contains(&n_nodes), "{n_nodes} nodes, 1 to {NODES_MAX} are possible");

@@ -167,8 +167,13 @@ async fn an_expert_computes_for_a_trainer() {
             let n_values = (n_rows * row_values) as usize;
             let inputs: Vec<f32> = (0..n_values).map(|at| (at % 100) as f32).collect();
             let gradients: Vec<f32> = (0..n_values).map(|at| (at % 10) as f32).collect();
-            let of_rows =
-                ExpertRequest { n_rows, input_values: row_values, output_values: row_values, codec, ..request() };
+            let of_rows = ExpertRequest {
+                n_rows,
+                input_values: row_values,
+                output_values: row_values,
+                codec,
+                ..request()
+            };
             for gradients in [None, Some(&gradients[..])] {
                 let prepared = PreparedRequest::new(of_rows.clone(), &inputs, gradients).unwrap();
                 assert_eq!(prepared.request().check(), Ok(()));
@@ -209,14 +214,17 @@ fn tensors_of_another_length_and_values_that_are_not_finite_are_not_sent() {
 /// A request of eight chunks.
 fn large() -> PreparedRequest {
     let n_values = CHUNK_BYTES * 2;
-    let request = ExpertRequest { n_rows: 64, input_values: n_values as u32 / 64, output_values: 1, ..request() };
+    let request =
+        ExpertRequest { n_rows: 64, input_values: n_values as u32 / 64, output_values: 1, ..request() };
     PreparedRequest::new(request, &vec![1.0; n_values], None).unwrap()
 }
 
 #[tokio::test]
 async fn a_host_refuses_before_the_tensor_is_there() {
     let prepared = large();
-    for refusal in [ExpertRefusal::Busy { retry_after_ms: 20 }, ExpertRefusal::Unknown, ExpertRefusal::Draining] {
+    for refusal in
+        [ExpertRefusal::Busy { retry_after_ms: 20 }, ExpertRefusal::Unknown, ExpertRefusal::Draining]
+    {
         // The host drops the stream at once, or reads on for a while.
         for reads_on in [false, true] {
             let (mut ours, mut theirs) = pair();
@@ -242,7 +250,10 @@ async fn a_host_refuses_before_the_tensor_is_there() {
 async fn a_host_that_answers_otherwise_is_found_out() {
     let prepared = large();
     let bytes = [0; 256];
-    let rows = |n_bytes: u64| HostToTrainer::Rows { n_steps: 1, transfer: Transfer { n_bytes, ..Transfer::of(&bytes) } };
+    let rows = |n_bytes: u64| HostToTrainer::Rows {
+        n_steps: 1,
+        transfer: Transfer { n_bytes, ..Transfer::of(&bytes) },
+    };
     let converse = async |answer: HostToTrainer, is_early: bool, chunk: Vec<u8>| {
         let (mut ours, mut theirs) = pair();
         let host = async {
@@ -302,7 +313,10 @@ async fn a_trainer_that_sends_otherwise_is_found_out() {
     assert!(matches!(cut, Err(ExpertRequestError::Bulk(BulkError::Io(_)))));
     // Nothing is read of a request that does not pass.
     let large = ExpertRequest { n_rows: u32::MAX, ..good };
-    assert!(matches!(converse(large, vec![]).await, Err(ExpertRequestError::Refused(ExpertRefusal::TooLarge { .. }))));
+    assert!(matches!(
+        converse(large, vec![]).await,
+        Err(ExpertRequestError::Refused(ExpertRefusal::TooLarge { .. }))
+    ));
     let (mut ours, theirs) = pair();
     drop(theirs);
     assert!(matches!(receive(&mut ours).await, Err(ExpertRequestError::Frame(FrameError::Closed))));
@@ -326,8 +340,15 @@ fn keys_and_values_of_experts_are_the_same_everywhere() {
     let label = [&b"barnraise experts of barn\0"[..], &[2, 0, 44, 1]].concat();
     let name = barnraise_protocol::dht::RecordName::dictionary(&label);
     assert_eq!(key("barn", 2, &[300]), hex(&name.key().0));
-    let all = [("barn", 2, &[][..]), ("barn", 2, &[300]), ("barn", 2, &[300, 0]), ("barn", 3, &[]), ("shed", 2, &[])];
-    let unique: std::collections::BTreeSet<String> = all.map(|(run, layer, prefix)| key(run, layer, prefix)).into();
+    let all = [
+        ("barn", 2, &[][..]),
+        ("barn", 2, &[300]),
+        ("barn", 2, &[300, 0]),
+        ("barn", 3, &[]),
+        ("shed", 2, &[]),
+    ];
+    let unique: std::collections::BTreeSet<String> =
+        all.map(|(run, layer, prefix)| key(run, layer, prefix)).into();
     assert_eq!(unique.len(), all.len());
     let records = announced(&[&[300, 5]]);
     assert_eq!(hex(&records[0].value), "01020607 03 ac02".replace(' ', ""));
@@ -394,7 +415,8 @@ fn malformed_records_name_no_host_and_no_index() {
     // A host leaves out what is too much.
     let expert = AnnouncedExpert { uid: uid(&[1]), n_waiting: u32::MAX, n_steps: u64::MAX };
     let addresses = [vec![vec![1; ADDRESS_BYTES_MAX + 1]], vec![vec![2; ADDRESS_BYTES_MAX]; 9]].concat();
-    let largest = records::announce(&owner(), ("barn", LayerId(2)), &[expert], &addresses, NOW.after(HOUR)).unwrap();
+    let largest =
+        records::announce(&owner(), ("barn", LayerId(2)), &[expert], &addresses, NOW.after(HOUR)).unwrap();
     assert_eq!(largest[0].check(NOW, HOUR), Ok(()));
     let (_, read) = records::read_host(&largest[0]).unwrap();
     assert_eq!(read.addresses, vec![vec![2; ADDRESS_BYTES_MAX]; EXPERT_ADDRESSES_MAX]);

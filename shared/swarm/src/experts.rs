@@ -26,7 +26,9 @@ mod search;
 #[cfg(test)]
 mod tests;
 
-pub use self::announcer::{ANNOUNCED_MAX, ANNOUNCEMENT_INTERVAL, AnnounceError, AnnouncerAction, ExpertAnnouncer};
+pub use self::announcer::{
+    ANNOUNCED_MAX, ANNOUNCEMENT_INTERVAL, AnnounceError, AnnouncerAction, ExpertAnnouncer,
+};
 pub use self::hosts::HostFault;
 pub use self::row::{RowSelection, SelectedExpert};
 pub use self::search::{

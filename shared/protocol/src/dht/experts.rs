@@ -90,7 +90,8 @@ pub fn announce(
         for (n_before, &next) in prefix.indices().iter().enumerate() {
             branches.insert((uid.prefix(n_before), next));
         }
-        let value = ExpertHostValue { addresses: addresses.clone(), n_waiting: *n_waiting, n_steps: *n_steps };
+        let value =
+            ExpertHostValue { addresses: addresses.clone(), n_waiting: *n_waiting, n_steps: *n_steps };
         let value = postcard::to_extend(&value, Vec::new()).map_err(|_| DhtRefusal::Kind)?;
         let place = Subkey { owner: Some(key.public()), label: last.to_le_bytes().to_vec() };
         records.push(Record::sign(key, name(run_id, layer, &prefix), Some(place), value, expires_at)?);

@@ -322,7 +322,9 @@ mod tests {
         assert_eq!(GridShape::new(&[2, 513]), Err(PlaceError::Side { got: 513 }));
         let shape = GridShape::new(&[4, 3]).unwrap();
         assert_eq!((shape.n_scores(), shape.n_dimensions()), (7, 2));
-        assert!(shape.contains(&uid(&[3, 2])) && !shape.contains(&uid(&[2, 3])) && !shape.contains(&uid(&[1])));
+        assert!(
+            shape.contains(&uid(&[3, 2])) && !shape.contains(&uid(&[2, 3])) && !shape.contains(&uid(&[1]))
+        );
         assert_eq!(shape.number(&uid(&[2, 1])), Some(7));
         assert_eq!((shape.uid(7), shape.uid(12)), (Some(uid(&[2, 1])), None));
         assert_eq!(GridShape::new(&[512; 4]).unwrap().uid((1 << 36) - 1), Some(uid(&[511; 4])));

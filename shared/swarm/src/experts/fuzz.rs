@@ -72,7 +72,12 @@ impl SearchWorld {
         let mut held = HeldRecords::default();
         let mut random = SplitMix64::new(5);
         for at in 0..2 {
-            held.announce(&host(at), wall(Duration::from_secs(300)), &some_uids(&grid, 30, &mut random), at.into());
+            held.announce(
+                &host(at),
+                wall(Duration::from_secs(300)),
+                &some_uids(&grid, 30, &mut random),
+                at.into(),
+            );
         }
         Self {
             now: Moment::ZERO,

@@ -68,9 +68,8 @@ impl NextIndices {
     /// out.
     pub(super) fn read(now: Moment, wall: UnixMillis, has_hosts: bool, records: &[Record]) -> Self {
         let living = records.iter().take(SUBKEYS_MAX).filter(|record| record.expires_at > wall);
-        let living = living.map(|record| {
-            (record, now + Duration::from_millis(record.expires_at.0.saturating_sub(wall.0)))
-        });
+        let living = living
+            .map(|record| (record, now + Duration::from_millis(record.expires_at.0.saturating_sub(wall.0))));
         if !has_hosts {
             let branches = living.filter_map(|(record, expires_at)| Some((read_branch(record)?, expires_at)));
             // Each index once, whatever was sent.

@@ -111,9 +111,7 @@ impl Ord for OpenPrefix {
     /// The highest bound is the greatest; of equal ones the longest prefix, which is nearest to its experts, then the first.
     fn cmp(&self, other: &Self) -> Ordering {
         let by_bound = compare(self.bound, other.bound);
-        by_bound
-            .then(self.prefix.len().cmp(&other.prefix.len()))
-            .then_with(|| other.prefix.cmp(&self.prefix))
+        by_bound.then(self.prefix.len().cmp(&other.prefix.len())).then_with(|| other.prefix.cmp(&self.prefix))
     }
 }
 
@@ -219,7 +217,8 @@ impl RowSearch {
                 }
             }
             NextIndices::Hosts(experts) => {
-                let is_alive = |expert: &&NextExpert| expert.expires_at > now && living.has_any(&expert.hosts);
+                let is_alive =
+                    |expert: &&NextExpert| expert.expires_at > now && living.has_any(&expert.hosts);
                 for expert in experts.iter().filter(is_alive) {
                     let Some((score, prefix)) = longer(expert.index) else { continue };
                     if let Ok(uid) = prefix.try_into() {

@@ -53,7 +53,13 @@ pub(super) struct HeldRecords(BTreeMap<RecordKey, Vec<Record>>);
 
 impl HeldRecords {
     /// The host announces these experts.
-    pub(super) fn announce(&mut self, host: &KeyPair, expires_at: UnixMillis, uids: &[ExpertUid], n_waiting: u32) {
+    pub(super) fn announce(
+        &mut self,
+        host: &KeyPair,
+        expires_at: UnixMillis,
+        uids: &[ExpertUid],
+        n_waiting: u32,
+    ) {
         let experts: Vec<AnnouncedExpert> =
             uids.iter().map(|uid| AnnouncedExpert { uid: *uid, n_waiting, n_steps: 7 }).collect();
         let records = announce(host, (RUN, LAYER), &experts, &[vec![4, 127, 0, 0, 1]], expires_at).unwrap();
@@ -79,7 +85,12 @@ impl HeldRecords {
 }
 
 /// The best experts of a row among all of these.
-pub(super) fn brute_force(grid: &GridShape, scores: &[f32], n_active: usize, alive: &[ExpertUid]) -> Vec<(ExpertUid, f32)> {
+pub(super) fn brute_force(
+    grid: &GridShape,
+    scores: &[f32],
+    n_active: usize,
+    alive: &[ExpertUid],
+) -> Vec<(ExpertUid, f32)> {
     let score = |uid: &ExpertUid| {
         let mut before = 0;
         uid.indices().iter().zip(grid.sides()).fold(0.0, |sum, (index, side)| {

@@ -11,9 +11,7 @@ use barnraise_protocol::dht::{RecordKey, Subkey};
 use barnraise_protocol::experts::{ExpertUid, GridShape, LayerId};
 use barnraise_simulation::{Latency, Network, NodeAction, NodeId, NodeSimulation, Random, SimulatedNode};
 use barnraise_swarm::dht::{Goal, Traversal, TraversalAction, TraversalLimits};
-use barnraise_swarm::experts::{
-    ExpertQuery, ExpertSearch, ExpertSearchAction, GridPrefix, RowSelection,
-};
+use barnraise_swarm::experts::{ExpertQuery, ExpertSearch, ExpertSearchAction, GridPrefix, RowSelection};
 use barnraise_swarm::{Moment, PeerKey};
 
 use super::dht_network::{DhtMessage, SimulatedDhtPeer, placement, wall};
@@ -66,7 +64,8 @@ impl SimulatedNode for ExpertNode {
         match message {
             DhtMessage::Find { keys } => {
                 let message = DhtMessage::Found(self.peer.find(wall(now), &keys));
-                self.answers.push_back(NodeAction::Send { to: from, message: LookupMessage { lookup, message } });
+                self.answers
+                    .push_back(NodeAction::Send { to: from, message: LookupMessage { lookup, message } });
             }
             DhtMessage::Found(found) => {
                 let open = self.trainer.as_mut().and_then(|trainer| trainer.lookups.get_mut(&lookup));
@@ -140,7 +139,8 @@ impl SearchingTrainer {
         let mut keys: Vec<RecordKey> = prefixes.keys().copied().collect();
         keys.sort_unstable();
         let here = PeerKey(peer.contact().peer_id.clone());
-        let mut traversal = Traversal::new(self.limits.clone(), Goal::First, LIFETIME, here, keys.iter().copied());
+        let mut traversal =
+            Traversal::new(self.limits.clone(), Goal::First, LIFETIME, here, keys.iter().copied());
         for key in &keys {
             traversal.on_local(wall(now), key, &peer.closest(key), peer.held(now, key));
         }
@@ -262,7 +262,8 @@ impl ExpertNetwork {
         let random = self.simulation.random();
         let scores: Vec<f32> = (0..n_scores).map(|_| random.normal() as f32).collect();
         let (grid, layer) = (self.grid, LAYER);
-        let query = ExpertQuery { layer, grid, n_active: N_ACTIVE, scores: scores.clone(), deadline: Moment::MAX };
+        let query =
+            ExpertQuery { layer, grid, n_active: N_ACTIVE, scores: scores.clone(), deadline: Moment::MAX };
         let began = self.simulation.now();
         self.simulation.with(node, |node, now| {
             let trainer = node.trainer.as_mut().unwrap();
@@ -299,15 +300,21 @@ fn place(peers: &mut [SimulatedDhtPeer], hosted: &[ExpertUid]) {
     for (at, uid) in hosted.iter().enumerate() {
         let sender = peers[at].contact().clone();
         let expert = AnnouncedExpert { uid: *uid, n_waiting: 0, n_steps: 0 };
-        let records =
-            experts::announce(&host(at), (RUN, LAYER), &[expert], &sender.addresses, wall(Moment::ZERO).after(LIFETIME));
+        let records = experts::announce(
+            &host(at),
+            (RUN, LAYER),
+            &[expert],
+            &sender.addresses,
+            wall(Moment::ZERO).after(LIFETIME),
+        );
         for record in records.unwrap() {
             let key = record.name.key();
             // The same record of another host.
             if record.owner().is_none() && !branches.insert((key, record.subkey.clone())) {
                 continue;
             }
-            let holders = closest.entry(key).or_insert_with(|| peers[0].closest_of_all(&key, placement().n_replicas));
+            let holders =
+                closest.entry(key).or_insert_with(|| peers[0].closest_of_all(&key, placement().n_replicas));
             for holder in holders {
                 peers[holder.0].store(Moment::ZERO, &sender, record.clone()).unwrap();
             }

@@ -79,7 +79,9 @@ fn many_experts_are_told_in_batches_that_fit() {
     let shape = grid(&[8, 512]);
     for number in 0..ANNOUNCED_MAX as u64 {
         let uid = shape.uid(number).unwrap();
-        announcer.on_expert(Moment::ZERO, LAYER, AnnouncedExpert { uid, n_waiting: 0, n_steps: u64::MAX }).unwrap();
+        announcer
+            .on_expert(Moment::ZERO, LAYER, AnnouncedExpert { uid, n_waiting: 0, n_steps: u64::MAX })
+            .unwrap();
     }
     let more = announcer.on_expert(Moment::ZERO, LAYER, expert(&[9, 9]));
     assert_eq!(more, Err(AnnounceError::TooMany));

@@ -112,7 +112,12 @@ fn false_entries_cost_a_lookup_and_malformed_ones_nothing() {
     let expires_at = wall(LIFETIME);
     let name = held.get(&place(&[]))[0].name.clone();
     let forged = |label: Vec<u8>, value: &[u8]| {
-        Record::new(name.clone(), Some(barnraise_protocol::dht::Subkey::new(label)), value.to_vec(), expires_at)
+        Record::new(
+            name.clone(),
+            Some(barnraise_protocol::dht::Subkey::new(label)),
+            value.to_vec(),
+            expires_at,
+        )
     };
     let root = held.0.get_mut(&name.key()).unwrap();
     // Off the grid, off every grid, of another length, with a value.
