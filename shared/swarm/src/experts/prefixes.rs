@@ -109,7 +109,8 @@ impl PrefixCache {
         Some((cached.next.clone(), cached.refresh_at <= now))
     }
 
-    /// Keeps what was found. Where there is no room, what expires first goes.
+    /// Keeps what was found. Where there is no room, what expires first goes, but never what was found just now: a row waits
+    /// for it.
     pub(super) fn insert(&mut self, now: Moment, prefix: GridPrefix, next: NextIndices) {
         self.remove(&prefix);
         let n_entries = next.n_entries();
@@ -121,7 +122,8 @@ impl PrefixCache {
         self.by_expiration.insert((expires_at, prefix));
         self.prefixes.insert(prefix, CachedPrefix { next, refresh_at, expires_at });
         while self.prefixes.len() > CACHED_PREFIXES_MAX || self.n_entries > CACHED_ENTRIES_MAX {
-            let Some(&(_, first)) = self.by_expiration.first() else { break };
+            let first = self.by_expiration.iter().map(|(_, first)| *first).find(|first| *first != prefix);
+            let Some(first) = first else { break };
             self.remove(&first);
         }
     }

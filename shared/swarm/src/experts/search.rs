@@ -4,7 +4,7 @@
 //! A prefix that several rows, or several queries, wait for is looked up once. After each `on_*` the driver drains
 //! [`ExpertSearch::poll_action`].
 
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use barnraise_protocol::access::PublicKey;
@@ -122,6 +122,8 @@ pub struct ExpertSearch {
     selected: VecDeque<ExpertSearchAction>,
     /// With the length of a prefix whose next indices are experts, and when the lookup began.
     in_flight: BTreeMap<GridPrefix, (usize, Moment)>,
+    /// Prefixes that rows wait for, with the length as above; some of these rows may have found better experts since.
+    wanted: BTreeMap<GridPrefix, usize>,
     /// Prefixes that are still good and due for another lookup.
     refreshed: BTreeMap<GridPrefix, usize>,
     n_queries: u64,
@@ -136,6 +138,7 @@ impl ExpertSearch {
             queries: Vec::new(),
             selected: VecDeque::new(),
             in_flight: BTreeMap::new(),
+            wanted: BTreeMap::new(),
             refreshed: BTreeMap::new(),
             n_queries: 0,
         }
@@ -218,23 +221,31 @@ impl ExpertSearch {
             return Some(selected);
         }
         let n_free = PREFIXES_IN_FLIGHT_MAX.saturating_sub(self.in_flight.len());
-        let n_keys = n_free.min(LOOKUP_KEYS_MAX);
-        let mut wanted = BTreeMap::new();
-        for open in &self.queries {
-            wanted.extend(open.pending().filter(|(prefix, _)| !self.in_flight.contains_key(prefix)));
-        }
-        // What a row waits for comes first.
-        let mut wanted: Vec<(GridPrefix, usize)> = wanted.into_iter().take(n_keys).collect();
-        while wanted.len() < n_keys
-            && let Some(refreshed) = self.refreshed.pop_first()
+        let mut prefixes = Vec::new();
+        while prefixes.len() < n_free.min(LOOKUP_KEYS_MAX)
+            && let Some((prefix, n_before_hosts)) = self.next_wanted()
         {
-            if !self.in_flight.contains_key(&refreshed.0) && !wanted.contains(&refreshed) {
-                wanted.push(refreshed);
+            self.in_flight.insert(prefix, (n_before_hosts, now));
+            prefixes.push(prefix);
+        }
+        (!prefixes.is_empty()).then_some(ExpertSearchAction::LookUp(prefixes))
+    }
+
+    /// The next prefix to look up: first those that a row waits for.
+    fn next_wanted(&mut self) -> Option<(GridPrefix, usize)> {
+        while let Some(wanted) = self.wanted.pop_first() {
+            if !self.in_flight.contains_key(&wanted.0)
+                && self.queries.iter().any(|open| open.awaits(&wanted.0))
+            {
+                return Some(wanted);
             }
         }
-        self.in_flight.extend(wanted.iter().map(|(prefix, length)| (*prefix, (*length, now))));
-        let prefixes: Vec<GridPrefix> = wanted.into_iter().map(|(prefix, _)| prefix).collect();
-        (!prefixes.is_empty()).then_some(ExpertSearchAction::LookUp(prefixes))
+        while let Some(refreshed) = self.refreshed.pop_first() {
+            if !self.in_flight.contains_key(&refreshed.0) {
+                return Some(refreshed);
+            }
+        }
+        None
     }
 
     fn fail(&mut self, prefix: GridPrefix) {
@@ -247,12 +258,17 @@ impl ExpertSearch {
 
     /// Lets every row that waits for `prefix`, or every row, go on as far as is known. Ends queries that are done or due.
     fn go_on(&mut self, now: Moment, prefix: Option<GridPrefix>) {
-        let Self { cache, hosts, queries, selected, refreshed, .. } = self;
+        let Self { cache, hosts, queries, selected, wanted, refreshed, .. } = self;
         for at in (0..queries.len()).rev() {
             let Some(open) = queries.get_mut(at) else { continue };
             if prefix.is_none_or(|prefix| prefix.layer == open.query.layer) {
                 let of_layer = prefix.map(|prefix| prefix.prefix);
-                open.advance(LivingHosts { now, records: hosts }, cache, refreshed, of_layer);
+                open.advance(
+                    LivingHosts { now, records: hosts },
+                    cache,
+                    (&mut *wanted, &mut *refreshed),
+                    of_layer,
+                );
             }
             if open.is_done() || open.query.deadline <= now {
                 let OpenQuery { id, rows, .. } = queries.remove(at);
@@ -269,6 +285,8 @@ impl ExpertSearch {
         assert!(self.queries.len() + self.selected.len() <= QUERIES_MAX);
         assert!(self.hosts.len() <= super::hosts::HOSTS_MAX);
         assert!(self.queries.iter().all(|open| open.used.len() <= QUERY_PREFIXES_MAX));
+        assert!(self.wanted.len() <= QUERIES_MAX * QUERY_PREFIXES_MAX);
+        assert!(self.refreshed.len() <= PREFIXES_IN_FLIGHT_MAX);
     }
 }
 
@@ -289,7 +307,7 @@ impl OpenQuery {
         &mut self,
         hosts: LivingHosts<'_>,
         cache: &PrefixCache,
-        refreshed: &mut BTreeMap<GridPrefix, usize>,
+        (wanted, refreshed): (&mut BTreeMap<GridPrefix, usize>, &mut BTreeMap<GridPrefix, usize>),
         waited_for: Option<ExpertPrefix>,
     ) {
         let Self { query, highest, rows, used, failed, .. } = self;
@@ -310,7 +328,10 @@ impl OpenQuery {
                 let place = GridPrefix { layer: *layer, prefix };
                 match cache.get(hosts.now, &place) {
                     None if failed.contains(&prefix) => PrefixState::Unreachable,
-                    None => PrefixState::Pending,
+                    None => {
+                        wanted.insert(place, grid.n_dimensions() - 1);
+                        PrefixState::Pending
+                    }
                     Some((next, is_due)) => {
                         if is_due && refreshed.len() < PREFIXES_IN_FLIGHT_MAX {
                             refreshed.insert(place, grid.n_dimensions() - 1);
@@ -322,12 +343,10 @@ impl OpenQuery {
         }
     }
 
-    /// Prefixes that it waits for, with the length of those whose next indices are experts.
-    fn pending(&self) -> impl Iterator<Item = (GridPrefix, usize)> {
-        let ExpertQuery { layer, grid, .. } = &self.query;
-        let unique: BTreeSet<&ExpertPrefix> = self.rows.iter().flat_map(RowSearch::pending).collect();
-        let place = |prefix: &ExpertPrefix| GridPrefix { layer: *layer, prefix: *prefix };
-        unique.into_iter().map(move |prefix| (place(prefix), grid.n_dimensions() - 1))
+    /// Whether a row waits for a prefix.
+    fn awaits(&self, prefix: &GridPrefix) -> bool {
+        let mut pending = self.rows.iter().flat_map(RowSearch::pending);
+        self.query.layer == prefix.layer && pending.any(|pending| *pending == prefix.prefix)
     }
 
     fn is_done(&self) -> bool {
