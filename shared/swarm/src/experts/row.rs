@@ -14,9 +14,11 @@ use super::hosts::HostRecords;
 use super::prefixes::{NextExpert, NextIndices};
 use crate::Moment;
 
-/// Most prefixes that a row waits for at a time. It begins with as many as it wants experts, since on a dense grid those have
-/// them, and doubles with what it has seen: a sparse grid, where many prefixes are to be seen, takes few round trips more.
-pub(super) const ROW_PREFIXES_MAX: usize = 64;
+/// Prefixes that a row waits for at a time in the beginning, or as many as it wants experts: on a dense grid those have them.
+/// With what it has seen they double, so that a sparse grid, where many are to be seen, takes few round trips more.
+const ROW_PREFIXES_MIN: usize = 4;
+/// Most prefixes that a row waits for at a time.
+const ROW_PREFIXES_MAX: usize = 64;
 
 /// An expert that a row may go to.
 #[derive(Debug, Clone, PartialEq)]
@@ -165,7 +167,7 @@ impl RowSearch {
         for pending in std::mem::take(&mut self.pending) {
             self.visit(hosts, row, pending, &mut look_up);
         }
-        while self.pending.len() < self.n_active.max(self.n_expanded).min(ROW_PREFIXES_MAX)
+        while self.pending.len() < self.n_pending_max()
             && let Some(next) = self.open.pop()
         {
             if self.is_beaten(next.bound) {
@@ -177,6 +179,10 @@ impl RowSearch {
         let best = self.threshold();
         self.pending.retain(|pending| best.is_none_or(|best| pending.bound >= best));
         self.shrink(open_max);
+    }
+
+    fn n_pending_max(&self) -> usize {
+        self.n_active.max(self.n_expanded).clamp(ROW_PREFIXES_MIN, ROW_PREFIXES_MAX)
     }
 
     fn visit(
