@@ -46,6 +46,8 @@ pub(super) enum PrefixState {
     Known(NextIndices),
     /// It is being looked up.
     Pending,
+    /// It is being looked up, and for so long that a row that has its experts goes on without.
+    Late,
     /// It will not be looked up in this query.
     Unreachable,
 }
@@ -164,17 +166,24 @@ impl RowSearch {
         open_max: usize,
         mut look_up: impl FnMut(&ExpertPrefix) -> PrefixState,
     ) {
-        for pending in std::mem::take(&mut self.pending) {
-            self.visit(hosts, row, pending, &mut look_up);
-        }
-        while self.pending.len() < self.n_pending_max()
-            && let Some(next) = self.open.pop()
-        {
-            if self.is_beaten(next.bound) {
-                self.open.clear();
+        loop {
+            let was_full = self.threshold().is_some();
+            for pending in std::mem::take(&mut self.pending) {
+                self.visit(hosts, row, pending, &mut look_up);
+            }
+            while self.pending.len() < self.n_pending_max()
+                && let Some(next) = self.open.pop()
+            {
+                if self.is_beaten(next.bound) {
+                    self.open.clear();
+                    break;
+                }
+                self.visit(hosts, row, next, &mut look_up);
+            }
+            // A row that has its experts only now waits no longer for what is late.
+            if was_full == self.threshold().is_some() {
                 break;
             }
-            self.visit(hosts, row, next, &mut look_up);
         }
         let best = self.threshold();
         self.pending.retain(|pending| best.is_none_or(|best| pending.bound >= best));
@@ -200,7 +209,8 @@ impl RowSearch {
                 self.n_expanded += 1;
                 self.expand(hosts, row, open, &next);
             }
-            PrefixState::Pending => self.pending.push(open),
+            PrefixState::Late if self.threshold().is_some() => self.is_exact = false,
+            PrefixState::Pending | PrefixState::Late => self.pending.push(open),
             PrefixState::Unreachable => self.is_exact = false,
         }
     }

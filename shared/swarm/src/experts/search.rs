@@ -28,6 +28,9 @@ pub const QUERY_PREFIXES_MAX: usize = 1024;
 pub const LOOKUP_KEYS_MAX: usize = 8;
 /// Most prefixes that are being looked up.
 pub const PREFIXES_IN_FLIGHT_MAX: usize = 256;
+/// Rows that have as many experts as they want do not wait longer than this for a prefix that may have better ones: where all
+/// replicas of its records have died, its lookup takes seconds. What is found later is kept for the next query.
+pub(super) const LOOKUP_PATIENCE: Duration = Duration::from_secs(1);
 /// A lookup that was neither found nor failed after this has failed.
 pub(super) const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most open prefixes of all rows of a query.
@@ -113,6 +116,22 @@ struct OpenQuery {
     failed: HashSet<ExpertPrefix>,
 }
 
+/// What a query goes by.
+#[derive(Clone, Copy)]
+struct KnownPrefixes<'k> {
+    cache: &'k PrefixCache,
+    is_late: &'k dyn Fn(&GridPrefix) -> bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct OpenLookup {
+    /// Length of a prefix whose next indices are experts.
+    n_before_hosts: usize,
+    began_at: Moment,
+    /// It took longer than [`LOOKUP_PATIENCE`].
+    is_late: bool,
+}
+
 /// The searches of a trainer in one run.
 #[derive(Debug)]
 pub struct ExpertSearch {
@@ -120,9 +139,9 @@ pub struct ExpertSearch {
     hosts: HostRecords,
     queries: Vec<OpenQuery>,
     selected: VecDeque<ExpertSearchAction>,
-    /// With the length of a prefix whose next indices are experts, and when the lookup began.
-    in_flight: BTreeMap<GridPrefix, (usize, Moment)>,
-    /// Prefixes that rows wait for, with the length as above; some of these rows may have found better experts since.
+    in_flight: BTreeMap<GridPrefix, OpenLookup>,
+    /// Prefixes that rows wait for, with the length of those whose next indices are experts; some of these rows may have found
+    /// better experts since.
     wanted: BTreeMap<GridPrefix, usize>,
     /// Prefixes that are still good and due for another lookup.
     refreshed: BTreeMap<GridPrefix, usize>,
@@ -174,8 +193,8 @@ impl ExpertSearch {
     /// A lookup found these records under a prefix, none included. Their signatures were checked; `wall` is now by the clock
     /// of their expirations.
     pub fn on_records(&mut self, now: Moment, wall: UnixMillis, prefix: GridPrefix, records: &[Record]) {
-        let Some((n_before_hosts, _)) = self.in_flight.remove(&prefix) else { return };
-        let has_hosts = prefix.prefix.len() == n_before_hosts;
+        let Some(lookup) = self.in_flight.remove(&prefix) else { return };
+        let has_hosts = prefix.prefix.len() == lookup.n_before_hosts;
         self.cache.insert(now, prefix, NextIndices::read(now, wall, has_hosts, records));
         self.go_on(now, Some(prefix));
     }
@@ -201,8 +220,14 @@ impl ExpertSearch {
     /// Time has passed.
     pub fn on_timeout(&mut self, now: Moment) {
         self.cache.expire(now);
-        let late = self.in_flight.iter().filter(|(_, (_, at))| *at + LOOKUP_TIMEOUT <= now);
-        for prefix in late.map(|(prefix, _)| *prefix).collect::<Vec<GridPrefix>>() {
+        let mut failed = Vec::new();
+        for (prefix, lookup) in &mut self.in_flight {
+            lookup.is_late |= lookup.began_at + LOOKUP_PATIENCE <= now;
+            if lookup.began_at + LOOKUP_TIMEOUT <= now {
+                failed.push(*prefix);
+            }
+        }
+        for prefix in failed {
             self.in_flight.remove(&prefix);
             self.fail(prefix);
         }
@@ -211,7 +236,9 @@ impl ExpertSearch {
 
     /// When to call [`Self::on_timeout`].
     pub fn next_deadline(&self) -> Option<Moment> {
-        let lookups = self.in_flight.values().map(|(_, at)| *at + LOOKUP_TIMEOUT);
+        let lookups = self.in_flight.values().map(|lookup| {
+            lookup.began_at + if lookup.is_late { LOOKUP_TIMEOUT } else { LOOKUP_PATIENCE }
+        });
         self.queries.iter().map(|open| open.query.deadline).chain(lookups).min()
     }
 
@@ -225,7 +252,7 @@ impl ExpertSearch {
         while prefixes.len() < n_free.min(LOOKUP_KEYS_MAX)
             && let Some((prefix, n_before_hosts)) = self.next_wanted()
         {
-            self.in_flight.insert(prefix, (n_before_hosts, now));
+            self.in_flight.insert(prefix, OpenLookup { n_before_hosts, began_at: now, is_late: false });
             prefixes.push(prefix);
         }
         (!prefixes.is_empty()).then_some(ExpertSearchAction::LookUp(prefixes))
@@ -258,14 +285,16 @@ impl ExpertSearch {
 
     /// Lets every row that waits for `prefix`, or every row, go on as far as is known. Ends queries that are done or due.
     fn go_on(&mut self, now: Moment, prefix: Option<GridPrefix>) {
-        let Self { cache, hosts, queries, selected, wanted, refreshed, .. } = self;
+        let Self { cache, hosts, queries, selected, in_flight, wanted, refreshed, .. } = self;
+        let is_late = |prefix: &GridPrefix| in_flight.get(prefix).is_some_and(|lookup| lookup.is_late);
         for at in (0..queries.len()).rev() {
             let Some(open) = queries.get_mut(at) else { continue };
             if prefix.is_none_or(|prefix| prefix.layer == open.query.layer) {
                 let of_layer = prefix.map(|prefix| prefix.prefix);
+                let known = KnownPrefixes { cache, is_late: &is_late };
                 open.advance(
                     LivingHosts { now, records: hosts },
-                    cache,
+                    known,
                     (&mut *wanted, &mut *refreshed),
                     of_layer,
                 );
@@ -306,7 +335,7 @@ impl OpenQuery {
     fn advance(
         &mut self,
         hosts: LivingHosts<'_>,
-        cache: &PrefixCache,
+        known: KnownPrefixes<'_>,
         (wanted, refreshed): (&mut BTreeMap<GridPrefix, usize>, &mut BTreeMap<GridPrefix, usize>),
         waited_for: Option<ExpertPrefix>,
     ) {
@@ -326,8 +355,9 @@ impl OpenQuery {
                 }
                 used.insert(prefix);
                 let place = GridPrefix { layer: *layer, prefix };
-                match cache.get(hosts.now, &place) {
+                match known.cache.get(hosts.now, &place) {
                     None if failed.contains(&prefix) => PrefixState::Unreachable,
+                    None if (known.is_late)(&place) => PrefixState::Late,
                     None => {
                         wanted.insert(place, grid.n_dimensions() - 1);
                         PrefixState::Pending

@@ -59,6 +59,37 @@ fn at_the_deadline_a_row_has_the_best_that_were_found() {
 }
 
 #[test]
+fn a_row_that_has_its_experts_goes_on_without_a_slow_prefix() {
+    let held = HeldRecords::of(&[uid(&[0, 0]), uid(&[1, 1])]);
+    for n_active in [1, 2] {
+        let mut search = ExpertSearch::new(1);
+        search.begin(Moment::ZERO, query(grid(&[2, 2]), n_active, vec![1.0, 0.0, 0.0, 10.0])).unwrap();
+        search.poll_action(Moment::ZERO);
+        search.on_records(Moment::ZERO, wall(Moment::ZERO), place(&[]), &held.get(&place(&[])));
+        search.poll_action(Moment::ZERO);
+        search.on_records(Moment::ZERO, wall(Moment::ZERO), place(&[0]), &held.get(&place(&[0])));
+        assert_eq!(search.next_deadline(), Some(search::LOOKUP_PATIENCE));
+        search.on_timeout(search::LOOKUP_PATIENCE);
+        let selected = search.poll_action(search::LOOKUP_PATIENCE);
+        if n_active == 2 {
+            // It has one of two, and waits for the other.
+            assert_eq!((selected, search.next_deadline()), (None, Some(search::LOOKUP_TIMEOUT)));
+            search.on_records(2 * SECOND, wall(2 * SECOND), place(&[1]), &held.get(&place(&[1])));
+            let Some(ExpertSearchAction::Selected { rows, .. }) = search.poll_action(2 * SECOND) else { panic!() };
+            assert_eq!((rows[0].experts.len(), rows[0].is_exact), (2, true));
+            continue;
+        }
+        let Some(ExpertSearchAction::Selected { rows, .. }) = selected else { panic!() };
+        assert_eq!((uids(&rows[0]), rows[0].is_exact), (vec![(uid(&[0, 0]), 1.0)], false));
+        // What comes late is there for the next query.
+        search.on_records(2 * SECOND, wall(2 * SECOND), place(&[1]), &held.get(&place(&[1])));
+        let id = search.begin(2 * SECOND, query(grid(&[2, 2]), 1, vec![1.0, 0.0, 0.0, 10.0])).unwrap();
+        let (rows, looked_up) = finish(&mut search, 2 * SECOND, &held, id);
+        assert_eq!((uids(&rows[0]), looked_up), (vec![(uid(&[1, 1]), 10.0)], vec![]));
+    }
+}
+
+#[test]
 fn a_query_looks_up_no_more_than_its_share() {
     // Every prefix may have the best expert, and none has one that is as good as its bound.
     let shape = grid(&[40, 40, 2]);
