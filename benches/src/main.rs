@@ -74,6 +74,8 @@ enum BenchCommand {
     Swav(swav::SwavArgs),
     /// Batches stored in and found in the DHT, beside hivemind
     Dht(dht::DhtArgs),
+    /// How long a trainer takes to find the experts of a batch, in virtual time, beside the paper's figures
+    ExpertSearch(dht::experts::ExpertSearchArgs),
     /// A vector averaged by a group of peers, beside hivemind
     Averaging(averaging::AveragingArgs),
     /// Optimizer steps a second of small peers, beside hivemind
@@ -144,6 +146,7 @@ fn main() -> Result<()> {
         BenchCommand::LocalSteps(args) => runtime.block_on(local_steps::compare(&args)),
         BenchCommand::Swav(args) => runtime.block_on(swav::learn(&args)),
         BenchCommand::Dht(args) => dht::compare(&args, &runtime),
+        BenchCommand::ExpertSearch(args) => dht::experts::measure(&args),
         BenchCommand::Averaging(args) => averaging::compare(&args),
         BenchCommand::AveragingPeer(args) => averaging::peer(&args, &runtime),
         BenchCommand::Optimizer(args) => runtime.block_on(optimizer::compare(&args)),

@@ -4,6 +4,7 @@
 //! task random peers store one subkey each of a fresh dictionary, and other random peers get the
 //! newest values of all of it, while peers die. A batch is the stores, or the gets, of one round of one task.
 
+pub(crate) mod experts;
 mod hivemind;
 mod swarm;
 

@@ -365,6 +365,31 @@ where
     }
 }
 
+/// Sends all of `bytes` without being asked, in the chunks of a pull: at most [`WINDOW_CHUNKS`], which is all that may be under
+/// way. The receiver knows their transfer.
+pub(crate) async fn push<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> Result<(), BulkError> {
+    for (index, chunk) in (0..).zip(bytes.chunks(CHUNK_BYTES)) {
+        stream.write_all(&packed(index, chunk)).await?;
+    }
+    Ok(stream.flush().await?)
+}
+
+/// Reads the bytes of `transfer`, of at most `bytes_max` bytes, that the other side pushes, and checks them against the hash.
+pub(crate) async fn read_pushed<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    transfer: Transfer,
+    bytes_max: u64,
+) -> Result<Vec<u8>, BulkError> {
+    let mut partial = Partial::new(transfer, bytes_max)?;
+    let mut chunk = vec![0; CHUNK_BYTES.min(transfer.n_bytes as usize)];
+    for index in 0..n_chunks(transfer.n_bytes) {
+        let chunk = &mut chunk[..chunk_len(transfer.n_bytes, index)];
+        read_chunk(stream, index, chunk).await?;
+        partial.push(chunk);
+    }
+    partial.finish()
+}
+
 /// A chunk with its header in one buffer: two writes might travel in two packets.
 #[must_use]
 pub fn packed(index: u32, chunk: &[u8]) -> Vec<u8> {

@@ -23,6 +23,7 @@ use crate::dataset::{
     TokenShape,
 };
 use crate::dht::backbone::{BACKBONE_ADDRESSES_MAX, BackboneAnnouncement};
+use crate::dht::experts::{EXPERT_ADDRESSES_MAX, read_branch, read_host};
 use crate::dht::progress::BackboneProgress;
 use crate::dht::shards::{HOLDER_ADDRESSES_MAX, Holder};
 use crate::dht::{
@@ -32,7 +33,7 @@ use crate::evidence::Evidence;
 use crate::matchmaking::ModelVersion;
 use crate::receipt::SignedReceipt;
 use crate::{
-    DisplayName, Sha256Hash, TensorCodec, access, average, bulk, contribute, dht, evidence, framing,
+    DisplayName, Sha256Hash, TensorCodec, access, average, bulk, contribute, dht, evidence, experts, framing,
     gradient, matchmaking, model, reduce, run, sampled, shard, state,
 };
 
@@ -184,6 +185,31 @@ fn sampled() {
 }
 
 #[test]
+fn experts() {
+    fuzz!("experts", |payload| {
+        messages::<experts::ExpertRequest, experts::HostToTrainer>(payload, experts::MESSAGE_BYTES_MAX);
+        // As a host reads it, with a tensor after it.
+        let mut stream = InputStream(payload);
+        let Ok(request) = block_on(experts::receive(&mut stream)) else { return };
+        let tensors = block_on(experts::receive_tensors(&mut stream, &request));
+        if request.check().is_err() {
+            tensors.unwrap_err();
+            return;
+        }
+        let grid = experts::GridShape::new(&[experts::GRID_SIDE_MAX; 2]).unwrap();
+        assert_eq!(grid.contains(&request.uid), request.uid.indices().len() == 2);
+        assert!(request.transfer.n_bytes.max(request.answer_bytes()) <= experts::TENSOR_BYTES_MAX as u64);
+        if let Ok(bytes) = tensors {
+            assert_eq!(bulk::Transfer::of(&bytes), request.transfer);
+            if let Ok(tensors) = request.decode(&bytes) {
+                assert!(tensors.inputs.iter().all(|value| value.is_finite()));
+                assert_eq!(tensors.gradients.is_some(), request.pass == experts::ExpertPass::Backward);
+            }
+        }
+    });
+}
+
+#[test]
 fn run() {
     fuzz!("run", |payload| {
         message::<run::ContributorToBackbone>(payload, run::MESSAGE_BYTES_MAX);
@@ -317,6 +343,10 @@ fn check(record: &Record) {
         assert!(backbone.addresses.len() <= BACKBONE_ADDRESSES_MAX);
     }
     let _ = BackboneProgress::read(record);
+    assert!(read_branch(record).is_none_or(|next| next < experts::GRID_SIDE_MAX));
+    if let Some((last, host)) = read_host(record) {
+        assert!(last < experts::GRID_SIDE_MAX && host.addresses.len() <= EXPERT_ADDRESSES_MAX);
+    }
     if let Some(holder) = Holder::read(record) {
         assert!(holder.addresses.len() <= HOLDER_ADDRESSES_MAX);
         assert_eq!(holder.shards.iter().count(), holder.shards.len());

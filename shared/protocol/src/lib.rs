@@ -20,6 +20,7 @@ pub mod dht;
 pub mod display_name;
 pub mod error;
 pub mod evidence;
+pub mod experts;
 pub mod framing;
 #[cfg(test)]
 mod fuzz;

@@ -3,6 +3,7 @@
 //! - An epoch on its aggregator: [`collection`], [`robust`] aggregation, [`recomputation`] of contributions.
 //! - Averaging between aggregators: [`matchmaking`], [`averaging`].
 //! - A participant: [`session`], [`pacing`], [`samples`], [`shards`], [`uplink`].
+//! - Experts on other machines: [`experts`].
 //! - A contributor in the synchronous scheme: [`contributor`], [`compression`].
 //! - Every peer: [`dht`], [`access`], [`guard`], [`bandwidth`], [`backoff`], [`rhythm`].
 //!
@@ -19,6 +20,7 @@ pub mod collection;
 pub mod compression;
 pub mod contributor;
 pub mod dht;
+pub mod experts;
 pub mod guard;
 pub mod history;
 pub mod matchmaking;

@@ -184,6 +184,73 @@ impl SimulatedNode for SimulatedDhtPeer {
 }
 
 impl SimulatedDhtPeer {
+    /// Peers that know some of each other; the first ones are Byzantine.
+    pub fn all(seed: u64, n_peers: usize, n_liars: usize) -> Vec<Self> {
+        let mut random = Random::new(seed);
+        let contacts: Vec<PeerAddresses> = (0..n_peers)
+            .map(|_| PeerAddresses::new(random_peer_id(&mut random), [vec![4, 127, 0, 0, 1]]))
+            .collect();
+        let points: Vec<Point> = contacts.iter().map(|contact| Point::of_peer(&contact.peer_id)).collect();
+        let positions = contacts.iter().enumerate();
+        let positions = positions.map(|(at, contact)| (contact.peer_id.clone(), NodeId(at))).collect();
+        let n_fabricated = if n_liars == 0 { 0 } else { N_FABRICATED };
+        let fabricated = (0..n_fabricated).map(|_| {
+            let peer_id = random_peer_id(&mut random);
+            (Point::of_peer(&peer_id), PeerAddresses::new(peer_id, []))
+        });
+        let fabricated = fabricated.collect();
+        let known = routing_tables(&points, &mut random);
+        let directory = Rc::new(DhtDirectory { contacts, points, positions, fabricated });
+        let peer = |(at, known)| SimulatedDhtPeer {
+            at,
+            directory: Rc::clone(&directory),
+            behaviour: if at < n_liars { PeerBehaviour::Byzantine } else { PeerBehaviour::Honest },
+            storage: Storage::new(StorageLimits::default(), Eviction::EarliestExpiry),
+            known,
+            random: Random::new(random.next_u64()),
+            operation: None,
+            to_place: Vec::new(),
+            requests_per_key: Vec::new(),
+            answers: VecDeque::new(),
+            result: None,
+        };
+        known.into_iter().enumerate().map(peer).collect()
+    }
+
+    /// Its contact.
+    pub fn contact(&self) -> &PeerAddresses {
+        &self.directory.contacts[self.at]
+    }
+
+    /// The peer id of a node.
+    pub fn id_of(&self, node: NodeId) -> &[u8] {
+        &self.directory.contacts[node.0].peer_id
+    }
+
+    /// The node of a contact; none of one that does not exist.
+    pub fn node_of(&self, contact: &PeerAddresses) -> Option<NodeId> {
+        self.directory.positions.get(&contact.peer_id).copied()
+    }
+
+    /// The peers closest to a key among all.
+    pub fn closest_of_all(&self, key: &RecordKey, n_peers: usize) -> Vec<NodeId> {
+        let point = Point::of_key(key);
+        let mut all: Vec<usize> = (0..self.directory.points.len()).collect();
+        let n_peers = n_peers.min(all.len());
+        all.select_nth_unstable_by_key(n_peers - 1, |at| self.directory.points[*at].distance(&point));
+        all[..n_peers].iter().map(|at| NodeId(*at)).collect()
+    }
+
+    /// Stores a record that another peer sent.
+    pub fn store(&mut self, now: Moment, sender: &PeerAddresses, record: Record) -> Result<(), DhtRefusal> {
+        self.storage.store(wall(now), &PeerKey(sender.peer_id.clone()), record)
+    }
+
+    /// Its own records of a key.
+    pub fn held(&mut self, now: Moment, key: &RecordKey) -> Vec<Record> {
+        self.storage.get(wall(now), key)
+    }
+
     /// Whether an operation ended and the next one begins.
     fn finish(&mut self, now: Moment) -> bool {
         let is_done = match &self.operation {
@@ -237,7 +304,7 @@ impl SimulatedDhtPeer {
         self.operation = Some(DhtOperation::Placement(placing));
     }
 
-    fn closest(&self, key: &RecordKey) -> Vec<PeerAddresses> {
+    pub fn closest(&self, key: &RecordKey) -> Vec<PeerAddresses> {
         let point = Point::of_key(key);
         let mut known = self.known.clone();
         let distance = |peer: &usize| self.directory.points[*peer].distance(&point);
@@ -249,7 +316,7 @@ impl SimulatedDhtPeer {
         known.into_iter().map(|other| self.directory.contacts[other].clone()).collect()
     }
 
-    fn find(&mut self, wall: UnixMillis, keys: &[RecordKey]) -> FindResponse {
+    pub fn find(&mut self, wall: UnixMillis, keys: &[RecordKey]) -> FindResponse {
         let mut answer = FindResponseBuilder::default();
         for key in keys {
             let (records, closest) = match self.behaviour {
@@ -304,37 +371,8 @@ impl DhtNetwork {
     /// A peer for each machine of a network.
     pub fn within(seed: u64, network: Network, n_liars: usize) -> Self {
         let n_peers = network.n_nodes();
-        let mut random = Random::new(seed);
-        let contacts: Vec<PeerAddresses> = (0..n_peers)
-            .map(|_| PeerAddresses::new(random_peer_id(&mut random), [vec![4, 127, 0, 0, 1]]))
-            .collect();
-        let points: Vec<Point> = contacts.iter().map(|contact| Point::of_peer(&contact.peer_id)).collect();
-        let positions = contacts.iter().enumerate();
-        let positions = positions.map(|(at, contact)| (contact.peer_id.clone(), NodeId(at))).collect();
-        let n_fabricated = if n_liars == 0 { 0 } else { N_FABRICATED };
-        let fabricated = (0..n_fabricated).map(|_| {
-            let peer_id = random_peer_id(&mut random);
-            (Point::of_peer(&peer_id), PeerAddresses::new(peer_id, []))
-        });
-        let fabricated = fabricated.collect();
-        let known = routing_tables(&points, &mut random);
-        let directory = Rc::new(DhtDirectory { contacts, points, positions, fabricated });
-        let peer = |(at, known)| SimulatedDhtPeer {
-            at,
-            directory: Rc::clone(&directory),
-            behaviour: if at < n_liars { PeerBehaviour::Byzantine } else { PeerBehaviour::Honest },
-            storage: Storage::new(StorageLimits::default(), Eviction::EarliestExpiry),
-            known,
-            random: Random::new(random.next_u64()),
-            operation: None,
-            to_place: Vec::new(),
-            requests_per_key: Vec::new(),
-            answers: VecDeque::new(),
-            result: None,
-        };
-        let peers = known.into_iter().enumerate().map(peer).collect();
-        let simulation = NodeSimulation::new(seed, network, peers);
-        Self { simulation, n_peers }
+        let peers = SimulatedDhtPeer::all(seed, n_peers, n_liars);
+        Self { simulation: NodeSimulation::new(seed, network, peers), n_peers }
     }
 
     pub fn wall(&self) -> UnixMillis {

@@ -1,0 +1,153 @@
+//! A cache of what follows each prefix, nothing included.
+//!
+//! What was found is used until it is due for another lookup; an entry in it counts no longer than the record that it is from.
+//! An entry that is used late is looked up again while it is still good, so that a trainer that searches every second waits for
+//! no prefix that it uses.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use barnraise_protocol::dht::experts::{ExpertHost, read_branch, read_host};
+use barnraise_protocol::dht::{Record, SUBKEYS_MAX, UnixMillis};
+
+use super::search::GridPrefix;
+use crate::Moment;
+
+/// What was found under a prefix is used for so long: as long may an expert that appears be unknown.
+const PREFIX_LIFETIME: Duration = Duration::from_secs(30);
+/// A prefix that is used after this is looked up again meanwhile.
+const REFRESH_AFTER: Duration = Duration::from_secs(15);
+/// That nothing is under a prefix is believed for so long.
+const ABSENT_LIFETIME: Duration = Duration::from_secs(5);
+/// Most prefixes that are cached.
+pub(super) const CACHED_PREFIXES_MAX: usize = 8192;
+/// Most next indices of all of them, and hosts.
+pub(super) const CACHED_ENTRIES_MAX: usize = 64 * 1024;
+
+/// What follows a prefix, shared by all who use it.
+#[derive(Debug, Clone)]
+pub(super) enum NextIndices {
+    /// Some expert is below each of these.
+    Branches(Arc<[NextBranch]>),
+    /// These are experts.
+    Hosts(Arc<[NextExpert]>),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NextBranch {
+    pub(super) index: u16,
+    pub(super) expires_at: Moment,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct NextExpert {
+    pub(super) index: u16,
+    /// Of the last of its hosts.
+    pub(super) expires_at: Moment,
+    pub(super) hosts: Arc<[ExpertHost]>,
+}
+
+#[derive(Debug)]
+struct CachedPrefix {
+    next: NextIndices,
+    refresh_at: Moment,
+    expires_at: Moment,
+}
+
+/// What was found lately.
+#[derive(Debug, Default)]
+pub(super) struct PrefixCache {
+    prefixes: HashMap<GridPrefix, CachedPrefix>,
+    by_expiration: BTreeSet<(Moment, GridPrefix)>,
+    n_entries: usize,
+}
+
+impl NextIndices {
+    /// What the records of a prefix say, `wall` being now by the clock of the records. Malformed and expired records are left
+    /// out.
+    pub(super) fn read(now: Moment, wall: UnixMillis, has_hosts: bool, records: &[Record]) -> Self {
+        let living = records.iter().take(SUBKEYS_MAX).filter(|record| record.expires_at > wall);
+        let living = living
+            .map(|record| (record, now + Duration::from_millis(record.expires_at.0.saturating_sub(wall.0))));
+        if !has_hosts {
+            let branches = living.filter_map(|(record, expires_at)| Some((read_branch(record)?, expires_at)));
+            // Each index once, whatever was sent.
+            let branches: BTreeMap<u16, Moment> = branches.collect();
+            let branch = |(index, expires_at)| NextBranch { index, expires_at };
+            return Self::Branches(branches.into_iter().map(branch).collect());
+        }
+        let mut experts: BTreeMap<u16, (Moment, Vec<ExpertHost>)> = BTreeMap::new();
+        for (record, expires_at) in living {
+            if let Some((index, host)) = read_host(record) {
+                let (latest, hosts) = experts.entry(index).or_default();
+                *latest = (*latest).max(expires_at);
+                hosts.push(host);
+            }
+        }
+        let expert = |(index, (expires_at, hosts)): (u16, (Moment, Vec<ExpertHost>))| NextExpert {
+            index,
+            expires_at,
+            hosts: hosts.into(),
+        };
+        Self::Hosts(experts.into_iter().map(expert).collect())
+    }
+
+    /// Next indices and hosts.
+    fn n_entries(&self) -> usize {
+        match self {
+            Self::Branches(branches) => branches.len(),
+            Self::Hosts(experts) => experts.iter().map(|expert| expert.hosts.len()).sum(),
+        }
+    }
+}
+
+impl PrefixCache {
+    /// What follows a prefix, and whether it is time to look it up again; `None` where that is not known.
+    pub(super) fn get(&self, now: Moment, prefix: &GridPrefix) -> Option<(NextIndices, bool)> {
+        let cached = self.prefixes.get(prefix).filter(|cached| cached.expires_at > now)?;
+        Some((cached.next.clone(), cached.refresh_at <= now))
+    }
+
+    /// Keeps what was found. Where there is no room, what expires first goes, but never what was found just now: a row waits
+    /// for it.
+    pub(super) fn insert(&mut self, now: Moment, prefix: GridPrefix, next: NextIndices) {
+        self.remove(&prefix);
+        let n_entries = next.n_entries();
+        let (refresh_at, expires_at) = match n_entries {
+            0 => (now + ABSENT_LIFETIME, now + ABSENT_LIFETIME),
+            _ => (now + REFRESH_AFTER, now + PREFIX_LIFETIME),
+        };
+        self.n_entries += n_entries;
+        self.by_expiration.insert((expires_at, prefix));
+        self.prefixes.insert(prefix, CachedPrefix { next, refresh_at, expires_at });
+        while self.prefixes.len() > CACHED_PREFIXES_MAX || self.n_entries > CACHED_ENTRIES_MAX {
+            let first = self.by_expiration.iter().map(|(_, first)| *first).find(|first| *first != prefix);
+            let Some(first) = first else { break };
+            self.remove(&first);
+        }
+    }
+
+    /// Forgets what expired.
+    pub(super) fn expire(&mut self, now: Moment) {
+        while let Some(&(expires_at, prefix)) = self.by_expiration.first()
+            && expires_at <= now
+        {
+            self.remove(&prefix);
+        }
+    }
+
+    fn remove(&mut self, prefix: &GridPrefix) {
+        if let Some(cached) = self.prefixes.remove(prefix) {
+            self.n_entries -= cached.next.n_entries();
+            self.by_expiration.remove(&(cached.expires_at, *prefix));
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        let n_entries: usize = self.prefixes.values().map(|cached| cached.next.n_entries()).sum();
+        assert_eq!((n_entries, self.by_expiration.len()), (self.n_entries, self.prefixes.len()));
+        assert!(self.prefixes.len() <= CACHED_PREFIXES_MAX && n_entries <= CACHED_ENTRIES_MAX);
+    }
+}

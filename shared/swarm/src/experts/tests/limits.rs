@@ -1,0 +1,166 @@
+//! Limits, deadlines, and what is refused.
+
+use super::*;
+
+#[test]
+fn queries_beyond_the_limits_are_refused() {
+    let (mut search, shape) = (ExpertSearch::new(1), grid(&[2, 3]));
+    let mut refusal = |n_active: usize, n_scores: usize| {
+        search.begin(Moment::ZERO, query(shape, n_active, vec![0.0; n_scores])).unwrap_err()
+    };
+    assert_eq!(refusal(0, 5), QueryError::Active { got: 0 });
+    assert_eq!(refusal(ACTIVE_MAX + 1, 5), QueryError::Active { got: ACTIVE_MAX + 1 });
+    for got in [0, 4, 6, 5 * (QUERY_ROWS_MAX + 1)] {
+        assert_eq!(refusal(1, got), QueryError::Scores { row: 5, got });
+    }
+    let mut ids = Vec::new();
+    for _ in 0..QUERIES_MAX {
+        ids.push(search.begin(Moment::ZERO, query(shape, 1, vec![0.0; 5])).unwrap());
+    }
+    let more = query(shape, ACTIVE_MAX, vec![0.0; 5 * QUERY_ROWS_MAX]);
+    assert_eq!(search.begin(Moment::ZERO, more.clone()), Err(QueryError::Queries));
+    search.cancel(ids[5]);
+    search.begin(Moment::ZERO, more).unwrap();
+    // All of them wait for one prefix.
+    assert_eq!(search.poll_action(Moment::ZERO), Some(ExpertSearchAction::LookUp(vec![place(&[])])));
+    assert_eq!(search.poll_action(Moment::ZERO), None);
+    search.check();
+}
+
+#[test]
+fn a_row_that_is_not_finite_gets_no_expert() {
+    let (mut search, held) = (ExpertSearch::new(1), HeldRecords::of(&[uid(&[1])]));
+    let scores = vec![f32::NAN, 0.0, 0.0, 1.0, 0.0, f32::INFINITY];
+    let id = search.begin(Moment::ZERO, query(grid(&[2]), 1, scores)).unwrap();
+    let (rows, _) = finish(&mut search, Moment::ZERO, &held, id);
+    assert_eq!((uids(&rows[0]), uids(&rows[1]), uids(&rows[2])), (vec![], vec![(uid(&[1]), 1.0)], vec![]));
+}
+
+#[test]
+fn at_the_deadline_a_row_has_the_best_that_were_found() {
+    let held = HeldRecords::of(&[uid(&[0, 0]), uid(&[1, 1])]);
+    let mut search = ExpertSearch::new(1);
+    let query = ExpertQuery { deadline: SECOND, ..query(grid(&[2, 2]), 1, vec![1.0, 0.0, 0.0, 10.0]) };
+    search.begin(Moment::ZERO, query).unwrap();
+    search.poll_action(Moment::ZERO);
+    search.on_records(Moment::ZERO, wall(Moment::ZERO), place(&[]), &held.get(&place(&[])));
+    let wanted = search.poll_action(Moment::ZERO);
+    assert_eq!(wanted, Some(ExpertSearchAction::LookUp(vec![place(&[0]), place(&[1])])));
+    search.on_records(Moment::ZERO, wall(Moment::ZERO), place(&[0]), &held.get(&place(&[0])));
+    assert_eq!(search.poll_action(Moment::ZERO), None);
+    assert_eq!(search.next_deadline(), Some(SECOND));
+    search.on_timeout(SECOND);
+    let Some(ExpertSearchAction::Selected { rows, .. }) = search.poll_action(SECOND) else { panic!() };
+    assert_eq!((uids(&rows[0]), rows[0].is_exact), (vec![(uid(&[0, 0]), 1.0)], false));
+    // The other lookup ends by itself, and what it finds is kept.
+    assert_eq!(search.next_deadline(), Some(search::LOOKUP_TIMEOUT));
+    search.on_timeout(search::LOOKUP_TIMEOUT);
+    assert_eq!((search.next_deadline(), search.poll_action(search::LOOKUP_TIMEOUT)), (None, None));
+}
+
+#[test]
+fn a_row_that_has_its_experts_goes_on_without_a_slow_prefix() {
+    let held = HeldRecords::of(&[uid(&[0, 0]), uid(&[1, 1])]);
+    for n_active in [1, 2] {
+        let mut search = ExpertSearch::new(1);
+        search.begin(Moment::ZERO, query(grid(&[2, 2]), n_active, vec![1.0, 0.0, 0.0, 10.0])).unwrap();
+        search.poll_action(Moment::ZERO);
+        search.on_records(Moment::ZERO, wall(Moment::ZERO), place(&[]), &held.get(&place(&[])));
+        search.poll_action(Moment::ZERO);
+        search.on_records(Moment::ZERO, wall(Moment::ZERO), place(&[0]), &held.get(&place(&[0])));
+        assert_eq!(search.next_deadline(), Some(search::LOOKUP_PATIENCE));
+        search.on_timeout(search::LOOKUP_PATIENCE);
+        let selected = search.poll_action(search::LOOKUP_PATIENCE);
+        if n_active == 2 {
+            // It has one of two, and waits for the other.
+            assert_eq!((selected, search.next_deadline()), (None, Some(search::LOOKUP_TIMEOUT)));
+            search.on_records(2 * SECOND, wall(2 * SECOND), place(&[1]), &held.get(&place(&[1])));
+            let Some(ExpertSearchAction::Selected { rows, .. }) = search.poll_action(2 * SECOND) else { panic!() };
+            assert_eq!((rows[0].experts.len(), rows[0].is_exact), (2, true));
+            continue;
+        }
+        let Some(ExpertSearchAction::Selected { rows, .. }) = selected else { panic!() };
+        assert_eq!((uids(&rows[0]), rows[0].is_exact), (vec![(uid(&[0, 0]), 1.0)], false));
+        // What comes late is there for the next query.
+        search.on_records(2 * SECOND, wall(2 * SECOND), place(&[1]), &held.get(&place(&[1])));
+        let id = search.begin(2 * SECOND, query(grid(&[2, 2]), 1, vec![1.0, 0.0, 0.0, 10.0])).unwrap();
+        let (rows, looked_up) = finish(&mut search, 2 * SECOND, &held, id);
+        assert_eq!((uids(&rows[0]), looked_up), (vec![(uid(&[1, 1]), 10.0)], vec![]));
+    }
+}
+
+#[test]
+fn a_query_looks_up_no_more_than_its_share() {
+    // Every prefix may have the best expert, and none has one that is as good as its bound.
+    let shape = grid(&[40, 40, 2]);
+    let alive: Vec<ExpertUid> = (0..3200).filter(|n| n % 2 == 0).map(|n| shape.uid(n).unwrap()).collect();
+    let held = HeldRecords::of(&alive);
+    let scores: Vec<f32> = [vec![0.0; 81], vec![9.0]].concat();
+    let mut search = ExpertSearch::new(1);
+    let id = search.begin(Moment::ZERO, query(shape, 1, scores)).unwrap();
+    let (rows, looked_up) = finish(&mut search, Moment::ZERO, &held, id);
+    assert_eq!((rows[0].experts.len(), rows[0].is_exact), (1, false));
+    assert_eq!(looked_up.len(), QUERY_PREFIXES_MAX);
+}
+
+#[test]
+fn no_more_prefixes_are_looked_up_at_a_time_than_may_be() {
+    // Each row wants other prefixes.
+    let shape = grid(&[512, 1]);
+    let alive: Vec<ExpertUid> = (0..512).map(|n| shape.uid(n).unwrap()).collect();
+    let held = HeldRecords::of(&alive);
+    let row = |at: usize| (0..513).map(move |index| if index / 4 == at { 1.0 } else { 0.0 });
+    let scores: Vec<f32> = (0..128).flat_map(row).collect();
+    let mut search = ExpertSearch::new(1);
+    let id = search.begin(Moment::ZERO, query(shape, 4, scores)).unwrap();
+    search.poll_action(Moment::ZERO);
+    search.on_records(Moment::ZERO, wall(Moment::ZERO), place(&[]), &held.get(&place(&[])));
+    let mut in_flight: Vec<GridPrefix> = Vec::new();
+    while let Some(ExpertSearchAction::LookUp(prefixes)) = search.poll_action(Moment::ZERO) {
+        in_flight.extend(prefixes);
+    }
+    assert_eq!(in_flight.len(), PREFIXES_IN_FLIGHT_MAX);
+    for prefix in in_flight {
+        search.on_records(Moment::ZERO, wall(Moment::ZERO), prefix, &held.get(&prefix));
+    }
+    let (rows, _) = finish(&mut search, Moment::ZERO, &held, id);
+    for (at, row) in rows.iter().enumerate() {
+        let first = 4 * at as u16;
+        let want: Vec<ExpertUid> = (first..first + 4).map(|index| uid(&[index, 0])).collect();
+        assert_eq!(row.experts.iter().map(|expert| expert.uid).collect::<Vec<_>>(), want);
+    }
+}
+
+#[test]
+fn the_cache_keeps_no_more_than_it_may() {
+    let mut search = ExpertSearch::new(1);
+    let (mut n_looked_up, now) = (0, Moment::ZERO);
+    // Two layers of queries that look up all they may, until the cache is full of nothing.
+    for layer in 0..12 {
+        let shape = grid(&[512, 512, 1]);
+        let mut held = HeldRecords::default();
+        let branches: Vec<ExpertUid> = (0..512).map(|at| uid(&[at, at, 0])).collect();
+        held.announce(&host(0), wall(LIFETIME), &branches, 0);
+        let row = vec![0.0; shape.n_scores()];
+        let layer = LayerId(layer);
+        let id = search.begin(now, ExpertQuery { layer, ..query(shape, 64, row) }).unwrap();
+        while let Some(action) = search.poll_action(now) {
+            let ExpertSearchAction::LookUp(prefixes) = action else { break };
+            for prefix in prefixes {
+                let place = GridPrefix { layer: LAYER, ..prefix };
+                search.on_records(now, wall(now), prefix, &held.get(&place));
+                n_looked_up += 1;
+            }
+        }
+        search.cancel(id);
+        search.check();
+    }
+    assert!(n_looked_up > 1000, "{n_looked_up}");
+    // Hosts that fail are forgotten where they are too many.
+    for at in 0..5000u32 {
+        let mut peer = host(0).public();
+        peer.0[..4].copy_from_slice(&at.to_le_bytes());
+        search.on_host_fault(now, peer, HostFault::Failed);
+    }
+    search.check();
+}
