@@ -19,6 +19,7 @@ pub mod collection;
 pub mod compression;
 pub mod contributor;
 pub mod dht;
+pub mod experts;
 pub mod guard;
 pub mod history;
 pub mod matchmaking;
