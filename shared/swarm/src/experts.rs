@@ -5,7 +5,7 @@
 //!
 //! Nothing here computes, keeps a tensor, or does I/O.
 
-//pub mod calls;
+pub mod calls;
 pub mod serving;
 
 /// What an expert is asked for (Learning@home §3.3).

@@ -1,9 +1,9 @@
 //! The runtime of a host of experts: which requests the device computes next, and which it does not (Learning@home §3.3).
 //!
 //! Requests of one expert and one pass are computed together, as many rows as a batch has. Among all queues that one is next
-//! whose first request is the first in turn. A request's turn is when it came, and later by the time that the device needs for
-//! what its client has waiting already (as in a virtual clock, Zhang 1990): where nobody floods, the oldest is first; and a
-//! client that does waits behind the others, and never for ever.
+//! whose first request is the first in turn. Turns are those of start-time fair queueing (Goyal, Vin and Cheng 1996, §2): of
+//! clients that have one request each the oldest is first, at whichever expert; a client that has more waits with them behind
+//! the others, and never for ever.
 //!
 //! An idle device takes what there is: waiting would not make a larger batch sooner than computing does. While it computes, one
 //! more batch is staged behind, once it is full or its first request has waited for the batch delay; so it never rests between
@@ -55,13 +55,13 @@ enum RequestStage {
     Receiving,
     Waiting {
         since: Moment,
-        turn: Moment,
+        turn: u64,
         /// Its batch has failed: it is computed once more, by itself.
         is_alone: bool,
     },
     /// The device has it.
     Computing {
-        turn: Moment,
+        turn: u64,
     },
     /// Its answer is being sent.
     Answering,
@@ -92,6 +92,8 @@ pub struct ExpertRuntime {
     /// What the device has, in its order.
     given: VecDeque<GivenBatch>,
     throughput: Throughput,
+    /// The turn that was last, the virtual time of fair queueing.
+    last_turn: u64,
     is_draining: bool,
     n_requests: u64,
     n_batches: u64,
@@ -117,6 +119,7 @@ impl ExpertRuntime {
             deadlines: BTreeSet::new(),
             given: VecDeque::new(),
             throughput: Throughput::default(),
+            last_turn: 0,
             is_draining: false,
             n_requests: 0,
             n_batches: 0,
@@ -235,10 +238,8 @@ impl ExpertRuntime {
         if held.stage != RequestStage::Receiving {
             return;
         }
-        let delay = self.throughput.time_of(self.holdings.rows_of(&held.request));
-        let turn = self.holdings.turn(&held.request.client, now + delay);
+        let turn = self.holdings.wait(&held.request, self.last_turn);
         held.stage = RequestStage::Waiting { since: now, turn, is_alone: false };
-        self.holdings.wait(&held.request);
         let queue = self.queues.entry(held.request.queue()).or_default();
         queue.insert(turn, key, held.request.n_rows);
         self.fill_device(now);

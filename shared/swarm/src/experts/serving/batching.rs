@@ -12,12 +12,12 @@ const BATCHES_GIVEN_MAX: usize = 2;
 /// Requests of one expert and one pass, the first in turn first.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    order: BTreeSet<(Moment, RequestKey)>,
+    order: BTreeSet<(u64, RequestKey)>,
     n_rows: u64,
 }
 
 impl Queue {
-    pub(super) fn insert(&mut self, turn: Moment, key: RequestKey, n_rows: u32) {
+    pub(super) fn insert(&mut self, turn: u64, key: RequestKey, n_rows: u32) {
         if self.order.insert((turn, key)) {
             self.n_rows += u64::from(n_rows);
         }
@@ -82,6 +82,8 @@ impl ExpertRuntime {
     /// Gives the device a batch of the queue: the first in turn, and those that follow it as far as they fit.
     fn give(&mut self, now: Moment, name: (u32, bool)) {
         let parts = self.next_parts(name);
+        let first = self.queues.values().filter_map(|queue| queue.order.first()).map(|(turn, _)| *turn).min();
+        self.last_turn = self.last_turn.max(first.unwrap_or_default());
         let mut batch = ServingBatch {
             id: BatchId(self.n_batches),
             expert: name.0,
@@ -105,8 +107,8 @@ impl ExpertRuntime {
     }
 
     /// Turn, key and rows of what is computed next of a queue; at least one request.
-    fn next_parts(&self, name: (u32, bool)) -> Vec<(Moment, RequestKey, u32)> {
-        let mut parts: Vec<(Moment, RequestKey, u32)> = Vec::new();
+    fn next_parts(&self, name: (u32, bool)) -> Vec<(u64, RequestKey, u32)> {
+        let mut parts: Vec<(u64, RequestKey, u32)> = Vec::new();
         let mut n_rows = 0_u32;
         let Some(queue) = self.queues.get(&name) else { return parts };
         for &(turn, key) in &queue.order {
@@ -133,7 +135,7 @@ impl ExpertRuntime {
         self.queues.entry(name).or_default().insert(turn, key, held.request.n_rows);
     }
 
-    pub(super) fn take_from_queue(&mut self, name: (u32, bool), turn: Moment, key: RequestKey, n_rows: u32) {
+    pub(super) fn take_from_queue(&mut self, name: (u32, bool), turn: u64, key: RequestKey, n_rows: u32) {
         let Some(queue) = self.queues.get_mut(&name) else { return };
         if queue.order.remove(&(turn, key)) {
             queue.n_rows -= u64::from(n_rows);

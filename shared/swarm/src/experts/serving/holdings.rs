@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use super::request::{GROUP_CLIENTS, ServedRequest, ServingLimits};
-use crate::{AddressGroup, Moment, PeerKey};
+use crate::{AddressGroup, PeerKey};
 
 /// Of one client, or one address.
 #[derive(Debug, Default, Clone)]
@@ -15,7 +15,8 @@ struct Holding {
     n_bytes: u64,
     /// Rows that wait or are computed.
     n_rows: u64,
-    last_turn: Moment,
+    /// Turn of its next request while others of it wait: that of the last one, and as much later as that takes.
+    next_turn: u64,
 }
 
 /// Of all of them. It has entries for those alone that hold a request.
@@ -79,13 +80,22 @@ impl Holdings {
         }
     }
 
-    /// The rows of a request begin to wait.
-    pub(super) fn wait(&mut self, request: &ServedRequest) {
+    /// The rows of a request begin to wait. Returns its turn, not before `last_turn`.
+    pub(super) fn wait(&mut self, request: &ServedRequest, last_turn: u64) -> u64 {
         let n_rows = u64::from(request.n_rows);
         self.n_rows += n_rows;
+        let mut turn = last_turn;
         for holding in self.both(request).into_iter().flatten() {
+            turn = turn.max(if holding.n_rows > 0 { holding.next_turn } else { 0 });
+        }
+        // An address has as many turns as several clients.
+        let weights = [u64::from(GROUP_CLIENTS), 1];
+        for (holding, weight) in self.both(request).into_iter().zip(weights) {
+            let Some(holding) = holding else { continue };
+            holding.next_turn = turn.saturating_add(n_rows * weight);
             holding.n_rows += n_rows;
         }
+        turn
     }
 
     /// The rows of a request no longer wait, and are not computed.
@@ -97,26 +107,13 @@ impl Holdings {
         }
     }
 
-    /// Rows of its own that a client has to wait for, by which its turn comes later than that of a client that has none. Keys
-    /// cost nothing: of an address counts a part.
-    pub(super) fn rows_of(&self, request: &ServedRequest) -> u64 {
-        let of_client = self.clients.get(&request.client).map_or(0, |own| own.n_rows);
-        let of_group = self.groups.get(&request.group).map_or(0, |own| own.n_rows);
-        of_client.max(of_group / u64::from(GROUP_CLIENTS))
-    }
-
     /// Rows that are before those of a request that comes now, where clients take turns: as many as its own for each client,
     /// and no more than there are.
     pub(super) fn rows_before(&self, request: &ServedRequest) -> u64 {
-        let own = self.rows_of(request).saturating_add(u64::from(request.n_rows));
+        let of_client = self.clients.get(&request.client).map_or(0, |own| own.n_rows);
+        let of_group = self.groups.get(&request.group).map_or(0, |own| own.n_rows);
+        let own = of_client.max(of_group / u64::from(GROUP_CLIENTS)) + u64::from(request.n_rows);
         own.saturating_mul(self.clients.len() as u64).min(self.n_rows)
-    }
-
-    /// The turn of a client's request, never before that of one that it made earlier and still holds.
-    pub(super) fn turn(&mut self, client: &PeerKey, turn: Moment) -> Moment {
-        let Some(holding) = self.clients.get_mut(client) else { return turn };
-        holding.last_turn = holding.last_turn.max(turn);
-        holding.last_turn
     }
 
     fn both(&mut self, request: &ServedRequest) -> [Option<&mut Holding>; 2] {
