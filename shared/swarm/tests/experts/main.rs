@@ -17,7 +17,7 @@ fn run(seed: u64, options: WorldOptions) -> WorldReport {
     let mut world = ExpertWorld::new(seed, options);
     world.run_until(Duration::from_secs(15));
     let before = world.report();
-    world.run_until(Duration::from_secs(60));
+    world.run_until(Duration::from_secs(105));
     let report = world.report().since(&before);
     println!("{options:?}: {report:?}");
     report
@@ -69,7 +69,7 @@ fn a_host_that_is_lost_costs_its_own_part() {
         world.kill(0);
         world.run_until(Duration::from_secs(15));
         let before = world.report();
-        world.run_until(Duration::from_secs(60));
+        world.run_until(Duration::from_secs(105));
         let report = world.report().since(&before);
         println!("one of four is lost: {report:?}");
         // Three of four devices are left, and the other half of the lost one's experts is at one of them.

@@ -40,15 +40,15 @@ const SETTINGS: CallSettings = CallSettings {
 const LIMITS: HostBookLimits = HostBookLimits { in_flight_max: 64, host_in_flight_max: 32 };
 
 #[derive(Debug, Clone, Copy)]
-pub struct WorldOptions {
-    pub n_trainers: usize,
+pub(crate) struct WorldOptions {
+    pub(crate) n_trainers: usize,
     /// Batches of a trainer.
-    pub n_in_flight: usize,
+    pub(crate) n_in_flight: usize,
     /// Mean of the delay of an answer.
-    pub delay: Duration,
+    pub(crate) delay: Duration,
     /// Probability that a request is computed and never answered.
-    pub loss: f64,
-    pub bytes_max: u64,
+    pub(crate) loss: f64,
+    pub(crate) bytes_max: u64,
 }
 
 impl Default for WorldOptions {
@@ -59,22 +59,22 @@ impl Default for WorldOptions {
 
 /// What has happened since the start.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct WorldReport {
-    pub at: Moment,
+pub(crate) struct WorldReport {
+    pub(crate) at: Moment,
     /// Passed all layers, both ways.
-    pub n_batches: usize,
-    pub n_busy: usize,
+    pub(crate) n_batches: usize,
+    pub(crate) n_busy: usize,
     n_calls: usize,
     n_answered: usize,
     device_time: Duration,
     /// Part of the calls that was answered, in a difference of two.
-    pub answered: f64,
+    pub(crate) answered: f64,
     /// Part of the time in which the devices computed, in a difference of two.
-    pub device_use: f64,
+    pub(crate) device_use: f64,
 }
 
 impl WorldReport {
-    pub fn since(&self, before: &Self) -> Self {
+    pub(crate) fn since(&self, before: &Self) -> Self {
         let n_calls = self.n_calls - before.n_calls;
         let n_answered = self.n_answered - before.n_answered;
         let device_time = self.device_time - before.device_time;
@@ -138,7 +138,7 @@ struct TrainerNode {
     wakes_at: Option<Moment>,
 }
 
-pub struct ExpertWorld {
+pub(crate) struct ExpertWorld {
     options: WorldOptions,
     simulation: Simulation<ExpertEvent>,
     hosts: Vec<HostNode>,
@@ -155,7 +155,7 @@ fn trainer_key(trainer: usize) -> PeerKey {
 }
 
 impl ExpertWorld {
-    pub fn new(seed: u64, options: WorldOptions) -> Self {
+    pub(crate) fn new(seed: u64, options: WorldOptions) -> Self {
         let limits = ServingLimits {
             rows_max: ROWS_MAX,
             request_rows_max: 1024,
@@ -192,24 +192,24 @@ impl ExpertWorld {
         world
     }
 
-    pub fn run_until(&mut self, end: Moment) {
+    pub(crate) fn run_until(&mut self, end: Moment) {
         while let Some(event) = self.simulation.next_until(end) {
             self.on(event);
         }
         self.report.at = end;
     }
 
-    pub fn report(&self) -> WorldReport {
+    pub(crate) fn report(&self) -> WorldReport {
         self.report
     }
 
     /// Requests that were sent to a host.
-    pub fn sent_to(&self, host: usize) -> usize {
+    pub(crate) fn sent_to(&self, host: usize) -> usize {
         self.hosts[host].n_sent
     }
 
     /// A host is gone, without a word.
-    pub fn kill(&mut self, host: usize) {
+    pub(crate) fn kill(&mut self, host: usize) {
         self.hosts[host].is_gone = true;
         self.hosts[host].n_sent = 0;
         for (_, (name, _)) in std::mem::take(&mut self.hosts[host].requests) {

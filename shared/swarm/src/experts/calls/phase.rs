@@ -1,4 +1,4 @@
-//! Which host is asked next, what is late, and when a pass is over.
+//! Which host is asked next, what is late, and when a pass is over. It knows no answer.
 
 use std::time::Duration;
 
@@ -97,11 +97,12 @@ impl ExpertCalls {
         let call = &mut self.calls[at];
         let name = call.hosts[host].clone();
         let request_id = if is_forward { book.new_request_id() } else { call.backward_id };
-        // Another replica needs time too.
-        let patience = if is_forward && has_other {
-            book.patience(&name).unwrap_or(left / 2).min(left)
-        } else {
+        // Another replica needs time too; gradients are repeated at the same host, which knows whether it has counted them.
+        let patience = if is_forward && !has_other {
             left
+        } else {
+            let patience = book.patience(&name).unwrap_or(left / 2);
+            patience.saturating_mul(1 << call.n_attempts.min(ATTEMPTS_MAX)).min(left)
         };
         let until = now + patience;
         book.on_sent(now, &name);
@@ -117,7 +118,9 @@ impl ExpertCalls {
     fn on_late(&mut self, now: Moment, book: &mut HostBook, request_id: u64) {
         let Some((at, host, _)) = self.take_in_flight(book, request_id) else { return };
         book.on_failed(now, &self.calls[at].hosts[host]);
-        self.calls[at].is_excluded[host] = true;
+        if self.phase == CallPhase::Forward {
+            self.calls[at].is_excluded[host] = true;
+        }
         self.actions.push_back(CallAction::Cancel { request_id });
         self.wait_or_end(book, now, at, now);
     }

@@ -184,6 +184,33 @@ fn gradients_are_sent_until_the_host_says_that_they_are_counted() {
 }
 
 #[test]
+fn gradients_of_a_silent_host_are_repeated_and_never_counted_elsewhere() {
+    let mut trainer = Trainer::new(vec![choice(1, &[1, 2], 0..1)]);
+    let sent = trainer.sent(0).remove(0);
+    trainer.answer(10, &sent, 1.0).unwrap();
+    trainer.actions(10);
+    trainer.calls.on_gradients(ms(20), &mut trainer.book, &[1.0]);
+    let mut sent = trainer.sent(20).remove(0);
+    assert_eq!(sent.until, ms(520));
+    let mut times = Vec::new();
+    loop {
+        let now = sent.until;
+        times.push(now.as_millis());
+        trainer.calls.on_timeout(now, &mut trainer.book);
+        let actions = trainer.actions(now.as_millis() as u64);
+        assert_eq!(actions[0], CallAction::Cancel { request_id: sent.request_id });
+        match &actions[1] {
+            CallAction::Send(again) => {
+                assert_eq!((again.request_id, &again.host), (sent.request_id, &host(1)));
+                sent = again.clone();
+            }
+            action => break assert_eq!(*action, CallAction::BackwardOver),
+        }
+    }
+    assert_eq!(times, [520, 1520, 3520, 4020], "each time it has longer, up to the deadline");
+}
+
+#[test]
 fn a_gradient_that_is_absurd_is_zero_and_not_asked_for_again() {
     let mut trainer = Trainer::new(vec![choice(1, &[1, 2], 0..1)]);
     let sent = trainer.sent(0).remove(0);
