@@ -1,7 +1,9 @@
-//! Experts on other peers' machines: which ones are there, and which of them an input goes to (Learning@home §3.2, appendix B).
+//! Experts on other peers' machines (Learning@home §3): which ones are there, which of them an input goes to, how a trainer asks
+//! them, and what their host computes next.
 //!
-//! A trainer finds the best experts of each row by [`ExpertSearch`]: algorithm 1, for all rows of a batch, and for several
-//! layers, by one sequence of lookups in the DHT. A host tells of its experts by [`ExpertAnnouncer`].
+//! A trainer finds the best experts of each row by [`ExpertSearch`]: algorithm 1 of appendix B, for all rows of a batch, and for
+//! several layers, by one sequence of lookups in the DHT. It asks their hosts by [`calls`]. A host tells of its experts by
+//! [`ExpertAnnouncer`], and decides what its device computes next by [`serving`].
 //!
 //! What differs from the paper:
 //!
@@ -17,14 +19,18 @@
 //! it finds; time and seeds are arguments.
 
 mod announcer;
+pub mod calls;
 #[cfg(test)]
 mod fuzz;
 mod hosts;
 mod prefixes;
 mod row;
 mod search;
+pub mod serving;
 #[cfg(test)]
 mod tests;
+
+pub use barnraise_protocol::experts::ExpertPass;
 
 pub use self::announcer::{
     ANNOUNCED_MAX, ANNOUNCEMENT_INTERVAL, AnnounceError, AnnouncerAction, ExpertAnnouncer,
