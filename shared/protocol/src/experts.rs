@@ -140,6 +140,15 @@ pub enum ExpertRefusal {
         /// Announced.
         got: u64,
     },
+    /// The same request waits, or is computed.
+    #[error("the request is in progress: ask again in {retry_after_ms} ms whether it was counted")]
+    InProgress {
+        /// When it may be over.
+        retry_after_ms: u32,
+    },
+    /// The device failed, or the result was not finite. A backward pass was not counted.
+    #[error("the expert failed to compute the request")]
+    Failed,
 }
 
 /// Why a request has no answer.

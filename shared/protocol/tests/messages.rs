@@ -134,8 +134,8 @@ fn run_messages() {
 #[test]
 fn hosted_experts() {
     let (optimizer, schedule) = (OptimizerDescription::plain_sgd(), ScheduleDescription::constant(1.0));
-    let hosted = HostedExperts { optimizer, schedule };
-    check(&Some(hosted), 64, &format!("01{OPTIMIZER}{SCHEDULE}"));
+    let hosted = HostedExperts { optimizer, schedule, codec: TensorCodec::F16 };
+    check(&Some(hosted), 64, &format!("01{OPTIMIZER}{SCHEDULE}01"));
     check(&None::<HostedExperts>, 64, "00");
 }
 

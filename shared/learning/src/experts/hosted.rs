@@ -99,7 +99,7 @@ impl HostedExpert {
         place: usize,
         device: &ComputeDevice,
     ) -> Result<Self, ExpertError> {
-        let Some(HostedExperts { optimizer, schedule }) = &model.hosted else {
+        let Some(HostedExperts { optimizer, schedule, .. }) = &model.hosted else {
             return Err(ExpertError::NotHosted);
         };
         if place >= body.n_experts {

@@ -19,6 +19,8 @@ pub enum ExpertCall {
         n_active: usize,
         /// `[n_inputs, n_values]`: what goes to them.
         inputs: Vec<f32>,
+        /// Whether a [`Self::Backward`] follows.
+        is_training: bool,
         /// Where the answer goes. Nobody waits for it once the pass is dropped.
         answer: oneshot::Sender<ExpertAnswers>,
     },
@@ -59,13 +61,13 @@ impl ExpertPort {
     /// Experts of each input; `None` where nobody is behind the port, or the answer is of another size.
     pub(crate) async fn forward(
         &self,
-        layer: usize,
+        (layer, is_training): (usize, bool),
         scores: Vec<f32>,
         inputs: Vec<f32>,
         (n_pairs, n_active, n_given): (usize, usize, usize),
     ) -> Option<ExpertAnswers> {
         let (answer, answers) = oneshot::channel();
-        self.send(ExpertCall::Forward { layer, scores, n_active, inputs, answer }).await?;
+        self.send(ExpertCall::Forward { layer, scores, n_active, inputs, is_training, answer }).await?;
         let answers = answers.await.ok()?;
         let fits = answers.chosen.len() == n_pairs && answers.given.len() == n_pairs * n_given;
         (fits && answers.given.iter().all(|value| value.is_finite())).then_some(answers)

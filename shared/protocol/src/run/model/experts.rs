@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::codec::TensorCodec;
 use crate::run::{OptimizerDescription, ScheduleDescription};
 
 /// How an expert trains. Its first weights follow from the seed of the model and its place.
@@ -11,4 +12,6 @@ pub struct HostedExperts {
     pub optimizer: OptimizerDescription,
     /// Its learning rate. An epoch is a step of the expert: one batch of gradients.
     pub schedule: ScheduleDescription,
+    /// Encoding of what travels between trainers and hosts, both ways: one that is dense.
+    pub codec: TensorCodec,
 }

@@ -57,7 +57,7 @@ impl GraphPass<'_> {
         let inputs = host(detached).await?;
         let sizes = (n_pairs, n_active, n_given);
         let answers = match self.experts {
-            Some(port) => port.forward(body.layer, scores, inputs, sizes).await,
+            Some(port) => port.forward((body.layer, is_training), scores, inputs, sizes).await,
             None => None,
         };
         let (call, chosen, given) = match answers {

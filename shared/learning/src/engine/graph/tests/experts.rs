@@ -7,6 +7,7 @@ use barnraise_protocol::run::model::operation::{Dense, Experts, Initial, Operati
 use barnraise_protocol::run::{
     DecayDescription, HostedExperts, ModelSpec, OptimizerDescription, ScheduleDescription,
 };
+use barnraise_protocol::codec::TensorCodec;
 use futures::channel::mpsc;
 use futures::{StreamExt, future};
 
@@ -79,7 +80,7 @@ fn spec() -> ModelSpec {
     let optimizer = OptimizerDescription::SgdMomentum { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
     let schedule = ScheduleDescription { peak: 1.0, warmup_epochs: 0, decay: DecayDescription::Constant };
     let mut model = barnraise_protocol::run::Preset::Graph(mixture(SIDE, 0.0)).model(3);
-    model.hosted = Some(HostedExperts { optimizer, schedule });
+    model.hosted = Some(HostedExperts { optimizer, schedule, codec: TensorCodec::F32 });
     model
 }
 
@@ -109,7 +110,7 @@ impl Hosts {
     async fn serve(&mut self, mut calls: mpsc::Receiver<ExpertCall>) {
         while let Some(call) = calls.next().await {
             match call {
-                ExpertCall::Forward { layer, mut scores, n_active, inputs, answer } => {
+                ExpertCall::Forward { layer, mut scores, n_active, inputs, answer, .. } => {
                     for scores in scores.chunks_mut(SIDE) {
                         for (place, score) in scores.iter_mut().enumerate() {
                             if !self.experts.contains_key(&(layer, place)) {
