@@ -3,6 +3,7 @@
 //! - An epoch on its aggregator: [`collection`], [`robust`] aggregation, [`recomputation`] of contributions.
 //! - Averaging between aggregators: [`matchmaking`], [`averaging`].
 //! - A participant: [`session`], [`pacing`], [`samples`], [`shards`], [`uplink`].
+//! - Hosts of experts, and trainers that ask them: [`experts`].
 //! - A contributor in the synchronous scheme: [`contributor`], [`compression`].
 //! - Every peer: [`dht`], [`access`], [`guard`], [`bandwidth`], [`backoff`], [`rhythm`].
 //!

@@ -60,9 +60,7 @@ enum RequestStage {
         is_alone: bool,
     },
     /// The device has it.
-    Computing {
-        turn: u64,
-    },
+    Computing { turn: u64 },
     /// Its answer is being sent.
     Answering,
 }
