@@ -27,7 +27,7 @@ mod search;
 mod tests;
 
 pub use self::announcer::{
-    ANNOUNCED_MAX, ANNOUNCEMENT_INTERVAL, AnnounceError, AnnouncerAction, ExpertAnnouncer,
+    ANNOUNCED_MAX, ANNOUNCEMENT_INTERVAL, AnnouncerAction, ExpertAnnounceError, ExpertAnnouncer,
 };
 pub use self::hosts::HostFault;
 pub use self::row::{RowSelection, SelectedExpert};
