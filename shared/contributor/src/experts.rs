@@ -1,0 +1,474 @@
+//! What the passes of a trainer ask of experts on other peers (Learning@home §3): finds the hosts of those that the gating
+//! function prefers, has them compute, and tells the passes.
+//!
+//! Many passes are under way at once. An expert that does not answer is left out, so that nothing here ends a pass. Which host
+//! is asked, and for how long, is decided in [`barnraise_swarm::experts`].
+
+mod batch;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use barnraise_learning::experts::ExpertCall;
+use barnraise_learning::graph::{ExpertBodies, ExpertGrid, ResolvedGraph};
+use barnraise_learning::{DataShape, ModelError};
+use barnraise_protocol::access::PublicKey;
+use barnraise_protocol::codec::TensorCodec;
+use barnraise_protocol::dht::{self, DhtError, Freshness, Record, UnixMillis};
+use barnraise_protocol::experts::{
+    self, ExpertRefusal, ExpertRequestError, GridShape, LayerId, PreparedRequest, TENSOR_BYTES_MAX,
+};
+use barnraise_protocol::run::RunDescription;
+use barnraise_swarm::dht::StorageLimits;
+use barnraise_swarm::experts::calls::{CallAction, CallSettings, HostBook, HostBookLimits, SentCall};
+use barnraise_swarm::experts::serving::ServingRefusal;
+use barnraise_swarm::experts::{
+    ExpertQuery, ExpertSearch, ExpertSearchAction, GridPrefix, HostFault, QUERY_ROWS_MAX, QueryId,
+    RowSelection,
+};
+use barnraise_swarm::{Moment, PeerKey};
+use futures::channel::{mpsc, oneshot};
+use futures::future::{FutureExt, LocalBoxFuture};
+use futures::stream::{FuturesUnordered, StreamExt};
+use futures::{future, select_biased};
+
+use self::batch::Batch;
+use crate::platform::{Platform, PlatformError};
+
+/// Time for a search. What is found by then is asked.
+const SEARCH_TIME: Duration = Duration::from_secs(4);
+/// Time for the experts of a layer to answer.
+const FORWARD_TIME: Duration = Duration::from_secs(15);
+/// Time for them to step.
+const BACKWARD_TIME: Duration = Duration::from_secs(30);
+/// Requests under way.
+const IN_FLIGHT_MAX: usize = 256;
+/// Requests under way at one host.
+const HOST_IN_FLIGHT_MAX: usize = 16;
+/// Batches of one layer that are under way, or wait for their way back. The oldest is forgotten for another one.
+const BATCHES_MAX: usize = 512;
+/// Without anything to do it looks at the clock again after so long.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// A layer of experts.
+#[derive(Debug, Clone, Copy)]
+struct Layer {
+    grid: GridShape,
+    n_values: usize,
+    n_given: usize,
+}
+
+/// What came of a request to a host.
+struct Answered {
+    batch: u64,
+    request_id: u64,
+    host: PublicKey,
+    result: Result<Vec<f32>, RequestFault>,
+}
+
+/// Why a request to a host has no answer.
+#[derive(Debug, thiserror::Error)]
+enum RequestFault {
+    #[error(transparent)]
+    Refused(#[from] ExpertRefusal),
+    #[error(transparent)]
+    Request(ExpertRequestError),
+    #[error(transparent)]
+    Platform(#[from] PlatformError),
+    /// Values that do not decode.
+    #[error("the answer has values that are none")]
+    Values,
+    /// Nobody waits any more.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// Prefixes that were looked up, with what was found of each.
+type LookedUp = Vec<(GridPrefix, Option<Vec<Record>>)>;
+
+/// Finds and asks the experts of one run.
+pub(crate) struct ExpertService<'a, P: Platform> {
+    platform: &'a P,
+    run: Rc<RunDescription>,
+    codec: TensorCodec,
+    layers: Vec<Layer>,
+    search: ExpertSearch,
+    book: HostBook,
+    /// By number, the oldest first.
+    batches: BTreeMap<u64, Batch>,
+    n_batches: u64,
+    /// Batch and first row of each query.
+    queries: HashMap<QueryId, u64>,
+    /// Where a host listens, as it announced itself.
+    addresses: HashMap<PeerKey, Vec<Vec<u8>>>,
+    lookups: FuturesUnordered<LocalBoxFuture<'a, LookedUp>>,
+    requests: FuturesUnordered<LocalBoxFuture<'a, Answered>>,
+    /// Dropped to cancel a request.
+    cancels: HashMap<u64, oneshot::Sender<()>>,
+}
+
+impl<'a, P: Platform> ExpertService<'a, P> {
+    /// For a run; `None` where its model has no hosted experts.
+    ///
+    /// # Errors
+    /// A model that does not fit the run's data.
+    pub(crate) fn new(
+        platform: &'a P,
+        run: &Rc<RunDescription>,
+        seed: u64,
+    ) -> Result<Option<Self>, ModelError> {
+        let Some(hosted) = &run.model.hosted else { return Ok(None) };
+        let graph = ResolvedGraph::of_model(&run.model, DataShape::of(&run.data.manifest.samples))?;
+        let layers = layers(&graph);
+        let limits =
+            HostBookLimits { in_flight_max: IN_FLIGHT_MAX, host_in_flight_max: HOST_IN_FLIGHT_MAX };
+        Ok(Some(Self {
+            platform,
+            run: run.clone(),
+            codec: hosted.codec,
+            layers,
+            search: ExpertSearch::new(seed),
+            // Ids of one key grow, also over restarts: a host refuses what it may have counted.
+            book: HostBook::new(limits, platform.unix_time().0 << 20, seed),
+            batches: BTreeMap::new(),
+            n_batches: 0,
+            queries: HashMap::new(),
+            addresses: HashMap::new(),
+            lookups: FuturesUnordered::new(),
+            requests: FuturesUnordered::new(),
+            cancels: HashMap::new(),
+        }))
+    }
+
+    /// Serves a port until it is closed.
+    pub(crate) async fn serve(mut self, mut calls: mpsc::Receiver<ExpertCall>) {
+        loop {
+            self.act();
+            let platform = self.platform;
+            let at = self.next_deadline().unwrap_or(platform.now() + IDLE);
+            let mut timer = std::pin::pin!(platform.sleep_until(at).fuse());
+            let (mut lookup, mut answer) = (next(&mut self.lookups).fuse(), next(&mut self.requests).fuse());
+            let woken = select_biased! {
+                call = calls.next() => Woken::Call(call),
+                found = lookup => Woken::Found(found),
+                answered = answer => Woken::Answered(answered),
+                () = timer => Woken::Timer,
+            };
+            drop((lookup, answer));
+            match woken {
+                Woken::Call(Some(call)) => self.on_call(call),
+                Woken::Call(None) => return,
+                Woken::Found(found) => self.on_found(found),
+                Woken::Answered(answered) => self.on_answered(answered),
+                Woken::Timer => self.on_timeout(),
+            }
+        }
+    }
+
+    fn on_call(&mut self, call: ExpertCall) {
+        match call {
+            ExpertCall::Forward { layer, scores, n_active, inputs, is_training, answer } => {
+                let Some(of_layer) = self.layers.get(layer).copied() else { return };
+                let batch = Batch::new((layer, of_layer), inputs, n_active, is_training, answer);
+                self.begin(batch, &scores);
+            }
+            ExpertCall::Backward { call, gradients, answer } => {
+                let Some(batch) = self.batches.get_mut(&call) else { return };
+                batch.on_gradients(self.platform.now(), &mut self.book, gradients, answer);
+            }
+        }
+    }
+
+    /// Searches the experts of a batch.
+    fn begin(&mut self, mut batch: Batch, scores: &[f32]) {
+        let now = self.platform.now();
+        let (layer, number) = (batch.layer(), self.n_batches);
+        self.n_batches += 1;
+        let n_scores = self.layers.get(layer).map_or(1, |layer| layer.grid.n_scores()).max(1);
+        for scores in scores.chunks(QUERY_ROWS_MAX * n_scores) {
+            // A row that has no scores gets no expert.
+            let scores = scores.iter().map(|score| if score.is_finite() { *score } else { f32::MIN / 8.0 });
+            let (Ok(number_of_layer), Some(of_layer)) = (u16::try_from(layer), self.layers.get(layer)) else {
+                return;
+            };
+            let query = ExpertQuery {
+                layer: LayerId(number_of_layer),
+                grid: of_layer.grid,
+                n_active: batch.n_active(),
+                scores: scores.collect(),
+                deadline: now + SEARCH_TIME,
+            };
+            let n_rows = query.scores.len() / n_scores;
+            match self.search.begin(now, query) {
+                Ok(query) => {
+                    batch.await_rows(query);
+                    self.queries.insert(query, number);
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "experts are not searched");
+                    batch.pass_rows(n_rows);
+                }
+            }
+        }
+        while self.batches.len() >= BATCHES_MAX
+            && let Some((_, mut oldest)) = self.batches.pop_first()
+        {
+            oldest.abandon(&mut self.book);
+        }
+        self.batches.insert(number, batch);
+        self.start_if_found(number);
+    }
+
+    fn on_selected(&mut self, query: QueryId, rows: Vec<RowSelection>) {
+        let Some(number) = self.queries.remove(&query) else { return };
+        for host in rows.iter().flat_map(|row| &row.experts).flat_map(|expert| &expert.hosts) {
+            self.addresses.insert(PeerKey(host.peer.to_peer_id()), host.addresses.clone());
+        }
+        let Some(batch) = self.batches.get_mut(&number) else { return };
+        batch.on_selected(query, rows);
+        self.start_if_found(number);
+    }
+
+    /// Asks the hosts of a batch once all of its rows have their experts.
+    fn start_if_found(&mut self, number: u64) {
+        let now = self.platform.now();
+        if let Some(batch) = self.batches.get_mut(&number) {
+            batch.start_if_found(now, settings(batch.sizes(), self.codec));
+        }
+    }
+
+    fn on_found(&mut self, found: LookedUp) {
+        let (now, wall) = (self.platform.now(), self.wall());
+        for (prefix, records) in found {
+            match records {
+                Some(records) => self.search.on_records(now, wall, prefix, &records),
+                None => self.search.on_failed(now, prefix),
+            }
+        }
+    }
+
+    fn on_answered(&mut self, answered: Answered) {
+        let Answered { batch, request_id, host, result } = answered;
+        self.cancels.remove(&request_id);
+        let now = self.platform.now();
+        let Some(batch) = self.batches.get_mut(&batch) else { return };
+        let fault = match result {
+            Ok(values) => match batch.on_answer(now, &mut self.book, request_id, &values) {
+                Ok(()) => None,
+                Err(error) => {
+                    tracing::debug!(%error, "an expert's answer is not taken");
+                    Some(HostFault::Absurd)
+                }
+            },
+            Err(RequestFault::Cancelled) => return,
+            Err(RequestFault::Refused(refusal)) => {
+                let refusal = serving_refusal(&refusal);
+                batch.on_refused(now, &mut self.book, request_id, refusal);
+                match refusal {
+                    ServingRefusal::Busy { retry_after } => Some(HostFault::Busy(retry_after)),
+                    _ => None,
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "an expert does not answer");
+                batch.on_broken(now, &mut self.book, request_id);
+                Some(HostFault::Failed)
+            }
+        };
+        match fault {
+            Some(fault) => self.search.on_host_fault(now, host, fault),
+            None => self.search.on_host_answered(&host),
+        }
+    }
+
+    fn on_timeout(&mut self) {
+        let now = self.platform.now();
+        self.search.on_timeout(now);
+        self.batches.values_mut().for_each(|batch| batch.on_timeout(now, &mut self.book));
+    }
+
+    fn next_deadline(&self) -> Option<Moment> {
+        let now = self.platform.now();
+        let of_batches = self.batches.values().filter_map(|batch| batch.next_deadline(now, &self.book));
+        of_batches.chain(self.search.next_deadline()).min()
+    }
+
+    /// Does all that search and calls want.
+    fn act(&mut self) {
+        let now = self.platform.now();
+        while let Some(action) = self.search.poll_action(now) {
+            match action {
+                ExpertSearchAction::LookUp(prefixes) => self.look_up(prefixes),
+                ExpertSearchAction::Selected { query, rows } => self.on_selected(query, rows),
+            }
+        }
+        let mut over = Vec::new();
+        let mut sent = Vec::new();
+        for (&number, batch) in &mut self.batches {
+            while let Some(action) = batch.poll_action(now, &mut self.book) {
+                match action {
+                    CallAction::Send(call) => sent.push((number, call)),
+                    CallAction::Cancel { request_id } => {
+                        self.cancels.remove(&request_id);
+                    }
+                    CallAction::ForwardOver => {
+                        if !batch.answer_forward(number) {
+                            over.push(number);
+                        }
+                    }
+                    CallAction::BackwardOver => {
+                        batch.answer_backward();
+                        over.push(number);
+                    }
+                }
+            }
+        }
+        for number in over {
+            self.batches.remove(&number);
+        }
+        sent.into_iter().for_each(|(number, call)| self.send(number, call));
+    }
+
+    fn look_up(&mut self, prefixes: Vec<GridPrefix>) {
+        let (platform, run_id, now) = (self.platform, self.run.identity.run_id.clone(), self.wall());
+        self.lookups.push(look_up(platform, run_id, now, prefixes).boxed_local());
+    }
+
+    fn send(&mut self, number: u64, call: SentCall) {
+        let Some(batch) = self.batches.get(&number) else { return };
+        let run_id = &self.run.identity.run_id;
+        let prepared = batch.request(run_id, self.codec, &call);
+        let Some(host) = PublicKey::of_peer_id(&call.host.0) else { return };
+        let addresses = self.addresses.get(&call.host).cloned().unwrap_or_default();
+        let (cancel, cancelled) = oneshot::channel();
+        let (platform, request_id, peer) = (self.platform, call.request_id, call.host);
+        self.cancels.insert(request_id, cancel);
+        let asking = async move {
+            let work = std::pin::pin!(async {
+                let prepared = prepared.ok_or(RequestFault::Values)?;
+                let mut stream = platform.open_host(&peer, &addresses, experts::PROTOCOL).await?;
+                let rows = experts::ask(&mut stream, &prepared).await.map_err(|error| match error {
+                    ExpertRequestError::Refused(refusal) => RequestFault::Refused(refusal),
+                    error => RequestFault::Request(error),
+                })?;
+                prepared.decode(&rows).map_err(|_| RequestFault::Values)
+            });
+            let result = match future::select(work, cancelled).await {
+                future::Either::Left((result, _)) => result,
+                future::Either::Right(_) => Err(RequestFault::Cancelled),
+            };
+            Answered { batch: number, request_id, host, result }
+        };
+        self.requests.push(asking.boxed_local());
+    }
+
+    fn wall(&self) -> UnixMillis {
+        UnixMillis(self.platform.unix_time().0.saturating_mul(1000))
+    }
+}
+
+/// A completed operation.
+enum Woken {
+    Call(Option<ExpertCall>),
+    Found(LookedUp),
+    Answered(Answered),
+    Timer,
+}
+
+/// The next of some operations; never where there is none.
+async fn next<T>(operations: &mut FuturesUnordered<LocalBoxFuture<'_, T>>) -> T {
+    match operations.next().await {
+        Some(done) => done,
+        None => future::pending().await,
+    }
+}
+
+/// The layers of hosted experts, by their numbers.
+fn layers(graph: &ResolvedGraph) -> Vec<Layer> {
+    let mut layers = Vec::new();
+    for step in graph.steps() {
+        let Some(ExpertGrid { side, n_dimensions, bodies: ExpertBodies::Hosted(body), .. }) = &step.experts
+        else {
+            continue;
+        };
+        let side = u16::try_from(*side).unwrap_or(u16::MAX);
+        if body.layer == layers.len()
+            && let Ok(grid) = GridShape::new(&vec![side; *n_dimensions])
+        {
+            layers.push(Layer { grid, n_values: body.n_values(), n_given: body.n_given() });
+        }
+    }
+    layers
+}
+
+fn settings(layer: Layer, codec: TensorCodec) -> CallSettings {
+    let row = codec.encoded_len(layer.n_values) + codec.encoded_len(layer.n_given);
+    CallSettings {
+        input_values: layer.n_values,
+        output_values: layer.n_given,
+        request_rows_max: (TENSOR_BYTES_MAX / row.max(1)).max(1),
+        forward_time: FORWARD_TIME,
+        backward_time: BACKWARD_TIME,
+    }
+}
+
+fn serving_refusal(refusal: &ExpertRefusal) -> ServingRefusal {
+    let after = |millis: u32| Duration::from_millis(millis.into());
+    match *refusal {
+        ExpertRefusal::Busy { retry_after_ms } => ServingRefusal::Busy { retry_after: after(retry_after_ms) },
+        ExpertRefusal::InProgress { retry_after_ms } => {
+            ServingRefusal::InProgress { retry_after: after(retry_after_ms) }
+        }
+        ExpertRefusal::Duplicate => ServingRefusal::Duplicate,
+        ExpertRefusal::Unknown => ServingRefusal::Unknown,
+        ExpertRefusal::Draining => ServingRefusal::Draining,
+        ExpertRefusal::TooLarge { max, got } => ServingRefusal::TooLarge { max, got },
+        ExpertRefusal::NotFinite
+        | ExpertRefusal::Shape { .. }
+        | ExpertRefusal::Codec { .. }
+        | ExpertRefusal::Bytes { .. }
+        | ExpertRefusal::Failed => ServingRefusal::Failed,
+    }
+}
+
+/// Looks prefixes up in the DHT, through the connected peer. A message of it has the records of some of them; the others are
+/// asked for again.
+async fn look_up<P: Platform>(
+    platform: &P,
+    run_id: String,
+    now: UnixMillis,
+    prefixes: Vec<GridPrefix>,
+) -> LookedUp {
+    let mut left: VecDeque<GridPrefix> = prefixes.into();
+    let mut found = Vec::with_capacity(left.len());
+    let asking = async {
+        let mut stream = platform.open(dht::PROTOCOL).await.map_err(LookupError::Platform)?;
+        while !left.is_empty() {
+            let keys =
+                left.iter().map(|place| dht::experts::key(&run_id, place.layer, &place.prefix)).collect();
+            let lifetime_max = StorageLimits::default().lifetime_max;
+            let answers = dht::get(&mut stream, keys, Freshness::Newest, now, lifetime_max).await?;
+            for records in answers {
+                if let Some(prefix) = left.pop_front() {
+                    found.push((prefix, Some(records)));
+                }
+            }
+        }
+        Ok::<(), LookupError>(())
+    };
+    if let Err(error) = asking.await {
+        tracing::debug!(%error, "experts cannot be looked up");
+    }
+    found.extend(left.into_iter().map(|prefix| (prefix, None)));
+    found
+}
+
+/// Why prefixes could not be looked up.
+#[derive(Debug, thiserror::Error)]
+enum LookupError {
+    #[error(transparent)]
+    Platform(PlatformError),
+    #[error(transparent)]
+    Dht(#[from] DhtError),
+}
