@@ -7,17 +7,18 @@
 mod batch;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use barnraise_learning::experts::ExpertCall;
 use barnraise_learning::graph::{ExpertBodies, ExpertGrid, ResolvedGraph};
 use barnraise_learning::{DataShape, ModelError};
-use barnraise_protocol::access::PublicKey;
+use barnraise_protocol::access::{PublicKey, UnixTime};
 use barnraise_protocol::codec::TensorCodec;
-use barnraise_protocol::dht::{self, DhtError, Freshness, Record, UnixMillis};
+use barnraise_protocol::dht::{self, Freshness, Record, RecordKey, UnixMillis};
 use barnraise_protocol::experts::{
-    self, ExpertRefusal, ExpertRequestError, GridShape, LayerId, PreparedRequest, TENSOR_BYTES_MAX,
+    self, ExpertRefusal, ExpertRequestError, GridShape, LayerId, TENSOR_BYTES_MAX,
 };
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::dht::StorageLimits;
@@ -30,11 +31,77 @@ use barnraise_swarm::experts::{
 use barnraise_swarm::{Moment, PeerKey};
 use futures::channel::{mpsc, oneshot};
 use futures::future::{FutureExt, LocalBoxFuture};
+use futures::io::{AsyncRead, AsyncWrite};
 use futures::stream::{FuturesUnordered, StreamExt};
 use futures::{future, select_biased};
 
 use self::batch::Batch;
 use crate::platform::{Platform, PlatformError};
+
+/// Clock and network, as far as experts need them. Nothing needs to be `Send`: all runs in one task.
+pub trait ExpertNetwork: Clone {
+    /// A stream to a host.
+    type Stream: AsyncRead + AsyncWrite + Unpin;
+
+    /// Monotonic time since an origin of the network's choice.
+    fn now(&self) -> Moment;
+
+    /// Wall-clock time, for the expiry of records.
+    fn unix_time(&self) -> UnixTime;
+
+    /// Completes at `at` or soon after.
+    fn sleep_until(&self, at: Moment) -> impl Future<Output = ()>;
+
+    /// Searches the DHT. Returns the records of some keys, the first ones, at least of one; all of them signed by their owners.
+    fn look_up(&self, keys: Vec<RecordKey>) -> impl Future<Output = Result<Vec<Vec<Record>>, PlatformError>>;
+
+    /// A stream to a host of experts, at the addresses that it announced.
+    fn open_host(
+        &self,
+        host: &PeerKey,
+        addresses: &[Vec<u8>],
+    ) -> impl Future<Output = Result<Self::Stream, PlatformError>>;
+}
+
+/// The network of a participant, whose backbone searches the DHT for it.
+pub(crate) struct OfPlatform<'a, P>(pub(crate) &'a P);
+
+impl<P> Clone for OfPlatform<'_, P> {
+    fn clone(&self) -> Self {
+        Self(self.0)
+    }
+}
+
+impl<P: Platform> ExpertNetwork for OfPlatform<'_, P> {
+    type Stream = P::Stream;
+
+    fn now(&self) -> Moment {
+        self.0.now()
+    }
+
+    fn unix_time(&self) -> UnixTime {
+        self.0.unix_time()
+    }
+
+    async fn sleep_until(&self, at: Moment) {
+        self.0.sleep_until(at).await;
+    }
+
+    async fn look_up(&self, keys: Vec<RecordKey>) -> Result<Vec<Vec<Record>>, PlatformError> {
+        let mut stream = self.0.open(dht::PROTOCOL).await?;
+        let (now, lifetime_max) = (wall(self), StorageLimits::default().lifetime_max);
+        let found = dht::get(&mut stream, keys, Freshness::Newest, now, lifetime_max).await;
+        found.map_err(PlatformError::network)
+    }
+
+    async fn open_host(&self, host: &PeerKey, addresses: &[Vec<u8>]) -> Result<P::Stream, PlatformError> {
+        self.0.open_host(host, addresses, experts::PROTOCOL).await
+    }
+}
+
+fn wall(network: &impl ExpertNetwork) -> UnixMillis {
+    UnixMillis(network.unix_time().0.saturating_mul(1000))
+}
 
 /// Time for a search. What is found by then is asked.
 const SEARCH_TIME: Duration = Duration::from_secs(4);
@@ -88,8 +155,8 @@ enum RequestFault {
 type LookedUp = Vec<(GridPrefix, Option<Vec<Record>>)>;
 
 /// Finds and asks the experts of one run.
-pub(crate) struct ExpertService<'a, P: Platform> {
-    platform: &'a P,
+pub struct ExpertService<'a, N: ExpertNetwork> {
+    network: N,
     run: Rc<RunDescription>,
     codec: TensorCodec,
     layers: Vec<Layer>,
@@ -98,7 +165,7 @@ pub(crate) struct ExpertService<'a, P: Platform> {
     /// By number, the oldest first.
     batches: BTreeMap<u64, Batch>,
     n_batches: u64,
-    /// Batch and first row of each query.
+    /// The batch of each query.
     queries: HashMap<QueryId, u64>,
     /// Where a host listens, as it announced itself.
     addresses: HashMap<PeerKey, Vec<Vec<u8>>>,
@@ -108,13 +175,13 @@ pub(crate) struct ExpertService<'a, P: Platform> {
     cancels: HashMap<u64, oneshot::Sender<()>>,
 }
 
-impl<'a, P: Platform> ExpertService<'a, P> {
+impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
     /// For a run; `None` where its model has no hosted experts.
     ///
     /// # Errors
     /// A model that does not fit the run's data.
-    pub(crate) fn new(
-        platform: &'a P,
+    pub fn new(
+        network: N,
         run: &Rc<RunDescription>,
         seed: u64,
     ) -> Result<Option<Self>, ModelError> {
@@ -124,13 +191,13 @@ impl<'a, P: Platform> ExpertService<'a, P> {
         let limits =
             HostBookLimits { in_flight_max: IN_FLIGHT_MAX, host_in_flight_max: HOST_IN_FLIGHT_MAX };
         Ok(Some(Self {
-            platform,
             run: run.clone(),
             codec: hosted.codec,
             layers,
             search: ExpertSearch::new(seed),
             // Ids of one key grow, also over restarts: a host refuses what it may have counted.
-            book: HostBook::new(limits, platform.unix_time().0 << 20, seed),
+            book: HostBook::new(limits, network.unix_time().0 << 20, seed),
+            network,
             batches: BTreeMap::new(),
             n_batches: 0,
             queries: HashMap::new(),
@@ -142,20 +209,22 @@ impl<'a, P: Platform> ExpertService<'a, P> {
     }
 
     /// Serves a port until it is closed.
-    pub(crate) async fn serve(mut self, mut calls: mpsc::Receiver<ExpertCall>) {
+    pub async fn serve(mut self, mut calls: mpsc::Receiver<ExpertCall>) {
         loop {
             self.act();
-            let platform = self.platform;
-            let at = self.next_deadline().unwrap_or(platform.now() + IDLE);
-            let mut timer = std::pin::pin!(platform.sleep_until(at).fuse());
-            let (mut lookup, mut answer) = (next(&mut self.lookups).fuse(), next(&mut self.requests).fuse());
-            let woken = select_biased! {
-                call = calls.next() => Woken::Call(call),
-                found = lookup => Woken::Found(found),
-                answered = answer => Woken::Answered(answered),
-                () = timer => Woken::Timer,
+            let network = self.network.clone();
+            let at = self.next_deadline().unwrap_or(network.now() + IDLE);
+            let woken = {
+                let mut timer = pin!(network.sleep_until(at).fuse());
+                let mut lookup = pin!(next(&mut self.lookups).fuse());
+                let mut answer = pin!(next(&mut self.requests).fuse());
+                select_biased! {
+                    call = calls.next() => Woken::Call(call),
+                    found = lookup => Woken::Found(found),
+                    answered = answer => Woken::Answered(answered),
+                    () = timer => Woken::Timer,
+                }
             };
-            drop((lookup, answer));
             match woken {
                 Woken::Call(Some(call)) => self.on_call(call),
                 Woken::Call(None) => return,
@@ -175,14 +244,14 @@ impl<'a, P: Platform> ExpertService<'a, P> {
             }
             ExpertCall::Backward { call, gradients, answer } => {
                 let Some(batch) = self.batches.get_mut(&call) else { return };
-                batch.on_gradients(self.platform.now(), &mut self.book, gradients, answer);
+                batch.on_gradients(self.network.now(), &mut self.book, gradients, answer);
             }
         }
     }
 
     /// Searches the experts of a batch.
     fn begin(&mut self, mut batch: Batch, scores: &[f32]) {
-        let now = self.platform.now();
+        let now = self.network.now();
         let (layer, number) = (batch.layer(), self.n_batches);
         self.n_batches += 1;
         let n_scores = self.layers.get(layer).map_or(1, |layer| layer.grid.n_scores()).max(1);
@@ -205,10 +274,8 @@ impl<'a, P: Platform> ExpertService<'a, P> {
                     batch.await_rows(query);
                     self.queries.insert(query, number);
                 }
-                Err(error) => {
-                    tracing::debug!(%error, "experts are not searched");
-                    batch.pass_rows(n_rows);
-                }
+                // Too many at a time: these rows go without.
+                Err(_) => batch.pass_rows(n_rows),
             }
         }
         while self.batches.len() >= BATCHES_MAX
@@ -232,14 +299,14 @@ impl<'a, P: Platform> ExpertService<'a, P> {
 
     /// Asks the hosts of a batch once all of its rows have their experts.
     fn start_if_found(&mut self, number: u64) {
-        let now = self.platform.now();
+        let now = self.network.now();
         if let Some(batch) = self.batches.get_mut(&number) {
             batch.start_if_found(now, settings(batch.sizes(), self.codec));
         }
     }
 
     fn on_found(&mut self, found: LookedUp) {
-        let (now, wall) = (self.platform.now(), self.wall());
+        let (now, wall) = (self.network.now(), wall(&self.network));
         for (prefix, records) in found {
             match records {
                 Some(records) => self.search.on_records(now, wall, prefix, &records),
@@ -251,15 +318,12 @@ impl<'a, P: Platform> ExpertService<'a, P> {
     fn on_answered(&mut self, answered: Answered) {
         let Answered { batch, request_id, host, result } = answered;
         self.cancels.remove(&request_id);
-        let now = self.platform.now();
+        let now = self.network.now();
         let Some(batch) = self.batches.get_mut(&batch) else { return };
         let fault = match result {
             Ok(values) => match batch.on_answer(now, &mut self.book, request_id, &values) {
                 Ok(()) => None,
-                Err(error) => {
-                    tracing::debug!(%error, "an expert's answer is not taken");
-                    Some(HostFault::Absurd)
-                }
+                Err(_) => Some(HostFault::Absurd),
             },
             Err(RequestFault::Cancelled) => return,
             Err(RequestFault::Refused(refusal)) => {
@@ -270,8 +334,7 @@ impl<'a, P: Platform> ExpertService<'a, P> {
                     _ => None,
                 }
             }
-            Err(error) => {
-                tracing::debug!(%error, "an expert does not answer");
+            Err(RequestFault::Request(_) | RequestFault::Platform(_) | RequestFault::Values) => {
                 batch.on_broken(now, &mut self.book, request_id);
                 Some(HostFault::Failed)
             }
@@ -283,20 +346,20 @@ impl<'a, P: Platform> ExpertService<'a, P> {
     }
 
     fn on_timeout(&mut self) {
-        let now = self.platform.now();
+        let now = self.network.now();
         self.search.on_timeout(now);
         self.batches.values_mut().for_each(|batch| batch.on_timeout(now, &mut self.book));
     }
 
     fn next_deadline(&self) -> Option<Moment> {
-        let now = self.platform.now();
+        let now = self.network.now();
         let of_batches = self.batches.values().filter_map(|batch| batch.next_deadline(now, &self.book));
         of_batches.chain(self.search.next_deadline()).min()
     }
 
     /// Does all that search and calls want.
     fn act(&mut self) {
-        let now = self.platform.now();
+        let now = self.network.now();
         while let Some(action) = self.search.poll_action(now) {
             match action {
                 ExpertSearchAction::LookUp(prefixes) => self.look_up(prefixes),
@@ -331,8 +394,8 @@ impl<'a, P: Platform> ExpertService<'a, P> {
     }
 
     fn look_up(&mut self, prefixes: Vec<GridPrefix>) {
-        let (platform, run_id, now) = (self.platform, self.run.identity.run_id.clone(), self.wall());
-        self.lookups.push(look_up(platform, run_id, now, prefixes).boxed_local());
+        let (network, run_id) = (self.network.clone(), self.run.identity.run_id.clone());
+        self.lookups.push(look_up(network, run_id, prefixes).boxed_local());
     }
 
     fn send(&mut self, number: u64, call: SentCall) {
@@ -342,12 +405,12 @@ impl<'a, P: Platform> ExpertService<'a, P> {
         let Some(host) = PublicKey::of_peer_id(&call.host.0) else { return };
         let addresses = self.addresses.get(&call.host).cloned().unwrap_or_default();
         let (cancel, cancelled) = oneshot::channel();
-        let (platform, request_id, peer) = (self.platform, call.request_id, call.host);
+        let (network, request_id, peer) = (self.network.clone(), call.request_id, call.host);
         self.cancels.insert(request_id, cancel);
         let asking = async move {
-            let work = std::pin::pin!(async {
+            let work = pin!(async {
                 let prepared = prepared.ok_or(RequestFault::Values)?;
-                let mut stream = platform.open_host(&peer, &addresses, experts::PROTOCOL).await?;
+                let mut stream = network.open_host(&peer, &addresses).await?;
                 let rows = experts::ask(&mut stream, &prepared).await.map_err(|error| match error {
                     ExpertRequestError::Refused(refusal) => RequestFault::Refused(refusal),
                     error => RequestFault::Request(error),
@@ -361,10 +424,6 @@ impl<'a, P: Platform> ExpertService<'a, P> {
             Answered { batch: number, request_id, host, result }
         };
         self.requests.push(asking.boxed_local());
-    }
-
-    fn wall(&self) -> UnixMillis {
-        UnixMillis(self.platform.unix_time().0.saturating_mul(1000))
     }
 }
 
@@ -432,43 +491,20 @@ fn serving_refusal(refusal: &ExpertRefusal) -> ServingRefusal {
     }
 }
 
-/// Looks prefixes up in the DHT, through the connected peer. A message of it has the records of some of them; the others are
-/// asked for again.
-async fn look_up<P: Platform>(
-    platform: &P,
-    run_id: String,
-    now: UnixMillis,
-    prefixes: Vec<GridPrefix>,
-) -> LookedUp {
+/// Looks prefixes up in the DHT. One answer has the records of some of them; the others are asked for again.
+async fn look_up<N: ExpertNetwork>(network: N, run_id: String, prefixes: Vec<GridPrefix>) -> LookedUp {
     let mut left: VecDeque<GridPrefix> = prefixes.into();
     let mut found = Vec::with_capacity(left.len());
-    let asking = async {
-        let mut stream = platform.open(dht::PROTOCOL).await.map_err(LookupError::Platform)?;
-        while !left.is_empty() {
-            let keys =
-                left.iter().map(|place| dht::experts::key(&run_id, place.layer, &place.prefix)).collect();
-            let lifetime_max = StorageLimits::default().lifetime_max;
-            let answers = dht::get(&mut stream, keys, Freshness::Newest, now, lifetime_max).await?;
-            for records in answers {
-                if let Some(prefix) = left.pop_front() {
-                    found.push((prefix, Some(records)));
-                }
+    while !left.is_empty() {
+        let key = |place: &GridPrefix| dht::experts::key(&run_id, place.layer, &place.prefix);
+        match network.look_up(left.iter().map(key).collect()).await {
+            Ok(answers) if !answers.is_empty() => {
+                let answered = answers.into_iter().map_while(|records| Some((left.pop_front()?, Some(records))));
+                found.extend(answered);
             }
+            Ok(_) | Err(_) => break,
         }
-        Ok::<(), LookupError>(())
-    };
-    if let Err(error) = asking.await {
-        tracing::debug!(%error, "experts cannot be looked up");
     }
     found.extend(left.into_iter().map(|prefix| (prefix, None)));
     found
-}
-
-/// Why prefixes could not be looked up.
-#[derive(Debug, thiserror::Error)]
-enum LookupError {
-    #[error(transparent)]
-    Platform(PlatformError),
-    #[error(transparent)]
-    Dht(#[from] DhtError),
 }

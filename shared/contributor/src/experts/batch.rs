@@ -146,7 +146,7 @@ impl Batch {
         }
         let n_given = self.sizes.n_given.max(1);
         let of_call = |call: usize| {
-            let pairs = pairs(&self.chosen, self.n_active, calls.rows(call), expert_of(calls, call));
+            let pairs = pairs(&self.chosen, self.n_active, calls.rows(call), calls.expert(call));
             let rows = pairs.into_iter().map(|pair| &gradients[pair * n_given..(pair + 1) * n_given]);
             rows.map(root_mean_square).fold(0.0, f32::max)
         };
@@ -194,7 +194,7 @@ impl Batch {
     ) -> Result<(), ExpertAnswerError> {
         let Some(calls) = &mut self.calls else { return Ok(()) };
         let call = calls.on_answer(now, book, request_id, values)?;
-        let (rows, expert) = (calls.rows(call), expert_of(calls, call));
+        let (rows, expert) = (calls.rows(call), calls.expert(call));
         match self.gradients.is_some() {
             false => {
                 let n_given = self.sizes.n_given;
@@ -279,10 +279,6 @@ impl Batch {
 
 fn of(values: &[f32], row: usize, width: usize) -> &[f32] {
     values.get(row * width..(row + 1) * width).unwrap_or_default()
-}
-
-fn expert_of(calls: &ExpertCalls, call: usize) -> u32 {
-    calls.expert(call)
 }
 
 /// Where the choices of an expert for some rows are.
