@@ -96,7 +96,7 @@ pub struct SentCall {
 
 /// Why an answer was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
-pub enum AnswerError {
+pub enum ExpertAnswerError {
     /// No request of this id is in flight: it was cancelled, or answered.
     #[error("nobody waits for the answer")]
     NotWaitedFor,
@@ -250,9 +250,9 @@ impl ExpertCalls {
         book: &mut HostBook,
         request_id: u64,
         values: &[f32],
-    ) -> Result<usize, AnswerError> {
+    ) -> Result<usize, ExpertAnswerError> {
         let (at, host, sent_at) =
-            self.take_in_flight(book, request_id).ok_or(AnswerError::NotWaitedFor)?;
+            self.take_in_flight(book, request_id).ok_or(ExpertAnswerError::NotWaitedFor)?;
         let is_backward = self.phase == CallPhase::Backward;
         let call = &mut self.calls[at];
         let (n_values, rms_max) = if is_backward {
@@ -283,13 +283,7 @@ impl ExpertCalls {
     }
 
     /// The host has refused.
-    pub fn on_refused(
-        &mut self,
-        now: Moment,
-        book: &mut HostBook,
-        request_id: u64,
-        refusal: ServingRefusal,
-    ) {
+    pub fn on_refused(&mut self, now: Moment, book: &mut HostBook, request_id: u64, refusal: ServingRefusal) {
         let Some((at, host, _)) = self.take_in_flight(book, request_id) else { return };
         let is_backward = self.phase == CallPhase::Backward;
         let call = &mut self.calls[at];

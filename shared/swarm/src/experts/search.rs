@@ -188,6 +188,7 @@ impl ExpertSearch {
     /// Ends a query whose result nobody waits for any more.
     pub fn cancel(&mut self, query: QueryId) {
         self.queries.retain(|open| open.id != query);
+        self.forget_unwanted();
     }
 
     /// A lookup found these records under a prefix, none included. Their signatures were checked; `wall` is now by the clock
@@ -236,9 +237,10 @@ impl ExpertSearch {
 
     /// When to call [`Self::on_timeout`].
     pub fn next_deadline(&self) -> Option<Moment> {
-        let lookups = self.in_flight.values().map(|lookup| {
-            lookup.began_at + if lookup.is_late { LOOKUP_TIMEOUT } else { LOOKUP_PATIENCE }
-        });
+        let lookups = self
+            .in_flight
+            .values()
+            .map(|lookup| lookup.began_at + if lookup.is_late { LOOKUP_TIMEOUT } else { LOOKUP_PATIENCE });
         self.queries.iter().map(|open| open.query.deadline).chain(lookups).min()
     }
 
@@ -287,6 +289,7 @@ impl ExpertSearch {
     fn go_on(&mut self, now: Moment, prefix: Option<GridPrefix>) {
         let Self { cache, hosts, queries, selected, in_flight, wanted, refreshed, .. } = self;
         let is_late = |prefix: &GridPrefix| in_flight.get(prefix).is_some_and(|lookup| lookup.is_late);
+        let n_before = queries.len();
         for at in (0..queries.len()).rev() {
             let Some(open) = queries.get_mut(at) else { continue };
             if prefix.is_none_or(|prefix| prefix.layer == open.query.layer) {
@@ -305,6 +308,15 @@ impl ExpertSearch {
                 selected.push_back(ExpertSearchAction::Selected { query: id, rows: rows.collect() });
             }
         }
+        if self.queries.len() < n_before {
+            self.forget_unwanted();
+        }
+    }
+
+    /// Keeps no prefix for which no row waits any more.
+    fn forget_unwanted(&mut self) {
+        let queries = &self.queries;
+        self.wanted.retain(|prefix, _| queries.iter().any(|open| open.awaits(prefix)));
     }
 
     #[cfg(test)]

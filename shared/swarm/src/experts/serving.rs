@@ -60,9 +60,7 @@ enum RequestStage {
         is_alone: bool,
     },
     /// The device has it.
-    Computing {
-        turn: u64,
-    },
+    Computing { turn: u64 },
     /// Its answer is being sent.
     Answering,
 }
@@ -180,7 +178,8 @@ impl ExpertRuntime {
         if !self.holdings.has_room(&request) || now + wait >= request.deadline {
             return Err(busy);
         }
-        if !self.group_rate.take(now, &request.group) || !self.client_rate.take(now, &request.client) {
+        // In this order, so that a client which asks too often does not use up the rate of its address.
+        if !self.client_rate.take(now, &request.client) || !self.group_rate.take(now, &request.group) {
             let every = Duration::from_secs(60) / self.limits.requests_per_minute.max(1);
             return Err(ServingRefusal::Busy { retry_after: self.retry_after().max(every) });
         }

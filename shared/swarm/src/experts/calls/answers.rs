@@ -1,6 +1,6 @@
 //! Which answers of experts are taken: as long as was asked for, finite, and of a size that an expert gives.
 
-use super::AnswerError;
+use super::ExpertAnswerError;
 
 /// Largest root mean square of a row of an output, as a multiple of that of its input and 1. An expert begins and ends with
 /// layer normalization or a residual, so that an honest one is near 1.
@@ -17,13 +17,13 @@ pub(super) fn check(
     values: &[f32],
     (n_rows, n_values): (usize, usize),
     rms_max: f32,
-) -> Result<f32, AnswerError> {
+) -> Result<f32, ExpertAnswerError> {
     let want = n_rows.saturating_mul(n_values);
     if values.len() != want || want == 0 {
-        return Err(AnswerError::Length { want, got: values.len() });
+        return Err(ExpertAnswerError::Length { want, got: values.len() });
     }
     if let Some(index) = values.iter().position(|value| !value.is_finite()) {
-        return Err(AnswerError::NotFinite { index });
+        return Err(ExpertAnswerError::NotFinite { index });
     }
     let mut sum = 0.0;
     for row in values.chunks_exact(n_values) {
@@ -31,7 +31,7 @@ pub(super) fn check(
         sum += squares;
         let rms = (squares / n_values as f64).sqrt();
         if rms > f64::from(rms_max) {
-            return Err(AnswerError::Absurd { max: rms_max, got: rms });
+            return Err(ExpertAnswerError::Absurd { max: rms_max, got: rms });
         }
     }
     Ok((sum / want as f64).sqrt() as f32)
@@ -55,12 +55,12 @@ mod tests {
         let rms = check(&[3.0, 4.0, 0.0, 0.0], (2, 2), 3.6).unwrap();
         assert!((rms - 2.5).abs() < 1e-6, "{rms}");
         let error = |values: &[f32], max| check(values, (2, 2), max).unwrap_err();
-        assert_eq!(error(&[1.0; 3], 9.0), AnswerError::Length { want: 4, got: 3 });
-        assert_eq!(error(&[1.0, 1.0, f32::NAN, 1.0], 9.0), AnswerError::NotFinite { index: 2 });
-        assert_eq!(error(&[f32::INFINITY; 4], 9.0), AnswerError::NotFinite { index: 0 });
+        assert_eq!(error(&[1.0; 3], 9.0), ExpertAnswerError::Length { want: 4, got: 3 });
+        assert_eq!(error(&[1.0, 1.0, f32::NAN, 1.0], 9.0), ExpertAnswerError::NotFinite { index: 2 });
+        assert_eq!(error(&[f32::INFINITY; 4], 9.0), ExpertAnswerError::NotFinite { index: 0 });
         // One absurd row does not hide behind others.
-        assert!(matches!(error(&[0.0, 0.0, 3.0, 4.0], 3.5), AnswerError::Absurd { .. }));
-        assert!(matches!(error(&[f32::MAX; 4], 9.0), AnswerError::Absurd { .. }));
+        assert!(matches!(error(&[0.0, 0.0, 3.0, 4.0], 3.5), ExpertAnswerError::Absurd { .. }));
+        assert!(matches!(error(&[f32::MAX; 4], 9.0), ExpertAnswerError::Absurd { .. }));
         assert!(check(&[], (0, 2), 9.0).is_err());
     }
 

@@ -22,14 +22,33 @@ const N_BATCHES: usize = 3;
 #[derive(Debug, Arbitrary)]
 enum CallOperation {
     /// In the place of one that is over, or given up.
-    Begin { batch: u8, choices: Vec<(u8, u8, u8)> },
-    Answer { which: u8, kind: u8 },
-    Refuse { which: u8, kind: u8, millis: u16 },
-    Break { which: u8 },
+    Begin {
+        batch: u8,
+        choices: Vec<(u8, u8, u8)>,
+    },
+    Answer {
+        which: u8,
+        kind: u8,
+    },
+    Refuse {
+        which: u8,
+        kind: u8,
+        millis: u16,
+    },
+    Break {
+        which: u8,
+    },
     /// An answer that nobody asked for.
-    Forge { batch: u8, request_id: u16 },
-    Gradients { batch: u8 },
-    Pass { millis: u16 },
+    Forge {
+        batch: u8,
+        request_id: u16,
+    },
+    Gradients {
+        batch: u8,
+    },
+    Pass {
+        millis: u16,
+    },
 }
 
 /// A batch, as its driver knows it.
@@ -116,7 +135,7 @@ impl CallWorld {
                 let (at, id) = (usize::from(*batch) % N_BATCHES, u64::from(*request_id));
                 if self.in_flight.iter().all(|(_, sent)| sent.request_id != id) {
                     let forged = self.batches[at].calls.on_answer(now, &mut self.book, id, &[1.0; 4]);
-                    assert_eq!(forged, Err(AnswerError::NotWaitedFor));
+                    assert_eq!(forged, Err(ExpertAnswerError::NotWaitedFor));
                 }
             }
             CallOperation::Gradients { batch } => {
@@ -189,7 +208,11 @@ impl CallWorld {
             assert!(self.ids.insert(sent.request_id), "a forward request has a new id");
             assert!(!self.book.is_left_alone(self.now, &sent.host));
         } else {
-            assert_eq!(known.answered.get(&sent.call), Some(&sent.host), "another host has not seen the input");
+            assert_eq!(
+                known.answered.get(&sent.call),
+                Some(&sent.host),
+                "another host has not seen the input"
+            );
             let id = *known.backward.entry(sent.call).or_insert(sent.request_id);
             assert_eq!(id, sent.request_id, "a call has one backward request");
             self.ids.insert(id);
@@ -213,7 +236,8 @@ impl CallWorld {
             assert!(known.n_backward_over == 1 || !late, "a pass ends at its deadline");
             let deadline = known.calls.next_deadline(self.now, &self.book);
             assert!(deadline.is_none_or(|deadline| deadline > self.now), "what is due is done");
-            let is_over = known.n_forward_over == 1 && known.n_backward_over == usize::from(known.has_gradients);
+            let is_over =
+                known.n_forward_over == 1 && known.n_backward_over == usize::from(known.has_gradients);
             assert_eq!(deadline.is_none(), is_over, "a driver that sleeps wakes up");
         }
     }

@@ -19,7 +19,7 @@ const ABSURD_FACTOR: u32 = 32;
 const FAILURES_MIN: u32 = 2;
 /// Failures at most so long after each other are one: what was in flight together fails together.
 const FAILURE_SPAN: Duration = Duration::from_millis(100);
-/// A host that is busy is not asked again before that, whatever it says.
+/// A host that is busy is not asked again before that, if it says less.
 pub(super) const RETRY_AFTER_MIN: Duration = Duration::from_millis(20);
 /// Good answers in a row after which earlier failures do not count.
 const GOOD_ANSWERS: u32 = 8;

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use super::{
-    ATTEMPTS_MAX, Call, CallAction, CallPhase, CallStage, ExpertCalls, HostBook, SentCall, answers,
-};
+use super::{ATTEMPTS_MAX, Call, CallAction, CallPhase, CallStage, ExpertCalls, HostBook, SentCall, answers};
 use crate::Moment;
 use crate::experts::ExpertPass;
 
@@ -37,7 +35,8 @@ impl ExpertCalls {
         let of_calls = self.calls.iter().filter_map(|call| match call.stage {
             CallStage::Sent { until, .. } => Some(until),
             CallStage::Waiting { not_before } => {
-                let hosts = self.candidates(call).map(|host| book.available_at(&call.hosts[host], is_counted));
+                let hosts =
+                    self.candidates(call).map(|host| book.available_at(&call.hosts[host], is_counted));
                 // One that could be sent waits for room, and not for a time.
                 Some(hosts.min()?.max(not_before)).filter(|at| *at > now)
             }
@@ -72,14 +71,13 @@ impl ExpertCalls {
                 continue;
             }
             let candidates: Vec<usize> = self.candidates(call).collect();
-            if candidates.is_empty() || call.n_attempts >= ATTEMPTS_MAX {
+            let available = |host: &usize| book.available_at(&call.hosts[*host], is_counted);
+            let is_hopeless = candidates.iter().map(available).min().is_none_or(|at| at >= self.deadline);
+            if is_hopeless || call.n_attempts >= ATTEMPTS_MAX {
                 self.end_call(book, now, at);
                 continue;
             }
-            let can_go = |host: &usize| {
-                let name = &call.hosts[*host];
-                book.available_at(name, is_counted) <= now && book.has_slot(name)
-            };
+            let can_go = |host: &usize| available(host) <= now && book.has_slot(&call.hosts[*host]);
             // Another one than the last, where there is one: it broke.
             let n_hosts = call.hosts.len().max(1);
             let first = call.n_attempts as usize % n_hosts;

@@ -243,7 +243,10 @@ mod tests {
         };
         assert_eq!(error(with(&|client| client.ids[0] = 0)), CountedStateError::Order);
         assert_eq!(error(with(&|client| client.ids.swap(0, 1))), CountedStateError::Order);
-        assert_eq!(error(with(&|client| client.key = state.clients[1].key.clone())), CountedStateError::Order);
+        assert_eq!(
+            error(with(&|client| client.key = state.clients[1].key.clone())),
+            CountedStateError::Order
+        );
         assert_eq!(error(with(&|client| client.ids.push(1000))), CountedStateError::Ids { got: 65 });
         assert_eq!(error(with(&|client| client.key.clear())), CountedStateError::Key { got: 0 });
         let many = CountedState { clients: vec![state.clients[0].clone(); COUNTED_CLIENTS_MAX + 1] };

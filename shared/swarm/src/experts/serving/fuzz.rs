@@ -19,19 +19,41 @@ const LIMITS: ServingLimits = ServingLimits {
 
 #[derive(Debug, Arbitrary)]
 enum ServingOperation {
-    Request { client: u8, expert: u8, is_backward: bool, n_rows: u8, kib: u8, id: u8, wait: u16 },
-    Received { which: u8 },
-    Lost { which: u8 },
-    Gone { client: u8 },
+    Request {
+        client: u8,
+        expert: u8,
+        is_backward: bool,
+        n_rows: u8,
+        kib: u8,
+        id: u8,
+        wait: u16,
+    },
+    Received {
+        which: u8,
+    },
+    Lost {
+        which: u8,
+    },
+    Gone {
+        client: u8,
+    },
     Computed,
     Failed,
-    Answered { which: u8 },
-    Add { expert: u8 },
-    Remove { expert: u8 },
+    Answered {
+        which: u8,
+    },
+    Add {
+        expert: u8,
+    },
+    Remove {
+        expert: u8,
+    },
     /// The host stops, and begins again with what was written of its experts.
     Restart,
     Drain,
-    Pass { millis: u16 },
+    Pass {
+        millis: u16,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,7 +241,9 @@ impl ServingWorld {
                     for (key, rows) in &batch.parts {
                         let (request, stage) = self.known[key].clone();
                         assert_eq!((request.expert, request.pass), (batch.expert, batch.pass));
-                        let KnownStage::Waiting { alone_after } = stage else { panic!("{stage:?} is computed") };
+                        let KnownStage::Waiting { alone_after } = stage else {
+                            panic!("{stage:?} is computed")
+                        };
                         assert!(alone_after.is_none() || batch.parts.len() == 1, "it has failed with others");
                         assert_eq!(rows.clone(), n_rows..n_rows + request.n_rows);
                         n_rows = rows.end;
@@ -238,7 +262,8 @@ impl ServingWorld {
     fn check(&self) {
         assert!(self.runtime.n_bytes() <= LIMITS.bytes_max);
         assert_eq!(self.n_admitted, self.n_ended + self.known.len(), "none is lost");
-        let n_bytes: u64 = self.known.values().map(|(request, _)| request.n_bytes.max(REQUEST_BYTES_MIN)).sum();
+        let n_bytes: u64 =
+            self.known.values().map(|(request, _)| request.n_bytes.max(REQUEST_BYTES_MIN)).sum();
         assert_eq!(self.runtime.n_bytes(), n_bytes);
         let waits = |stage| matches!(stage, KnownStage::Waiting { .. } | KnownStage::Computing);
         let waiting = self.known.values().filter(|(_, stage)| waits(*stage));

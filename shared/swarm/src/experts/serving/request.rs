@@ -23,7 +23,7 @@ pub struct ServingLimits {
 
 /// An address counts as so many clients: a household, or a class room.
 pub const GROUP_CLIENTS: u32 = 4;
-/// Longest time that a client's request is held, whatever deadline it names.
+/// Longest time that a client's request is held, also where it names a later deadline.
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
 /// What a request takes in memory beside its tensors, at the least.
 pub const REQUEST_BYTES_MIN: u64 = 4096;

@@ -75,7 +75,9 @@ fn a_row_that_has_its_experts_goes_on_without_a_slow_prefix() {
             // It has one of two, and waits for the other.
             assert_eq!((selected, search.next_deadline()), (None, Some(search::LOOKUP_TIMEOUT)));
             search.on_records(2 * SECOND, wall(2 * SECOND), place(&[1]), &held.get(&place(&[1])));
-            let Some(ExpertSearchAction::Selected { rows, .. }) = search.poll_action(2 * SECOND) else { panic!() };
+            let Some(ExpertSearchAction::Selected { rows, .. }) = search.poll_action(2 * SECOND) else {
+                panic!()
+            };
             assert_eq!((rows[0].experts.len(), rows[0].is_exact), (2, true));
             continue;
         }

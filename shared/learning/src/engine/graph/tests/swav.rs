@@ -53,7 +53,8 @@ fn loss(engine: &GraphEngine, batch: &GraphBatch, held: Option<&Tensor<2>>) -> (
     let n_samples = batch.n_samples;
     let Loss::Swav(loss) = engine.graph.loss() else { panic!("another loss") };
     let (mut pass, inputs) = engine.evaluation(batch).unwrap();
-    let scores = crops::heads(&mut pass, inputs.into_iter().next().unwrap(), batch, loss).unwrap().scores;
+    let large = inputs.into_iter().next().unwrap();
+    let scores = block_on(crops::heads(&mut pass, large, batch, loss)).unwrap().scores;
     let assigned = held.cloned().unwrap_or_else(|| {
         method::of_each_large(n_samples, |rows| method::sinkhorn::assign(rows.of(&scores)))
     });
