@@ -273,7 +273,10 @@ fn weights_to_begin_with_are_a_path_or_an_address_with_a_checksum() {
         std::fs::write(&path, format!("[model]\nstart_from = {start}")).unwrap();
         RunConfig::load(&path).map(|config| config.model.start_from.unwrap())
     };
-    assert_eq!(load("\"here.safetensors\"").unwrap(), DataFile::Local(folder.path().join("here.safetensors")));
+    assert_eq!(
+        load("\"here.safetensors\"").unwrap(),
+        DataFile::Local(folder.path().join("here.safetensors"))
+    );
     let there = load(&format!("{{ url = \"https://a.example/m\", sha256 = \"{}\" }}", Sha256Hash::of(b"m")));
     assert!(matches!(there.unwrap(), DataFile::Fetched(_)));
     assert!(load("\"https://a.example/m\"").unwrap_err().to_string().contains("sha256"));

@@ -80,8 +80,19 @@ fn of_text(tokens: TokenShape, separator: Option<u16>, is_tied: bool, more: Valu
 }
 
 fn of_gpt(gpt: Gpt, tokens: TokenShape, separator: Option<u16>) -> Value {
-    let Gpt { family, width, layers, heads, key_value_heads, inner, dropout, epsilon, theta, untied, experts } =
-        gpt;
+    let Gpt {
+        family,
+        width,
+        layers,
+        heads,
+        key_value_heads,
+        inner,
+        dropout,
+        epsilon,
+        theta,
+        untied,
+        experts,
+    } = gpt;
     let mut config = match family {
         GptFamily::Gpt2 => json!({
             "model_type": "gpt2",

@@ -13,7 +13,6 @@ mod store;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use barnraise_learning::graph::{HostedBody, ResolvedGraph};
@@ -36,9 +35,6 @@ use super::platform::{ListenConfig, NativePlatform};
 use crate::config::cache_folder;
 use crate::host::access;
 use crate::storage::Storage;
-
-/// Interval of looks for a place, where all are taken.
-const LOOK_EVERY: Duration = Duration::from_secs(20);
 
 /// A layer of the model, and the grid that its experts stand on.
 #[derive(Debug, Clone)]
@@ -86,7 +82,7 @@ pub async fn run(args: ExpertsArgs, display: &Display) -> anyhow::Result<()> {
     barnraise_contributor::description::validate(&described).context("the run cannot be trained")?;
     let layers = layers(&described)?;
     let store = ExpertStore::new(storage, run_hash(&described)?);
-    let mut expert_device = ExpertDevice::start(described.model.clone(), layers.clone(), device)?;
+    let mut expert_device = ExpertDevice::new(described.model.clone(), layers.clone(), device);
     let wanted = args.experts;
     let mut experts = store.places(&layers).await?;
     experts.truncate(wanted);
@@ -94,15 +90,17 @@ pub async fn run(args: ExpertsArgs, display: &Display) -> anyhow::Result<()> {
     experts.extend(found);
     for &place in &experts {
         let stored = store.load(place).await?;
-        expert_device.add(place, stored).await?;
+        expert_device.add(place, stored)?;
     }
     let id = &described.identity.run_id;
     display.say(&match experts.len() {
-        0 => format!("All experts of `{id}` have a host: this machine waits for a place."),
+        0 => format!("All experts of `{id}` have a host already."),
         n => format!("Hosting {n} experts of `{id}`: {}", shown(&experts)),
     });
-    let hosting = ExpertHosting { node: node.clone(), home, key, run: described, layers, store, display, wanted };
-    hosting.serve(expert_device, leaving).await?;
+    if !experts.is_empty() {
+        let hosting = ExpertHosting { node: node.clone(), home, key, run: described, layers, store, display };
+        hosting.serve(expert_device.start()?, leaving).await?;
+    }
     node.shutdown().await;
     Ok(())
 }
@@ -126,16 +124,19 @@ fn shown(experts: &[ExpertPlace]) -> String {
 /// The layers of a run's model whose experts peers host.
 fn layers(run: &RunDescription) -> anyhow::Result<Vec<HostedLayer>> {
     if run.model.hosted.is_none() {
-        bail!("`{}` has no experts that peers host: its operator writes [model.experts] for that", run.identity.run_id);
+        bail!(
+            "`{}` has no experts that peers host: its operator writes [model.experts] for that",
+            run.identity.run_id
+        );
     }
     if run.access.mode != AccessMode::Open {
         bail!("experts are hosted in open runs, and `{}` is not open", run.identity.run_id);
     }
     let graph = ResolvedGraph::of_model(&run.model, DataShape::of(&run.data.manifest.samples))?;
     let mut layers: Vec<HostedLayer> = Vec::new();
-    for (step, body) in graph.hosted_layers() {
-        let side = u16::try_from(step.side)?;
-        let grid = GridShape::new(&vec![side; step.n_dimensions])?;
+    for (grid, body) in graph.hosted() {
+        let side = u16::try_from(grid.side)?;
+        let grid = GridShape::new(&vec![side; grid.n_dimensions])?;
         layers.push(HostedLayer { id: LayerId(u16::try_from(body.layer)?), grid, body: body.clone() });
     }
     Ok(layers)

@@ -9,10 +9,11 @@ mod batch;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_learning::experts::ExpertCall;
-use barnraise_learning::graph::{ExpertBodies, ExpertGrid, ResolvedGraph};
+use barnraise_learning::graph::{ExpertGrid, HostedBody, ResolvedGraph};
 use barnraise_learning::{DataShape, ModelError};
 use barnraise_protocol::access::{PublicKey, UnixTime};
 use barnraise_protocol::codec::TensorCodec;
@@ -180,16 +181,11 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
     ///
     /// # Errors
     /// A model that does not fit the run's data.
-    pub fn new(
-        network: N,
-        run: &Rc<RunDescription>,
-        seed: u64,
-    ) -> Result<Option<Self>, ModelError> {
+    pub fn new(network: N, run: &Rc<RunDescription>, seed: u64) -> Result<Option<Self>, ModelError> {
         let Some(hosted) = &run.model.hosted else { return Ok(None) };
         let graph = ResolvedGraph::of_model(&run.model, DataShape::of(&run.data.manifest.samples))?;
         let layers = layers(&graph);
-        let limits =
-            HostBookLimits { in_flight_max: IN_FLIGHT_MAX, host_in_flight_max: HOST_IN_FLIGHT_MAX };
+        let limits = HostBookLimits { in_flight_max: IN_FLIGHT_MAX, host_in_flight_max: HOST_IN_FLIGHT_MAX };
         Ok(Some(Self {
             run: run.clone(),
             codec: hosted.codec,
@@ -445,20 +441,12 @@ async fn next<T>(operations: &mut FuturesUnordered<LocalBoxFuture<'_, T>>) -> T 
 
 /// The layers of hosted experts, by their numbers.
 fn layers(graph: &ResolvedGraph) -> Vec<Layer> {
-    let mut layers = Vec::new();
-    for step in graph.steps() {
-        let Some(ExpertGrid { side, n_dimensions, bodies: ExpertBodies::Hosted(body), .. }) = &step.experts
-        else {
-            continue;
-        };
-        let side = u16::try_from(*side).unwrap_or(u16::MAX);
-        if body.layer == layers.len()
-            && let Ok(grid) = GridShape::new(&vec![side; *n_dimensions])
-        {
-            layers.push(Layer { grid, n_values: body.n_values(), n_given: body.n_given() });
-        }
-    }
-    layers
+    let layer = |(grid, body): (&ExpertGrid, &Arc<HostedBody>)| {
+        let side = u16::try_from(grid.side).ok()?;
+        let grid = GridShape::new(&vec![side; grid.n_dimensions]).ok()?;
+        Some(Layer { grid, n_values: body.n_values(), n_given: body.n_given() })
+    };
+    graph.hosted().into_iter().map_while(layer).collect()
 }
 
 fn settings(layer: Layer, codec: TensorCodec) -> CallSettings {
@@ -499,7 +487,8 @@ async fn look_up<N: ExpertNetwork>(network: N, run_id: String, prefixes: Vec<Gri
         let key = |place: &GridPrefix| dht::experts::key(&run_id, place.layer, &place.prefix);
         match network.look_up(left.iter().map(key).collect()).await {
             Ok(answers) if !answers.is_empty() => {
-                let answered = answers.into_iter().map_while(|records| Some((left.pop_front()?, Some(records))));
+                let answered =
+                    answers.into_iter().map_while(|records| Some((left.pop_front()?, Some(records))));
                 found.extend(answered);
             }
             Ok(_) | Err(_) => break,

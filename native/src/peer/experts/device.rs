@@ -7,7 +7,7 @@ use anyhow::Context;
 use barnraise_learning::ComputeDevice;
 use barnraise_learning::experts::{ExpertError, ExpertState, HostedExpert};
 use barnraise_protocol::run::ModelSpec;
-use barnraise_swarm::experts::serving::{BatchId, CountedState};
+use barnraise_swarm::experts::serving::{CountedState, ServingBatch};
 use futures::executor::block_on;
 use tokio::sync::mpsc;
 
@@ -20,20 +20,18 @@ const JOBS_MAX: usize = 4;
 /// What the thread is to do.
 pub(super) enum Job {
     Compute {
-        batch: BatchId,
-        expert: u32,
+        batch: ServingBatch,
         inputs: Vec<f32>,
         /// Of a backward pass.
         gradients: Option<Vec<f32>>,
     },
     /// Tell the state of an expert.
     Store { expert: u32 },
-    Remove { expert: u32 },
 }
 
 /// What the thread has done, in the order of its jobs.
 pub(super) enum JobDone {
-    Computed { batch: BatchId, result: Result<(u64, Vec<f32>), ExpertError> },
+    Computed { batch: ServingBatch, result: Result<(u64, Vec<f32>), ExpertError> },
     Store { expert: u32, state: ExpertState },
 }
 
@@ -44,7 +42,7 @@ pub(super) struct ExpertDevice {
     device: ComputeDevice,
     /// Before the thread begins.
     experts: BTreeMap<u32, HostedExpert>,
-    places: Vec<(ExpertPlace, CountedState)>,
+    places: Vec<(ExpertPlace, CountedState, u64)>,
 }
 
 impl ExpertDevice {
@@ -68,8 +66,9 @@ impl ExpertDevice {
             }
             None => CountedState::default(),
         };
+        let n_steps = expert.n_steps();
         self.experts.insert(u32::try_from(self.places.len())?, expert);
-        self.places.push((place, counted));
+        self.places.push((place, counted, n_steps));
         Ok(())
     }
 
@@ -84,8 +83,8 @@ impl ExpertDevice {
         let working = move || {
             while let Some(job) = received.blocking_recv() {
                 let done_job = match job {
-                    Job::Compute { batch, expert, inputs, gradients } => {
-                        let Some(expert) = experts.get_mut(&expert) else { continue };
+                    Job::Compute { batch, inputs, gradients } => {
+                        let Some(expert) = experts.get_mut(&batch.expert) else { continue };
                         let result = block_on(computed(expert, &inputs, gradients.as_deref()));
                         JobDone::Computed { batch, result }
                     }
@@ -93,10 +92,6 @@ impl ExpertDevice {
                         Some(expert) => JobDone::Store { expert: number, state: expert.state() },
                         None => continue,
                     },
-                    Job::Remove { expert } => {
-                        experts.remove(&expert);
-                        continue;
-                    }
                 };
                 if done.blocking_send(done_job).is_err() {
                     return;
@@ -110,7 +105,8 @@ impl ExpertDevice {
 
 /// The other side of the thread.
 pub(super) struct StartedDevice {
-    pub(super) places: Vec<(ExpertPlace, CountedState)>,
+    /// Of each expert its place, what it has counted, and its steps.
+    pub(super) places: Vec<(ExpertPlace, CountedState, u64)>,
     pub(super) jobs: mpsc::Sender<Job>,
     pub(super) results: mpsc::Receiver<JobDone>,
 }

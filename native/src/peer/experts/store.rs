@@ -79,7 +79,11 @@ impl ExpertStore {
         opened.map(Some).map_err(|source| ExpertStoreError::Sealed { path: path.to_string(), source })
     }
 
-    pub(super) async fn save(&self, place: ExpertPlace, expert: StoredExpert) -> Result<(), ExpertStoreError> {
+    pub(super) async fn save(
+        &self,
+        place: ExpertPlace,
+        expert: StoredExpert,
+    ) -> Result<(), ExpertStoreError> {
         let path = self.path(place);
         let n_bytes = size_of_val(expert.state.parameters.as_slice());
         let sealed = compute(n_bytes, move || seal(expert)).await;
@@ -136,7 +140,8 @@ mod tests {
         let place = (LayerId(3), ExpertUid::new(&[17, 0, 5]).unwrap());
         assert_eq!(place_of(&name(place)), Some(place));
         assert!(store.load(place).await.unwrap().is_none());
-        let optimizer = OptimizerState { n_steps: 4, beta_products: [0.5, 0.25], moments: vec![vec![1.0, 2.0]] };
+        let optimizer =
+            OptimizerState { n_steps: 4, beta_products: [0.5, 0.25], moments: vec![vec![1.0, 2.0]] };
         let state = ExpertState { parameters: vec![0.5, -1.0], optimizer };
         let stored = StoredExpert { state: state.clone(), counted: CountedState::default() };
         store.save(place, stored).await.unwrap();

@@ -92,7 +92,8 @@ impl Batch {
     }
 
     pub(super) fn on_selected(&mut self, query: QueryId, found: Vec<RowSelection>) {
-        let of_query = |rows: &&mut SearchedRows| matches!(rows, SearchedRows::Waiting(waits) if *waits == query);
+        let of_query =
+            |rows: &&mut SearchedRows| matches!(rows, SearchedRows::Waiting(waits) if *waits == query);
         if let Some(rows) = self.searched.iter_mut().find(of_query) {
             *rows = SearchedRows::Found(found);
         }
@@ -114,7 +115,8 @@ impl Batch {
         let mut choices: BTreeMap<u32, ExpertChoice> = BTreeMap::new();
         for (row, selection) in rows.enumerate().take(n_inputs) {
             for (at, selected) in selection.experts.into_iter().enumerate().take(self.n_active) {
-                let number = self.sizes.grid.number(&selected.uid).and_then(|number| u32::try_from(number).ok());
+                let number =
+                    self.sizes.grid.number(&selected.uid).and_then(|number| u32::try_from(number).ok());
                 let Some(expert) = number else { continue };
                 self.chosen[row * self.n_active + at] = Some(expert);
                 let hosts = || selected.hosts.iter().map(|host| PeerKey(host.peer.to_peer_id())).collect();
@@ -158,10 +160,16 @@ impl Batch {
     }
 
     /// The request of a call; `None` where its values cannot be encoded.
-    pub(super) fn request(&self, run_id: &str, codec: TensorCodec, call: &SentCall) -> Option<PreparedRequest> {
+    pub(super) fn request(
+        &self,
+        run_id: &str,
+        codec: TensorCodec,
+        call: &SentCall,
+    ) -> Option<PreparedRequest> {
         let Layer { grid, n_values, n_given } = self.sizes;
         let rows = self.calls.as_ref()?.rows(call.call);
-        let inputs: Vec<f32> = rows.iter().flat_map(|row| of(&self.inputs, *row as usize, n_values)).copied().collect();
+        let inputs: Vec<f32> =
+            rows.iter().flat_map(|row| of(&self.inputs, *row as usize, n_values)).copied().collect();
         let gradients: Option<Vec<f32>> = match (call.pass, &self.gradients) {
             (ExpertPass::Forward, _) => None,
             (ExpertPass::Backward, None) => return None,
