@@ -24,10 +24,10 @@ use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
 const NOW: UnixMillis = UnixMillis(1_795_000_000_000);
 const HOUR: Duration = Duration::from_secs(3600);
 
-type MemoryStream = Compat<tokio::io::DuplexStream>;
+type ExpertStream = Compat<tokio::io::DuplexStream>;
 
 /// Two ends of a stream with a buffer smaller than a chunk.
-fn pair() -> (MemoryStream, MemoryStream) {
+fn pair() -> (ExpertStream, ExpertStream) {
     let (a, b) = tokio::io::duplex(8 * 1024);
     (a.compat(), b.compat())
 }
@@ -147,7 +147,7 @@ fn what_is_wrong_with_a_request_is_said() {
 }
 
 /// A host that computes `2 x` in a forward pass, and three times the gradient in a backward pass.
-async fn host(mut stream: MemoryStream) -> ExpertTensors {
+async fn host(mut stream: ExpertStream) -> ExpertTensors {
     let request = receive(&mut stream).await.unwrap();
     let bytes = receive_tensors(&mut stream, &request).await.unwrap();
     let tensors = request.decode(&bytes).unwrap();

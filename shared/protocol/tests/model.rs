@@ -6,9 +6,9 @@ use std::fmt::Debug;
 use barnraise_protocol::run::model::Size;
 use barnraise_protocol::run::model::graph::{Block, Graph, Loss, Part, SwavLoss};
 use barnraise_protocol::run::model::operation::{
-    Attention, BatchNorm, ClassToken, Convolution, Cosine, Dense, Dropout, Embedding, GlobalPool, GroupNorm,
-    Initial, LayerNorm, Operation, PartCall, PickToken, Pool, Positions, Repeat, Reshape, RmsNorm, Rotary,
-    Unembedding,
+    Attention, BatchNorm, ClassToken, Convolution, Cosine, Dense, Dropout, Embedding, Experts, GlobalPool,
+    GroupNorm, Initial, LayerNorm, Operation, PartCall, PickToken, Pool, Positions, Repeat, Reshape, RmsNorm,
+    Rotary, Route, Unembedding,
 };
 use proptest::prelude::*;
 use serde::Serialize;

@@ -33,7 +33,7 @@ mod tests;
 pub use barnraise_protocol::experts::ExpertPass;
 
 pub use self::announcer::{
-    ANNOUNCED_MAX, ANNOUNCEMENT_INTERVAL, AnnounceError, AnnouncerAction, ExpertAnnouncer,
+    ANNOUNCED_MAX, ANNOUNCEMENT_INTERVAL, AnnouncerAction, ExpertAnnounceError, ExpertAnnouncer,
 };
 pub use self::hosts::HostFault;
 pub use self::row::{RowSelection, SelectedExpert};

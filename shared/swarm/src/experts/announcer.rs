@@ -22,7 +22,7 @@ const _: () = assert!(ANNOUNCEMENT_INTERVAL.as_secs() * 3 <= LIFETIME.as_secs())
 
 /// Why an expert is not announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum AnnounceError {
+pub enum ExpertAnnounceError {
     /// Too many.
     #[error("{ANNOUNCED_MAX} experts are announced already, as many as a host may have")]
     TooMany,
@@ -76,16 +76,16 @@ impl ExpertAnnouncer {
     /// the next announcement.
     ///
     /// # Errors
-    /// [`AnnounceError::TooMany`].
+    /// [`ExpertAnnounceError::TooMany`].
     pub fn on_expert(
         &mut self,
         now: Moment,
         layer: LayerId,
         expert: AnnouncedExpert,
-    ) -> Result<(), AnnounceError> {
+    ) -> Result<(), ExpertAnnounceError> {
         let place = (layer, expert.uid);
         if self.experts.len() >= ANNOUNCED_MAX && !self.experts.contains_key(&place) {
-            return Err(AnnounceError::TooMany);
+            return Err(ExpertAnnounceError::TooMany);
         }
         if self.experts.insert(place, expert).is_none() {
             self.hasten(now);

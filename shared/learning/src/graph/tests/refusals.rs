@@ -212,7 +212,8 @@ fn experts_are_counted_before_they_are_expanded_and_look_at_one_input() {
     };
     let one = || vec![dense("fc", 4)];
     let norm = BatchNorm { epsilon: 1e-5, momentum: 0.1, running: true };
-    let options: [(&str, &dyn Fn(&mut Experts)); 8] = [
+    type Change<'a> = &'a dyn Fn(&mut Experts);
+    let options: [(&str, Change<'_>); 8] = [
         (
             "its number of experts, side to the power of dimensions, must be at most 4,096, or experts \
           that peers host, it is 262144",

@@ -84,7 +84,7 @@ fn many_experts_are_told_in_batches_that_fit() {
             .unwrap();
     }
     let more = announcer.on_expert(Moment::ZERO, LAYER, expert(&[9, 9]));
-    assert_eq!(more, Err(AnnounceError::TooMany));
+    assert_eq!(more, Err(ExpertAnnounceError::TooMany));
     announcer.on_expert(Moment::ZERO, LAYER, expert(&[0, 0])).unwrap();
     let records = put(&mut announcer, Moment::ZERO);
     assert_eq!(records.len(), ANNOUNCED_MAX + 8);

@@ -84,13 +84,15 @@ fn spec() -> ModelSpec {
     model
 }
 
+/// Layer, choices and inputs of a call.
+type HeldCall = (usize, Vec<Option<u32>>, Vec<f32>);
+
 /// All hosts in this process.
 struct Hosts {
     /// By layer and place; those that are missing are not here.
     experts: HashMap<(usize, usize), HostedExpert>,
     n_calls: u64,
-    /// Of each call: layer, choices and inputs.
-    calls: HashMap<u64, (usize, Vec<Option<u32>>, Vec<f32>)>,
+    calls: HashMap<u64, HeldCall>,
     /// Whether an expert that was chosen answers.
     answers: fn(usize) -> bool,
 }
