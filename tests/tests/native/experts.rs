@@ -36,9 +36,6 @@ target_batch_size = 128
 micro_batch_size = 32
 schedule = { peak = 0.005 }
 
-[scheme.synchronous.recomputation]
-share = 0.0
-
 [evaluation]
 every_epochs = 5
 "#;
