@@ -358,6 +358,10 @@ impl Platform for NativePlatform {
         self.sharing.as_ref().and_then(Sharing::survey)
     }
 
+    fn reaches_experts(&self) -> bool {
+        true
+    }
+
     async fn open_host(
         &self,
         host: &PeerKey,

@@ -216,6 +216,9 @@ impl<P: Platform> Driver<'_, P> {
             None => None,
         };
         let mut trainer = scheme.trainer(&run.description, frozen, self.kit.device.clone())?;
+        if run.description.model.hosted.is_some() && !self.kit.platform.reaches_experts() {
+            return Err(ModelError::UnreachableExperts);
+        }
         let network = OfPlatform(self.kit.platform);
         if let Some(service) = ExpertService::new(network, &run.description, self.kit.seed)? {
             let (port, calls) = ExpertPort::new();
