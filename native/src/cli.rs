@@ -14,7 +14,7 @@ use crate::devices::DevicesArgs;
 use crate::exported::{EvaluateArgs, ExportArgs, GenerateArgs, PredictArgs};
 use crate::host::access::command::{AllowArgs, InviteArgs, RevokeArgs};
 use crate::host::admin::command::{OperateArgs, PeersArgs};
-use crate::peer::args::{EvidenceArgs, JoinArgs, ProgressArgs, ReceiptsArgs};
+use crate::peer::args::{EvidenceArgs, ExpertsArgs, JoinArgs, ProgressArgs, ReceiptsArgs};
 use crate::serve::ServeArgs;
 use crate::top::TopArgs;
 
@@ -43,6 +43,8 @@ pub enum CliCommand {
     Id(IdArgs),
     /// Contribute to a run with this machine
     Join(Box<JoinArgs>),
+    /// Host experts of a run's model on this machine
+    Experts(ExpertsArgs),
     /// List what this machine can compute on, and check that it computes what the processor does
     Devices(DevicesArgs),
     /// Print the progress of a run, from the records of its backbones in the DHT

@@ -16,6 +16,7 @@ mod conversations;
 mod data;
 mod description;
 mod durations;
+mod experts;
 #[cfg(test)]
 mod fuzz;
 mod held_out;
@@ -58,6 +59,7 @@ pub use self::bound::BindError;
 pub use self::contributions::ContributionsSection;
 pub use self::conversations::ConversationsSection;
 pub use self::data::DataSection;
+pub use self::experts::ExpertsSection;
 pub use self::idx::IdxSection;
 pub use self::limits::LimitsSection;
 pub use self::link_speed::{LinkSpeed, LinkSpeedError};
@@ -144,6 +146,9 @@ pub struct ModelSection {
     pub start_from: Option<DataFile>,
     /// Low-rank adapters, which alone are trained; the weights of `start_from` stay as they are.
     pub adapters: Option<AdaptersSection>,
+    /// How the model's experts train, where other peers host them (`barnraise experts`); without it they are parameters of the
+    /// model as all others.
+    pub experts: Option<ExpertsSection>,
     /// SPDX id of the model's licence; shown on the model's card only.
     pub license: Option<String>,
     /// Hash of the flat vector that the run begins with, once the files of `start_from` are read.
@@ -315,7 +320,15 @@ impl Default for RunSection {
 
 impl Default for ModelSection {
     fn default() -> Self {
-        Self { kind: Preset::LeNet, seed: 1, start_from: None, adapters: None, license: None, given: None }
+        Self {
+            kind: Preset::LeNet,
+            seed: 1,
+            start_from: None,
+            adapters: None,
+            experts: None,
+            license: None,
+            given: None,
+        }
     }
 }
 
@@ -511,14 +524,15 @@ impl RunConfig {
 
     /// The model and its first weights; those of `start_from` are drawn until [`ModelSection::given`] is known.
     pub fn model_spec(&self) -> ModelSpec {
-        let ModelSection { kind, seed, adapters, given, .. } = &self.model;
+        let ModelSection { kind, seed, adapters, experts, given, .. } = &self.model;
         let graph = kind.graph();
         let weights = match (adapters, given) {
             (Some(adapters), _) => FirstWeights::Frozen(adapters.describe(&graph)),
             (None, Some(given)) => FirstWeights::Given(*given),
             (None, None) => FirstWeights::Drawn,
         };
-        ModelSpec { graph, seed: *seed, weights, hosted: None }
+        let hosted = experts.as_ref().map(ExpertsSection::describe);
+        ModelSpec { graph, seed: *seed, weights, hosted }
     }
 
     /// How the training set is split into shards.

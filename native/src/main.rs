@@ -10,7 +10,7 @@ use barnraise_native::host::admin;
 use barnraise_native::host::identity::identity;
 use barnraise_native::host::page::PageSource;
 use barnraise_native::host::run::BackboneAddresses;
-use barnraise_native::peer::args::JoinArgs;
+use barnraise_native::peer::args::{ExpertsArgs, JoinArgs};
 use barnraise_native::peer::{self, display};
 use barnraise_native::serve::{self, RunSource, ServeArgs, ServingAddresses};
 use barnraise_native::{devices, exported, logging, top};
@@ -34,6 +34,7 @@ fn main() -> anyhow::Result<()> {
         CliCommand::Config(args) => config::command::run(&args).map(|text| say(&text)),
         CliCommand::Id(args) => identity(&args.config).map(|peer| say(&format!("{peer}\n"))),
         CliCommand::Join(args) => runtime.block_on(join(*args, &display)),
+        CliCommand::Experts(args) => runtime.block_on(host_experts(args, &display)),
         CliCommand::Devices(args) => {
             runtime.block_on(devices::check(&args, |line| display.say(line))).map(|text| say(&text))
         }
@@ -94,6 +95,12 @@ async fn join(args: JoinArgs, display: &Display) -> anyhow::Result<()> {
     let given = Box::pin(peer::run(args, display)).await?;
     say(&format!("{}.\n", display::summary(&given)));
     Ok(())
+}
+
+async fn host_experts(args: ExpertsArgs, display: &Display) -> anyhow::Result<()> {
+    let hosted = Box::pin(peer::experts::run(args, display)).await;
+    display.finish();
+    hosted
 }
 
 /// A token that the first signal cancels, while the handle lives; `answer` is logged then.

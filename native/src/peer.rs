@@ -11,6 +11,7 @@ mod choice;
 mod claim;
 pub mod display;
 pub mod evidence;
+pub mod experts;
 mod find;
 mod platform;
 pub mod progress;

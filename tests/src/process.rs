@@ -339,6 +339,17 @@ impl TestRun {
         Ok(PeerProcess { process: self.process(None, "join", &args)? })
     }
 
+    /// Starts `barnraise experts` with these arguments, and with a folder of this name for its experts.
+    ///
+    /// # Errors
+    /// Where the binary cannot be started.
+    pub fn host_experts(&mut self, name: &str, args: &[&str]) -> Result<PeerProcess> {
+        let folder = self.folder.path().join(name).display().to_string();
+        let args = ["experts"].iter().chain(args).map(|&arg| arg.to_owned());
+        let args: Vec<String> = args.chain(["--folder".to_owned(), folder]).collect();
+        Ok(PeerProcess { process: self.process(None, "experts", &args)? })
+    }
+
     /// Likewise, on a host of its own.
     ///
     /// # Errors

@@ -114,6 +114,8 @@ impl RunConfig {
         ];
         values.push(("model.start_from", self.bound_start()?));
         values.push(("model.adapters", self.model.adapters.as_ref().map_or(NONE.to_owned(), as_written)));
+        // Without experts the entry is left out: runs of before have none.
+        values.extend(self.model.experts.is_some().then(|| ("model.experts", "hosted".to_owned())));
         values.extend(self.scheme.bound_values());
         values.push(("data.set", as_written(&self.data.set)));
         values.push(("data.pictures", self.bound_pictures()?));

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use super::clock::WallClock;
 use super::events::EventSender;
+use super::experts::AskedExperts;
 use super::models::Publisher;
 use super::states::PublishedState;
 use crate::data::TrainingData;
@@ -46,6 +47,8 @@ pub(crate) struct Evaluator {
     pub device: ComputeDevice,
     /// Steps between two evaluations; each is of the newest parameters.
     pub every_epochs: u64,
+    /// Where its experts are, for a model whose experts peers host.
+    pub experts: Option<AskedExperts>,
     /// Receives evaluated models, in a run that shares them.
     pub publisher: Option<Publisher>,
     /// Dates the evaluations.
@@ -84,14 +87,19 @@ impl Evaluator {
         let frozen = self.frozen.as_ref();
         let mut trainer = Trainer::with_frozen(&self.model, self.data, frozen, self.device.clone())?;
         trainer.load_parameters(parameters)?;
-        block_on(async {
-            match (&self.reference, &self.test) {
-                (Some(Samples::Images(reference)), Samples::Images(test)) => {
-                    trainer.evaluate_neighbours(reference, test).await
-                }
-                _ => trainer.evaluate_samples(&self.test).await,
+        match &self.experts {
+            Some(experts) => experts.with(async |port| self.evaluated(&trainer.with_experts(port)).await),
+            None => block_on(self.evaluated(&trainer)),
+        }
+    }
+
+    async fn evaluated(&self, trainer: &Trainer) -> Result<Evaluation, ModelError> {
+        match (&self.reference, &self.test) {
+            (Some(Samples::Images(reference)), Samples::Images(test)) => {
+                trainer.evaluate_neighbours(reference, test).await
             }
-        })
+            _ => trainer.evaluate_samples(&self.test).await,
+        }
     }
 }
 

@@ -26,6 +26,7 @@ use barnraise_relay::{MetricsRegistry, Node, NodeConfig, Routing, warn_about_ope
 use bytes::Bytes;
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
+use tokio::runtime::Handle;
 use tokio::sync::{broadcast, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -44,6 +45,7 @@ use crate::host::clock::system_clock;
 use crate::host::contributions::{Recording, Store};
 use crate::host::evaluator::{Evaluated, Evaluator, evaluated_on};
 use crate::host::events::EventSender;
+use crate::host::experts::AskedExperts;
 use crate::host::http::HttpState;
 use crate::host::identity::own_keypair;
 use crate::host::models::{ModelFiles, Publisher, SharedModel};
@@ -323,8 +325,8 @@ impl RunHost {
     /// Evaluates the published parameters on a thread of its own, until the driver has ended.
     pub(crate) fn evaluate(
         &mut self,
-        data: TrainingData,
-        device: ComputeDevice,
+        run: &RunDescription,
+        (data, device): (TrainingData, ComputeDevice),
         state: watch::Receiver<PublishedState>,
         publisher: Option<Publisher>,
         driver: EventSender<Evaluated>,
@@ -340,6 +342,12 @@ impl RunHost {
             data: shape,
             device,
             every_epochs: self.config.evaluation.every_epochs,
+            experts: run.model.hosted.is_some().then(|| AskedExperts {
+                run: run.clone(),
+                node: self.node.clone(),
+                dht: self.dht.clone(),
+                runtime: Handle::current(),
+            }),
             publisher,
             clock: system_clock(),
         };

@@ -73,6 +73,35 @@ pub struct JoinArgs {
     pub cache_size: ByteSize,
 }
 
+/// `barnraise experts`
+#[derive(Debug, Args)]
+pub struct ExpertsArgs {
+    /// The run: the address of its page, or a libp2p multiaddress with a peer id
+    pub address: JoinLink,
+    /// The run's id, where the address is of another peer of the DHT, such as a relay; with the key of its
+    /// authority, no other run is accepted
+    #[arg(long, value_name = "ID[@KEY]")]
+    pub run: Option<RunName>,
+    /// How many experts to host: those in the folder first, then ones that nobody hosts
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub experts: usize,
+    /// Device to compute on
+    #[arg(long, default_value = "cpu")]
+    pub device: Device,
+    /// Folder for the experts and the key of this host, instead of one in the user's cache folder
+    #[arg(long, value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+    /// Key file, instead of the one in the folder
+    #[arg(long, value_name = "FILE")]
+    pub identity: Option<PathBuf>,
+    /// Address to listen at for trainers, instead of ports of the system's choice; may be repeated
+    #[arg(long, value_name = "MULTIADDR")]
+    pub listen: Vec<Multiaddr>,
+    /// A relay through which trainers reach this machine, if they cannot dial it; may be repeated
+    #[arg(long, value_name = "MULTIADDR")]
+    pub relay: Vec<Multiaddr>,
+}
+
 /// `barnraise progress`
 #[derive(Debug, Args)]
 pub struct ProgressArgs {

@@ -25,6 +25,7 @@ use super::cache::ShardCache;
 use super::find::{self, DialError, FindError};
 use super::reducing::{self, Reducing};
 use super::sharing::{Sharing, SharingSession};
+use crate::net::announced::is_native;
 
 /// Timeout of the first connection attempt where another backbone can be tried: a machine that is off never answers.
 const FIRST_OF_TWO_MAX: Duration = Duration::from_secs(2);
@@ -94,6 +95,7 @@ pub(super) struct NativePlatform {
     is_mistake: Cell<bool>,
     sharing: Option<Sharing>,
     reducing: Option<Reducing>,
+    hosts_experts: bool,
     listen_config: ListenConfig,
     started: Instant,
     /// Each connection has its own node, so that a broken one leaves no state for the next.
@@ -120,6 +122,7 @@ impl NativePlatform {
             is_mistake: Cell::new(false),
             sharing: None,
             reducing: None,
+            hosts_experts: false,
             listen_config: ListenConfig::default(),
             started: Instant::now(),
             connection: RefCell::new(None),
@@ -146,6 +149,11 @@ impl NativePlatform {
         Self { reducing: Some(reducing), ..self }
     }
 
+    /// Listens, for trainers that ask its experts.
+    pub(super) fn hosting_experts(self) -> Self {
+        Self { hosts_experts: true, ..self }
+    }
+
     /// Time since this platform was created.
     pub(super) fn elapsed(&self) -> Moment {
         self.started.elapsed()
@@ -161,7 +169,8 @@ impl NativePlatform {
     async fn start(&self, addresses: &[Multiaddr]) -> Result<Node, ConnectError> {
         let is_behind_relay =
             addresses.iter().all(|address| address.iter().any(|p| p == Protocol::P2pCircuit));
-        let serves = self.reducing.is_some() || self.sharing.as_ref().is_some_and(Sharing::serves);
+        let shares = self.sharing.as_ref().is_some_and(Sharing::serves);
+        let serves = shares || self.reducing.is_some() || self.hosts_experts;
         // For a run on this machine alone, listen on loopback only.
         let is_local = addresses.iter().all(is_loopback);
         let ip = if is_local { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
@@ -347,6 +356,26 @@ impl Platform for NativePlatform {
 
     fn survey(&self) -> Option<Survey> {
         self.sharing.as_ref().and_then(Sharing::survey)
+    }
+
+    fn reaches_experts(&self) -> bool {
+        true
+    }
+
+    async fn open_host(
+        &self,
+        host: &PeerKey,
+        addresses: &[Vec<u8>],
+        protocol: &'static str,
+    ) -> Result<Stream, PlatformError> {
+        let node = self.connection.borrow().as_ref().map(|it| it.node.clone());
+        let node = node.ok_or(PlatformError::NotConnected)?;
+        let peer = PeerId::from_bytes(&host.0).map_err(PlatformError::network)?;
+        let addresses = node.within_reach(addresses).await.into_iter();
+        let addresses =
+            addresses.filter_map(|address| address.with_p2p(peer).ok()).filter(is_native).collect();
+        node.dial_peer(peer, addresses).await.map_err(PlatformError::network)?;
+        node.open(peer, protocol).await.map_err(PlatformError::network)
     }
 
     async fn open_to(&self, peer: &PeerKey, protocol: &'static str) -> Result<Stream, PlatformError> {

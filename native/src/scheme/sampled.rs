@@ -151,7 +151,7 @@ async fn serve(
     let shared = host.share_model(&description, layout, of_data).await?;
     let (publishing, models) = shared.map(|shared| (shared.publisher, shared.files)).unzip();
     let (events, heard) = mpsc::channel(EVENTS_MAX);
-    host.evaluate(data, device.clone(), states, publishing, EventSender::new(events.clone()));
+    host.evaluate(&description, (data, device.clone()), states, publishing, EventSender::new(events.clone()));
     host.keep_addresses(publisher.status().clone());
     let page = RunPage {
         description: description.clone(),

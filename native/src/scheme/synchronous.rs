@@ -177,7 +177,7 @@ impl SynchronousRun {
         let (publisher, models) = models.map(|shared| (shared.publisher, shared.files)).unzip();
         let operating = operating::resume(&host.config, commands, &host.access, &round, &storing).await?;
         let events = EventSender::new(parts.events.clone());
-        host.evaluate(data, parts.device.clone(), state, publisher, events);
+        host.evaluate(&parts.description, (data, parts.device.clone()), state, publisher, events);
         host.keep_addresses(outputs.status.status().clone());
         let page = RunPage {
             description: parts.description.clone(),

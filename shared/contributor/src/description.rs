@@ -5,9 +5,11 @@
 //! untrusted backbone, before anything is allocated; the manifest was checked on receipt. What is accepted here can be
 //! trained. Each scheme has a file that checks its own values.
 
+mod experts;
 mod sampled;
 mod synchronous;
 
+use barnraise_learning::graph::GraphError;
 use barnraise_learning::{
     AugmentationError, DataShape, FrozenError, ModelError, ParameterLayout, check_augmentation, frozen,
 };
@@ -15,6 +17,7 @@ use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::run::model::graph::Loss;
 use barnraise_protocol::run::{IdentityError, RunDescription, Scheme};
 
+pub use self::experts::HostedExpertsError;
 pub use self::sampled::{SampledError, local_steps};
 pub use self::synchronous::{SynchronousError, TARGET_BATCH_SIZE_MAX};
 
@@ -46,6 +49,9 @@ pub enum DescriptionError {
     /// A value of the sampled scheme, or one that does not go with it.
     #[error(transparent)]
     Sampled(#[from] SampledError),
+    /// Hosted experts that cannot be trained so.
+    #[error(transparent)]
+    Experts(#[from] HostedExpertsError),
     /// A shuffle buffer that holds less than a pass, or more than a tab has memory for.
     #[error("{min} to {max} samples in the shuffle buffer, not {got}")]
     ShuffleBuffer {
@@ -66,11 +72,13 @@ impl DescriptionError {
             Self::Identity(IdentityError::Title) => "run.title",
             Self::Identity(IdentityError::Purpose) => "run.purpose",
             Self::Model(ModelError::Graph(error)) if error.is_of_adapters() => "model.adapters",
+            Self::Model(ModelError::Graph(GraphError::NothingHosted)) => "model.experts",
             Self::Model(_) => "model.kind",
             Self::Frozen(_) => "model.start_from",
             Self::Augmentation(_) => "data.augment",
             Self::Synchronous(error) => error.key(),
             Self::Sampled(error) => error.key(),
+            Self::Experts(_) => "model.experts",
             Self::ShuffleBuffer { .. } => "data.shuffle_buffer_samples",
         }
     }
@@ -91,6 +99,7 @@ pub fn validate(run: &RunDescription) -> Result<ParameterLayout, DescriptionErro
         Scheme::Synchronous(scheme) => synchronous::validate(scheme, &run.model.graph, max)?,
         Scheme::Sampled(scheme) => sampled::validate(scheme, run, max)?,
     }
+    experts::validate(run)?;
     if let Some(augmentation) = &run.data.augmentation {
         let data = DataShape::of(&run.data.manifest.samples);
         let is_of_crops = matches!(run.model.graph.loss, Loss::Swav(_));

@@ -201,6 +201,8 @@ pub(crate) struct Kit<'a, P: Platform> {
     net_cancel: Option<oneshot::Sender<()>>,
     compute: FusedTask<'a, ComputeOutcome>,
     compute_kind: Option<ComputeKind>,
+    /// Asks experts on other peers, for a model that has such.
+    experts: FusedTask<'a, ()>,
     lost_at: Option<Moment>,
     shard: FusedTask<'a, ShardOutcome<P>>,
     shard_id: Option<ShardId>,
@@ -259,6 +261,7 @@ impl<'a, P: Platform> Kit<'a, P> {
             net_cancel: None,
             compute: Fuse::terminated(),
             compute_kind: None,
+            experts: Fuse::terminated(),
             lost_at: None,
             shard: Fuse::terminated(),
             shard_id: None,

@@ -8,6 +8,7 @@
 pub mod description;
 mod error;
 mod event;
+mod experts;
 #[cfg(test)]
 #[path = "../../protocol/tests/fixture/mod.rs"]
 mod fixture;
@@ -21,6 +22,7 @@ mod synchronous;
 
 pub use error::STALL_MAX;
 pub use event::{COMMANDS_MAX, ContributorCommand, ContributorEvent};
+pub use experts::{ExpertNetwork, ExpertService};
 pub use kit::Config;
 pub use kit::access::Credentials;
 pub use kit::model_cache::decode as decode_cached_model;

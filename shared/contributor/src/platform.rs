@@ -145,6 +145,22 @@ pub trait Platform {
         None
     }
 
+    /// Whether [`Self::open_host`] reaches anybody.
+    fn reaches_experts(&self) -> bool {
+        false
+    }
+
+    /// Opens a stream to a host of experts, at the addresses that it announced.
+    fn open_host(
+        &self,
+        host: &PeerKey,
+        addresses: &[Vec<u8>],
+        protocol: &'static str,
+    ) -> impl Future<Output = Result<Self::Stream, PlatformError>> {
+        let _ = (host, addresses);
+        std::future::ready(Err(PlatformError::NoPeers { protocol }))
+    }
+
     /// Opens a stream to another contributor from a survey.
     fn open_to(
         &self,

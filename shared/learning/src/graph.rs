@@ -204,14 +204,14 @@ impl ResolvedGraph {
         &self.statistics
     }
 
-    /// The hosted experts of each layer, by its number.
-    pub fn hosted(&self) -> Vec<Arc<HostedBody>> {
-        let mut hosted: Vec<Arc<HostedBody>> = Vec::new();
-        for step in &self.steps {
-            if let Some(ExpertGrid { bodies: ExpertBodies::Hosted(body), .. }) = &step.experts
+    /// The layers of hosted experts, by their numbers.
+    pub fn hosted(&self) -> Vec<(&ExpertGrid, &Arc<HostedBody>)> {
+        let mut hosted: Vec<(&ExpertGrid, &Arc<HostedBody>)> = Vec::new();
+        for grid in self.steps.iter().filter_map(|step| step.experts.as_ref()) {
+            if let ExpertBodies::Hosted(body) = &grid.bodies
                 && body.layer == hosted.len()
             {
-                hosted.push(body.clone());
+                hosted.push((grid, body));
             }
         }
         hosted

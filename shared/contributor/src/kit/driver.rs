@@ -119,6 +119,8 @@ impl<'a, P: Platform> Driver<'a, P> {
             outcome = &mut kit.net => Wake::Net(outcome),
             outcome = &mut kit.shard => Wake::Shard(Box::new(outcome)),
             () = &mut kit.timer => Wake::Timer,
+            // It ends with the trainer that asks.
+            () = &mut kit.experts => Wake::Timer,
             outcome = &mut kit.compute => Wake::Compute(Box::new(outcome)),
             complete => Wake::Command(None),
         }

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use barnraise_learning::experts::ExpertPort;
 use barnraise_learning::{ComputeDevice, ModelError, ParameterLayout};
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::state::EpochParameters;
@@ -23,6 +24,7 @@ use super::speed::Speed;
 use super::{BackboneConnection, ComputeKind, Kit, NetKind, RunContext};
 use crate::error::OperationError;
 use crate::event::ContributorEvent;
+use crate::experts::{ExpertService, OfPlatform};
 use crate::platform::Platform;
 
 impl<P: Platform> Driver<'_, P> {
@@ -213,7 +215,17 @@ impl<P: Platform> Driver<'_, P> {
             },
             None => None,
         };
-        run.trainer = Some(scheme.trainer(&run.description, frozen, self.kit.device.clone())?);
+        let mut trainer = scheme.trainer(&run.description, frozen, self.kit.device.clone())?;
+        if run.description.model.hosted.is_some() && !self.kit.platform.reaches_experts() {
+            return Err(ModelError::UnreachableExperts);
+        }
+        let network = OfPlatform(self.kit.platform);
+        if let Some(service) = ExpertService::new(network, &run.description, self.kit.seed)? {
+            let (port, calls) = ExpertPort::new();
+            trainer = trainer.with_experts(port);
+            self.kit.experts = service.serve(calls).boxed_local().fuse();
+        }
+        run.trainer = Some(trainer);
         run.is_warm = false;
         run.loaded = None;
         Ok(())

@@ -97,7 +97,9 @@ impl<'a, P: Platform> Kit<'a, P> {
     /// Compares the devices before the first batch, where the choice is free.
     pub(super) fn start_trial(&mut self, scheme: &dyn SchemeParticipant<'a, P>) {
         let is_at_work = !self.is_idle && !self.session.is_stopping() && self.session.down().is_none();
-        if !self.is_device_free || !is_at_work || self.compute_kind.is_some() {
+        let has_hosted = self.run.as_ref().is_some_and(|run| run.description.model.hosted.is_some());
+        // What waits for experts elsewhere tells little of a device.
+        if !self.is_device_free || !is_at_work || self.compute_kind.is_some() || has_hosted {
             return;
         }
         let cpu = ComputeDevice::cpu();

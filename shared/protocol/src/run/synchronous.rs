@@ -98,4 +98,7 @@ pub enum NotRecomputable {
     /// A model with a queue, which holds samples of other contributions.
     #[error("the model has a queue; queue_samples = 0 is wanted")]
     Queue,
+    /// A model whose experts have stepped since.
+    #[error("other peers host the model's experts, which learn meanwhile")]
+    HostedExperts,
 }

@@ -217,6 +217,11 @@ impl ExpertCalls {
         self.calls.len()
     }
 
+    /// The expert of a call; 0 of one that is none.
+    pub fn expert(&self, call: usize) -> u32 {
+        self.calls.get(call).map_or(0, |call| call.expert)
+    }
+
     /// Indices of the rows of a call.
     pub fn rows(&self, call: usize) -> &[u32] {
         self.calls.get(call).map_or(&[], |call| &call.rows)

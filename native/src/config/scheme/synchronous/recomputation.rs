@@ -40,7 +40,10 @@ impl SynchronousSection {
     }
 
     fn check_recomputable(&self, config: &RunConfig) -> Result<(), NotRecomputable> {
-        self.described(false).check_recomputable(&config.model.kind.graph())
+        match config.model.experts {
+            Some(_) => Err(NotRecomputable::HostedExperts),
+            None => self.described(false).check_recomputable(&config.model.kind.graph()),
+        }
     }
 
     /// Recomputation needs contributions that are reproducible gradients; and an open run needs some defence against

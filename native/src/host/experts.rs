@@ -1,0 +1,94 @@
+//! How a backbone asks experts on other peers, to evaluate a model that has such.
+
+use std::rc::Rc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use barnraise_contributor::{ExpertNetwork, ExpertService, PlatformError};
+use barnraise_learning::ModelError;
+use barnraise_learning::experts::ExpertPort;
+use barnraise_protocol::access::UnixTime;
+use barnraise_protocol::dht::{Freshness, Record, RecordKey};
+use barnraise_protocol::experts;
+use barnraise_protocol::run::RunDescription;
+use barnraise_relay::{Dht, Node};
+use barnraise_swarm::{Moment, PeerKey};
+use futures::future::{self, Either};
+use libp2p::{PeerId, Stream};
+use tokio::runtime::Handle;
+
+use crate::net::announced::is_native;
+
+/// What a backbone asks experts with.
+#[derive(Clone)]
+pub(crate) struct AskedExperts {
+    pub(crate) run: RunDescription,
+    pub(crate) node: Node,
+    pub(crate) dht: Dht,
+    /// Of the process.
+    pub(crate) runtime: Handle,
+}
+
+#[derive(Clone)]
+struct HostNetwork {
+    node: Node,
+    dht: Dht,
+    started: Instant,
+}
+
+impl AskedExperts {
+    /// Does some work that asks experts through a port. Blocks: call it on a thread of its own.
+    ///
+    /// # Errors
+    /// Those of the work; a model that does not fit the run's data.
+    pub(crate) fn with<T>(
+        &self,
+        work: impl AsyncFnOnce(ExpertPort) -> Result<T, ModelError>,
+    ) -> Result<T, ModelError> {
+        let network = HostNetwork { node: self.node.clone(), dht: self.dht.clone(), started: Instant::now() };
+        let (port, calls) = ExpertPort::new();
+        let service = ExpertService::new(network, &Rc::new(self.run.clone()), 0)?;
+        self.runtime.block_on(async {
+            let working = std::pin::pin!(work(port));
+            let serving = std::pin::pin!(async {
+                match service {
+                    Some(service) => Box::pin(service.serve(calls)).await,
+                    None => drop(calls),
+                }
+            });
+            match future::select(working, serving).await {
+                Either::Left((result, _)) => result,
+                // Nobody answers any more: the work goes on without experts.
+                Either::Right(((), working)) => working.await,
+            }
+        })
+    }
+}
+
+impl ExpertNetwork for HostNetwork {
+    type Stream = Stream;
+
+    fn now(&self) -> Moment {
+        self.started.elapsed()
+    }
+
+    fn unix_time(&self) -> UnixTime {
+        UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
+    }
+
+    async fn sleep_until(&self, at: Moment) {
+        tokio::time::sleep(at.saturating_sub(self.now())).await;
+    }
+
+    async fn look_up(&self, keys: Vec<RecordKey>) -> Result<Vec<Vec<Record>>, PlatformError> {
+        Ok(self.dht.get(&keys, Freshness::Newest).await)
+    }
+
+    async fn open_host(&self, host: &PeerKey, addresses: &[Vec<u8>]) -> Result<Stream, PlatformError> {
+        let peer = PeerId::from_bytes(&host.0).map_err(PlatformError::network)?;
+        let addresses = self.node.within_reach(addresses).await.into_iter();
+        let addresses =
+            addresses.filter_map(|address| address.with_p2p(peer).ok()).filter(is_native).collect();
+        self.node.dial_peer(peer, addresses).await.map_err(PlatformError::network)?;
+        self.node.open(peer, experts::PROTOCOL).await.map_err(PlatformError::network)
+    }
+}

@@ -1,0 +1,323 @@
+//! Feeds the runtime of a host: requests of trainers in, batches to the device, answers out; stores the experts, and announces
+//! them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use barnraise_learning::experts::ExpertError;
+use barnraise_protocol::access::KeyPair;
+use barnraise_protocol::experts::{ExpertPass, ExpertTensors};
+use barnraise_protocol::run::RunDescription;
+use barnraise_relay::Node;
+use barnraise_swarm::Moment;
+use barnraise_swarm::experts::serving::{
+    ExpertRuntime, RequestKey, ServedRequest, ServingAction, ServingBatch, ServingLimits, ServingRefusal,
+};
+use libp2p::PeerId;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::super::display::Display;
+use super::device::{Job, JobDone, StartedDevice};
+use super::store::{ExpertStore, StoredExpert};
+use super::{ExpertPlace, HostedLayer, announce, answer};
+use crate::host::addresses::AddressGroups;
+
+/// Limits of a host that grants half a GiB to requests.
+const LIMITS: ServingLimits = ServingLimits {
+    rows_max: 4096,
+    request_rows_max: 16_384,
+    batch_delay: Duration::from_millis(20),
+    bytes_max: 512 * 1024 * 1024,
+    requests_per_minute: 6000,
+};
+/// Interval at which all experts are stored.
+const STORE_EVERY: Duration = Duration::from_secs(60);
+/// Interval of what is said about the work.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+/// Longest wait for what the device has, when the host leaves.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Without a deadline the clock is looked at again after so long.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// What the device gave for a request: the steps behind it, and the rows.
+pub(super) type Answer = Result<(u64, Vec<f32>), ServingRefusal>;
+
+/// A request that waits for the device, or whose answer is on its way.
+struct HeldTensors {
+    tensors: ExpertTensors,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// What a host does, and with what.
+pub(super) struct ExpertHosting<'a> {
+    pub(super) node: Node,
+    pub(super) home: PeerId,
+    pub(super) key: KeyPair,
+    pub(super) run: RunDescription,
+    pub(super) layers: Vec<HostedLayer>,
+    pub(super) store: ExpertStore,
+    pub(super) display: &'a Display,
+}
+
+/// What the conversations share with the driver.
+pub(super) struct HostState {
+    pub(super) run_id: String,
+    pub(super) layers: Vec<HostedLayer>,
+    /// By the number of the expert.
+    pub(super) places: Vec<ExpertPlace>,
+    /// Of trainers, by which their shares are limited.
+    pub(super) groups: AddressGroups,
+    inner: Mutex<Inner>,
+    /// Notified when the runtime may want something.
+    changed: Notify,
+    started: Instant,
+}
+
+struct Inner {
+    runtime: ExpertRuntime,
+    held: HashMap<RequestKey, HeldTensors>,
+    /// Steps of each expert.
+    n_steps: Vec<u64>,
+    n_forward: u64,
+    n_backward: u64,
+}
+
+impl HostState {
+    pub(super) fn now(&self) -> Moment {
+        self.started.elapsed()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something with the runtime, and lets the driver do what follows.
+    fn with<T>(&self, f: impl FnOnce(&mut ExpertRuntime, Moment) -> T) -> T {
+        let result = f(&mut self.lock().runtime, self.now());
+        self.changed.notify_one();
+        result
+    }
+
+    /// Admits a request by its head.
+    pub(super) fn admit(&self, request: ServedRequest) -> Result<RequestKey, ServingRefusal> {
+        self.with(|runtime, now| runtime.on_request(now, request))
+    }
+
+    /// The tensors of an admitted request are here. Its answer comes later.
+    pub(super) fn on_received(&self, key: RequestKey, tensors: ExpertTensors) -> oneshot::Receiver<Answer> {
+        let (answer, receiver) = oneshot::channel();
+        let mut inner = self.lock();
+        inner.held.insert(key, HeldTensors { tensors, answer });
+        inner.runtime.on_received(self.now(), key);
+        drop(inner);
+        self.changed.notify_one();
+        receiver
+    }
+
+    /// The stream of a request broke.
+    pub(super) fn on_lost(&self, key: RequestKey) {
+        self.lock().held.remove(&key);
+        self.with(|runtime, now| runtime.on_lost(now, key));
+    }
+
+    /// Its answer has left.
+    pub(super) fn on_answered(&self, key: RequestKey) {
+        self.with(|runtime, now| runtime.on_answered(now, key));
+    }
+
+    /// Rows that wait, and the steps of each expert.
+    pub(super) fn standing(&self) -> (u64, Vec<u64>) {
+        let inner = self.lock();
+        (inner.runtime.load().rows_waiting, inner.n_steps.clone())
+    }
+}
+
+impl ExpertHosting<'_> {
+    /// Hosts until `leaving`, then stores the experts.
+    ///
+    /// # Errors
+    /// The node has another host already, or an expert cannot be stored at the end.
+    pub(super) async fn serve(self, device: StartedDevice, leaving: CancellationToken) -> anyhow::Result<()> {
+        let StartedDevice { places, jobs, mut results } = device;
+        let mut runtime = ExpertRuntime::new(LIMITS);
+        for (expert, (_, counted, _)) in places.iter().enumerate() {
+            runtime.on_expert_added(Moment::ZERO, u32::try_from(expert)?, counted)?;
+        }
+        let n_steps = places.iter().map(|(_, _, n_steps)| *n_steps).collect();
+        let inner = Inner { runtime, held: HashMap::new(), n_steps, n_forward: 0, n_backward: 0 };
+        let state = Arc::new(HostState {
+            run_id: self.run.identity.run_id.clone(),
+            layers: self.layers.clone(),
+            places: places.iter().map(|(place, ..)| *place).collect(),
+            groups: AddressGroups::new(&self.key),
+            inner: Mutex::new(inner),
+            changed: Notify::new(),
+            started: Instant::now(),
+        });
+        let _answering = answer::spawn(&self.node, &state)?;
+        let _announcing = announce::spawn((self.node.clone(), self.home), self.key.clone(), state.clone());
+        let mut store_at = tokio::time::interval(STORE_EVERY);
+        let mut say_at = tokio::time::interval(SAY_EVERY);
+        store_at.reset();
+        loop {
+            self.act(&state, &jobs).await;
+            let deadline = state.lock().runtime.next_deadline();
+            let wait = deadline.map_or(IDLE, |deadline| deadline.saturating_sub(state.now()));
+            tokio::select! {
+                () = leaving.cancelled() => break,
+                () = state.changed.notified() => {}
+                done = results.recv() => match done {
+                    Some(done) => self.on_done(&state, done).await,
+                    None => bail!("the thread that computes has ended"),
+                },
+                _ = store_at.tick() => self.ask_states(&state, &jobs).await,
+                _ = say_at.tick() => self.say(&state),
+                () = tokio::time::sleep(wait) => state.with(|runtime, now| runtime.on_timeout(now)),
+            }
+        }
+        state.with(|runtime, _| runtime.on_drain());
+        let ending = self.end(&state, jobs, results);
+        tokio::time::timeout(LEAVE_TIMEOUT, ending).await.unwrap_or(Ok(()))
+    }
+
+    /// Computes what it has, and stores all experts.
+    async fn end(
+        &self,
+        state: &HostState,
+        jobs: mpsc::Sender<Job>,
+        mut results: mpsc::Receiver<JobDone>,
+    ) -> anyhow::Result<()> {
+        self.act(state, &jobs).await;
+        for expert in 0..state.places.len() {
+            let job = Job::Store { expert: u32::try_from(expert)? };
+            let mut sending = std::pin::pin!(jobs.send(job));
+            // Both channels are bounded: what is done is taken meanwhile.
+            loop {
+                tokio::select! {
+                    sent = &mut sending => {
+                        sent.ok().context("the thread that computes has ended")?;
+                        break;
+                    }
+                    Some(done) = results.recv() => self.on_done(state, done).await,
+                }
+            }
+        }
+        drop(jobs);
+        while let Some(done) = results.recv().await {
+            self.on_done(state, done).await;
+        }
+        Ok(())
+    }
+
+    /// Does all that the runtime wants.
+    async fn act(&self, state: &HostState, jobs: &mpsc::Sender<Job>) {
+        loop {
+            let action = state.lock().runtime.poll_action();
+            match action {
+                None => return,
+                Some(ServingAction::Compute(batch)) => {
+                    let job = gather(state, &batch);
+                    // The runtime gives the device two batches at most, and the channel has room for more.
+                    if jobs.send(job).await.is_err() {
+                        return;
+                    }
+                }
+                Some(ServingAction::Refuse { key, refusal }) => {
+                    if let Some(held) = state.lock().held.remove(&key) {
+                        let _ = held.answer.send(Err(refusal));
+                    }
+                }
+                Some(ServingAction::Drop(key)) => {
+                    state.lock().held.remove(&key);
+                }
+            }
+        }
+    }
+
+    async fn on_done(&self, state: &HostState, done: JobDone) {
+        match done {
+            JobDone::Computed { batch, result } => on_computed(state, &batch, result),
+            JobDone::Store { expert, state: of_expert } => {
+                let counted = state.lock().runtime.counted(expert).unwrap_or_default();
+                let Some(&place) = state.places.get(expert as usize) else { return };
+                let stored = StoredExpert { state: of_expert, counted };
+                if let Err(error) = self.store.save(place, stored).await {
+                    self.display.say(&format!("An expert could not be stored: {error}"));
+                }
+            }
+        }
+    }
+
+    /// Asks the device for the experts, to store them.
+    async fn ask_states(&self, state: &HostState, jobs: &mpsc::Sender<Job>) {
+        for expert in 0..state.places.len() as u32 {
+            // What does not fit is stored at the next turn: the device is never waited for here.
+            if jobs.try_send(Job::Store { expert }).is_err() {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    fn say(&self, state: &HostState) {
+        let mut inner = state.lock();
+        let (n_forward, n_backward) = (inner.n_forward, inner.n_backward);
+        (inner.n_forward, inner.n_backward) = (0, 0);
+        let n_steps: u64 = inner.n_steps.iter().sum();
+        let speed = inner.runtime.load().rows_per_second;
+        drop(inner);
+        if n_forward + n_backward > 0 {
+            self.display.say(&format!(
+                "{n_forward} rows computed and {n_backward} learned from in {} s, {n_steps} steps in all; the device does {speed:.0} rows a second.",
+                SAY_EVERY.as_secs()
+            ));
+        }
+    }
+}
+
+/// The job of a batch: the rows of its parts one after the other.
+fn gather(state: &HostState, batch: &ServingBatch) -> Job {
+    let inner = state.lock();
+    let (mut inputs, mut gradients) = (Vec::new(), None);
+    for (key, _) in &batch.parts {
+        let Some(held) = inner.held.get(key) else { continue };
+        inputs.extend_from_slice(&held.tensors.inputs);
+        if let Some(of_part) = &held.tensors.gradients {
+            gradients.get_or_insert_with(Vec::new).extend_from_slice(of_part);
+        }
+    }
+    Job::Compute { batch: batch.clone(), inputs, gradients }
+}
+
+/// Hands out what a batch gave.
+fn on_computed(state: &HostState, batch: &ServingBatch, result: Result<(u64, Vec<f32>), ExpertError>) {
+    let now = state.now();
+    let mut inner = state.lock();
+    let (n_steps, rows) = match result {
+        Ok(computed) => computed,
+        Err(error) => {
+            tracing::warn!(%error, "a batch of an expert failed");
+            inner.runtime.on_failed(now, batch.id);
+            return;
+        }
+    };
+    let n_rows = u64::from(batch.n_rows());
+    match batch.pass {
+        ExpertPass::Forward => inner.n_forward += n_rows,
+        ExpertPass::Backward => {
+            inner.n_backward += n_rows;
+            if let Some(steps) = inner.n_steps.get_mut(batch.expert as usize) {
+                *steps = n_steps + 1;
+            }
+        }
+    }
+    let width = rows.len() / batch.n_rows().max(1) as usize;
+    for (key, of_part) in &batch.parts {
+        let Some(held) = inner.held.remove(key) else { continue };
+        let range = of_part.start as usize * width..of_part.end as usize * width;
+        let _ = held.answer.send(Ok((n_steps, rows.get(range).unwrap_or_default().to_vec())));
+    }
+    inner.runtime.on_computed(now, batch.id);
+}

@@ -1,0 +1,499 @@
+//! What the passes of a trainer ask of experts on other peers (Learning@home §3): finds the hosts of those that the gating
+//! function prefers, has them compute, and tells the passes.
+//!
+//! Many passes are under way at once. An expert that does not answer is left out, so that nothing here ends a pass. Which host
+//! is asked, and for how long, is decided in [`barnraise_swarm::experts`].
+
+mod batch;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use barnraise_learning::experts::ExpertCall;
+use barnraise_learning::graph::{ExpertGrid, HostedBody, ResolvedGraph};
+use barnraise_learning::{DataShape, ModelError};
+use barnraise_protocol::access::{PublicKey, UnixTime};
+use barnraise_protocol::codec::TensorCodec;
+use barnraise_protocol::dht::{self, Freshness, Record, RecordKey, UnixMillis};
+use barnraise_protocol::experts::{
+    self, ExpertRefusal, ExpertRequestError, GridShape, LayerId, TENSOR_BYTES_MAX,
+};
+use barnraise_protocol::run::RunDescription;
+use barnraise_swarm::dht::StorageLimits;
+use barnraise_swarm::experts::calls::{CallAction, CallSettings, HostBook, HostBookLimits, SentCall};
+use barnraise_swarm::experts::serving::ServingRefusal;
+use barnraise_swarm::experts::{
+    ExpertQuery, ExpertSearch, ExpertSearchAction, GridPrefix, HostFault, QUERY_ROWS_MAX, QueryId,
+    RowSelection,
+};
+use barnraise_swarm::{Moment, PeerKey};
+use futures::channel::{mpsc, oneshot};
+use futures::future::{FutureExt, LocalBoxFuture};
+use futures::io::{AsyncRead, AsyncWrite};
+use futures::stream::{FuturesUnordered, StreamExt};
+use futures::{future, select_biased};
+
+use self::batch::Batch;
+use crate::platform::{Platform, PlatformError};
+
+/// Clock and network, as far as experts need them. Nothing needs to be `Send`: all runs in one task.
+pub trait ExpertNetwork: Clone {
+    /// A stream to a host.
+    type Stream: AsyncRead + AsyncWrite + Unpin;
+
+    /// Monotonic time since an origin of the network's choice.
+    fn now(&self) -> Moment;
+
+    /// Wall-clock time, for the expiry of records.
+    fn unix_time(&self) -> UnixTime;
+
+    /// Completes at `at` or soon after.
+    fn sleep_until(&self, at: Moment) -> impl Future<Output = ()>;
+
+    /// Searches the DHT. Returns the records of some keys, the first ones, at least of one; all of them signed by their owners.
+    fn look_up(&self, keys: Vec<RecordKey>) -> impl Future<Output = Result<Vec<Vec<Record>>, PlatformError>>;
+
+    /// A stream to a host of experts, at the addresses that it announced.
+    fn open_host(
+        &self,
+        host: &PeerKey,
+        addresses: &[Vec<u8>],
+    ) -> impl Future<Output = Result<Self::Stream, PlatformError>>;
+}
+
+/// The network of a participant, whose backbone searches the DHT for it.
+pub(crate) struct OfPlatform<'a, P>(pub(crate) &'a P);
+
+impl<P> Clone for OfPlatform<'_, P> {
+    fn clone(&self) -> Self {
+        Self(self.0)
+    }
+}
+
+impl<P: Platform> ExpertNetwork for OfPlatform<'_, P> {
+    type Stream = P::Stream;
+
+    fn now(&self) -> Moment {
+        self.0.now()
+    }
+
+    fn unix_time(&self) -> UnixTime {
+        self.0.unix_time()
+    }
+
+    async fn sleep_until(&self, at: Moment) {
+        self.0.sleep_until(at).await;
+    }
+
+    async fn look_up(&self, keys: Vec<RecordKey>) -> Result<Vec<Vec<Record>>, PlatformError> {
+        let mut stream = self.0.open(dht::PROTOCOL).await?;
+        let (now, lifetime_max) = (wall(self), StorageLimits::default().lifetime_max);
+        let found = dht::get(&mut stream, keys, Freshness::Newest, now, lifetime_max).await;
+        found.map_err(PlatformError::network)
+    }
+
+    async fn open_host(&self, host: &PeerKey, addresses: &[Vec<u8>]) -> Result<P::Stream, PlatformError> {
+        self.0.open_host(host, addresses, experts::PROTOCOL).await
+    }
+}
+
+fn wall(network: &impl ExpertNetwork) -> UnixMillis {
+    UnixMillis(network.unix_time().0.saturating_mul(1000))
+}
+
+/// Time for a search. What is found by then is asked.
+const SEARCH_TIME: Duration = Duration::from_secs(4);
+/// Time for the experts of a layer to answer.
+const FORWARD_TIME: Duration = Duration::from_secs(15);
+/// Time for them to step.
+const BACKWARD_TIME: Duration = Duration::from_secs(30);
+/// Requests under way.
+const IN_FLIGHT_MAX: usize = 256;
+/// Requests under way at one host.
+const HOST_IN_FLIGHT_MAX: usize = 16;
+/// Batches of one layer that are under way, or wait for their way back. The oldest is forgotten for another one.
+const BATCHES_MAX: usize = 512;
+/// Without anything to do it looks at the clock again after so long.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// A layer of experts.
+#[derive(Debug, Clone, Copy)]
+struct Layer {
+    grid: GridShape,
+    n_values: usize,
+    n_given: usize,
+}
+
+/// What came of a request to a host.
+struct Answered {
+    batch: u64,
+    request_id: u64,
+    host: PublicKey,
+    result: Result<Vec<f32>, RequestFault>,
+}
+
+/// Why a request to a host has no answer.
+#[derive(Debug, thiserror::Error)]
+enum RequestFault {
+    #[error(transparent)]
+    Refused(#[from] ExpertRefusal),
+    #[error(transparent)]
+    Request(ExpertRequestError),
+    #[error(transparent)]
+    Platform(#[from] PlatformError),
+    /// Values that do not decode.
+    #[error("the answer has values that are none")]
+    Values,
+    /// Nobody waits any more.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// Prefixes that were looked up, with what was found of each.
+type LookedUp = Vec<(GridPrefix, Option<Vec<Record>>)>;
+
+/// Finds and asks the experts of one run.
+pub struct ExpertService<'a, N: ExpertNetwork> {
+    network: N,
+    run: Rc<RunDescription>,
+    codec: TensorCodec,
+    layers: Vec<Layer>,
+    search: ExpertSearch,
+    book: HostBook,
+    /// By number, the oldest first.
+    batches: BTreeMap<u64, Batch>,
+    n_batches: u64,
+    /// The batch of each query.
+    queries: HashMap<QueryId, u64>,
+    /// Where a host listens, as it announced itself.
+    addresses: HashMap<PeerKey, Vec<Vec<u8>>>,
+    lookups: FuturesUnordered<LocalBoxFuture<'a, LookedUp>>,
+    requests: FuturesUnordered<LocalBoxFuture<'a, Answered>>,
+    /// Dropped to cancel a request.
+    cancels: HashMap<u64, oneshot::Sender<()>>,
+}
+
+impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
+    /// For a run; `None` where its model has no hosted experts.
+    ///
+    /// # Errors
+    /// A model that does not fit the run's data.
+    pub fn new(network: N, run: &Rc<RunDescription>, seed: u64) -> Result<Option<Self>, ModelError> {
+        let Some(hosted) = &run.model.hosted else { return Ok(None) };
+        let graph = ResolvedGraph::of_model(&run.model, DataShape::of(&run.data.manifest.samples))?;
+        let layers = layers(&graph);
+        let limits = HostBookLimits { in_flight_max: IN_FLIGHT_MAX, host_in_flight_max: HOST_IN_FLIGHT_MAX };
+        Ok(Some(Self {
+            run: run.clone(),
+            codec: hosted.codec,
+            layers,
+            search: ExpertSearch::new(seed),
+            // Ids of one key grow, also over restarts: a host refuses what it may have counted.
+            book: HostBook::new(limits, network.unix_time().0 << 20, seed),
+            network,
+            batches: BTreeMap::new(),
+            n_batches: 0,
+            queries: HashMap::new(),
+            addresses: HashMap::new(),
+            lookups: FuturesUnordered::new(),
+            requests: FuturesUnordered::new(),
+            cancels: HashMap::new(),
+        }))
+    }
+
+    /// Serves a port until it is closed.
+    pub async fn serve(mut self, mut calls: mpsc::Receiver<ExpertCall>) {
+        loop {
+            self.act();
+            let network = self.network.clone();
+            let at = self.next_deadline().unwrap_or(network.now() + IDLE);
+            let woken = {
+                let mut timer = pin!(network.sleep_until(at).fuse());
+                let mut lookup = pin!(next(&mut self.lookups).fuse());
+                let mut answer = pin!(next(&mut self.requests).fuse());
+                select_biased! {
+                    call = calls.next() => Woken::Call(call),
+                    found = lookup => Woken::Found(found),
+                    answered = answer => Woken::Answered(answered),
+                    () = timer => Woken::Timer,
+                }
+            };
+            match woken {
+                Woken::Call(Some(call)) => self.on_call(call),
+                Woken::Call(None) => return,
+                Woken::Found(found) => self.on_found(found),
+                Woken::Answered(answered) => self.on_answered(answered),
+                Woken::Timer => self.on_timeout(),
+            }
+        }
+    }
+
+    fn on_call(&mut self, call: ExpertCall) {
+        match call {
+            ExpertCall::Forward { layer, scores, n_active, inputs, is_training, answer } => {
+                let Some(of_layer) = self.layers.get(layer).copied() else { return };
+                let batch = Batch::new((layer, of_layer), inputs, n_active, is_training, answer);
+                self.begin(batch, &scores);
+            }
+            ExpertCall::Backward { call, gradients, answer } => {
+                let Some(batch) = self.batches.get_mut(&call) else { return };
+                batch.on_gradients(self.network.now(), &mut self.book, gradients, answer);
+            }
+        }
+    }
+
+    /// Searches the experts of a batch.
+    fn begin(&mut self, mut batch: Batch, scores: &[f32]) {
+        let now = self.network.now();
+        let (layer, number) = (batch.layer(), self.n_batches);
+        self.n_batches += 1;
+        let n_scores = self.layers.get(layer).map_or(1, |layer| layer.grid.n_scores()).max(1);
+        for scores in scores.chunks(QUERY_ROWS_MAX * n_scores) {
+            // A row that has no scores gets no expert.
+            let scores = scores.iter().map(|score| if score.is_finite() { *score } else { f32::MIN / 8.0 });
+            let (Ok(number_of_layer), Some(of_layer)) = (u16::try_from(layer), self.layers.get(layer)) else {
+                return;
+            };
+            let query = ExpertQuery {
+                layer: LayerId(number_of_layer),
+                grid: of_layer.grid,
+                n_active: batch.n_active(),
+                scores: scores.collect(),
+                deadline: now + SEARCH_TIME,
+            };
+            let n_rows = query.scores.len() / n_scores;
+            match self.search.begin(now, query) {
+                Ok(query) => {
+                    batch.await_rows(query);
+                    self.queries.insert(query, number);
+                }
+                // Too many at a time: these rows go without.
+                Err(_) => batch.pass_rows(n_rows),
+            }
+        }
+        while self.batches.len() >= BATCHES_MAX
+            && let Some((_, mut oldest)) = self.batches.pop_first()
+        {
+            oldest.abandon(&mut self.book);
+        }
+        self.batches.insert(number, batch);
+        self.start_if_found(number);
+    }
+
+    fn on_selected(&mut self, query: QueryId, rows: Vec<RowSelection>) {
+        let Some(number) = self.queries.remove(&query) else { return };
+        for host in rows.iter().flat_map(|row| &row.experts).flat_map(|expert| &expert.hosts) {
+            self.addresses.insert(PeerKey(host.peer.to_peer_id()), host.addresses.clone());
+        }
+        let Some(batch) = self.batches.get_mut(&number) else { return };
+        batch.on_selected(query, rows);
+        self.start_if_found(number);
+    }
+
+    /// Asks the hosts of a batch once all of its rows have their experts.
+    fn start_if_found(&mut self, number: u64) {
+        let now = self.network.now();
+        if let Some(batch) = self.batches.get_mut(&number) {
+            batch.start_if_found(now, settings(batch.sizes(), self.codec));
+        }
+    }
+
+    fn on_found(&mut self, found: LookedUp) {
+        let (now, wall) = (self.network.now(), wall(&self.network));
+        for (prefix, records) in found {
+            match records {
+                Some(records) => self.search.on_records(now, wall, prefix, &records),
+                None => self.search.on_failed(now, prefix),
+            }
+        }
+    }
+
+    fn on_answered(&mut self, answered: Answered) {
+        let Answered { batch, request_id, host, result } = answered;
+        self.cancels.remove(&request_id);
+        let now = self.network.now();
+        let Some(batch) = self.batches.get_mut(&batch) else { return };
+        let fault = match result {
+            Ok(values) => match batch.on_answer(now, &mut self.book, request_id, &values) {
+                Ok(()) => None,
+                Err(_) => Some(HostFault::Absurd),
+            },
+            Err(RequestFault::Cancelled) => return,
+            Err(RequestFault::Refused(refusal)) => {
+                let refusal = serving_refusal(&refusal);
+                batch.on_refused(now, &mut self.book, request_id, refusal);
+                match refusal {
+                    ServingRefusal::Busy { retry_after } => Some(HostFault::Busy(retry_after)),
+                    _ => None,
+                }
+            }
+            Err(RequestFault::Request(_) | RequestFault::Platform(_) | RequestFault::Values) => {
+                batch.on_broken(now, &mut self.book, request_id);
+                Some(HostFault::Failed)
+            }
+        };
+        match fault {
+            Some(fault) => self.search.on_host_fault(now, host, fault),
+            None => self.search.on_host_answered(&host),
+        }
+    }
+
+    fn on_timeout(&mut self) {
+        let now = self.network.now();
+        self.search.on_timeout(now);
+        self.batches.values_mut().for_each(|batch| batch.on_timeout(now, &mut self.book));
+    }
+
+    fn next_deadline(&self) -> Option<Moment> {
+        let now = self.network.now();
+        let of_batches = self.batches.values().filter_map(|batch| batch.next_deadline(now, &self.book));
+        of_batches.chain(self.search.next_deadline()).min()
+    }
+
+    /// Does all that search and calls want.
+    fn act(&mut self) {
+        let now = self.network.now();
+        while let Some(action) = self.search.poll_action(now) {
+            match action {
+                ExpertSearchAction::LookUp(prefixes) => self.look_up(prefixes),
+                ExpertSearchAction::Selected { query, rows } => self.on_selected(query, rows),
+            }
+        }
+        let mut over = Vec::new();
+        let mut sent = Vec::new();
+        for (&number, batch) in &mut self.batches {
+            while let Some(action) = batch.poll_action(now, &mut self.book) {
+                match action {
+                    CallAction::Send(call) => sent.push((number, call)),
+                    CallAction::Cancel { request_id } => {
+                        self.cancels.remove(&request_id);
+                    }
+                    CallAction::ForwardOver => {
+                        if !batch.answer_forward(number) {
+                            over.push(number);
+                        }
+                    }
+                    CallAction::BackwardOver => {
+                        batch.answer_backward();
+                        over.push(number);
+                    }
+                }
+            }
+        }
+        for number in over {
+            self.batches.remove(&number);
+        }
+        sent.into_iter().for_each(|(number, call)| self.send(number, call));
+    }
+
+    fn look_up(&mut self, prefixes: Vec<GridPrefix>) {
+        let (network, run_id) = (self.network.clone(), self.run.identity.run_id.clone());
+        self.lookups.push(look_up(network, run_id, prefixes).boxed_local());
+    }
+
+    fn send(&mut self, number: u64, call: SentCall) {
+        let Some(batch) = self.batches.get(&number) else { return };
+        let run_id = &self.run.identity.run_id;
+        let prepared = batch.request(run_id, self.codec, &call);
+        let Some(host) = PublicKey::of_peer_id(&call.host.0) else { return };
+        let addresses = self.addresses.get(&call.host).cloned().unwrap_or_default();
+        let (cancel, cancelled) = oneshot::channel();
+        let (network, request_id, peer) = (self.network.clone(), call.request_id, call.host);
+        self.cancels.insert(request_id, cancel);
+        let asking = async move {
+            let work = pin!(async {
+                let prepared = prepared.ok_or(RequestFault::Values)?;
+                let mut stream = network.open_host(&peer, &addresses).await?;
+                let rows = experts::ask(&mut stream, &prepared).await.map_err(|error| match error {
+                    ExpertRequestError::Refused(refusal) => RequestFault::Refused(refusal),
+                    error => RequestFault::Request(error),
+                })?;
+                prepared.decode(&rows).map_err(|_| RequestFault::Values)
+            });
+            let result = match future::select(work, cancelled).await {
+                future::Either::Left((result, _)) => result,
+                future::Either::Right(_) => Err(RequestFault::Cancelled),
+            };
+            Answered { batch: number, request_id, host, result }
+        };
+        self.requests.push(asking.boxed_local());
+    }
+}
+
+/// A completed operation.
+enum Woken {
+    Call(Option<ExpertCall>),
+    Found(LookedUp),
+    Answered(Answered),
+    Timer,
+}
+
+/// The next of some operations; never where there is none.
+async fn next<T>(operations: &mut FuturesUnordered<LocalBoxFuture<'_, T>>) -> T {
+    match operations.next().await {
+        Some(done) => done,
+        None => future::pending().await,
+    }
+}
+
+/// The layers of hosted experts, by their numbers.
+fn layers(graph: &ResolvedGraph) -> Vec<Layer> {
+    let layer = |(grid, body): (&ExpertGrid, &Arc<HostedBody>)| {
+        let side = u16::try_from(grid.side).ok()?;
+        let grid = GridShape::new(&vec![side; grid.n_dimensions]).ok()?;
+        Some(Layer { grid, n_values: body.n_values(), n_given: body.n_given() })
+    };
+    graph.hosted().into_iter().map_while(layer).collect()
+}
+
+fn settings(layer: Layer, codec: TensorCodec) -> CallSettings {
+    let row = codec.encoded_len(layer.n_values) + codec.encoded_len(layer.n_given);
+    CallSettings {
+        input_values: layer.n_values,
+        output_values: layer.n_given,
+        request_rows_max: (TENSOR_BYTES_MAX / row.max(1)).max(1),
+        forward_time: FORWARD_TIME,
+        backward_time: BACKWARD_TIME,
+    }
+}
+
+fn serving_refusal(refusal: &ExpertRefusal) -> ServingRefusal {
+    let after = |millis: u32| Duration::from_millis(millis.into());
+    match *refusal {
+        ExpertRefusal::Busy { retry_after_ms } => ServingRefusal::Busy { retry_after: after(retry_after_ms) },
+        ExpertRefusal::InProgress { retry_after_ms } => {
+            ServingRefusal::InProgress { retry_after: after(retry_after_ms) }
+        }
+        ExpertRefusal::Duplicate => ServingRefusal::Duplicate,
+        ExpertRefusal::Unknown => ServingRefusal::Unknown,
+        ExpertRefusal::Draining => ServingRefusal::Draining,
+        ExpertRefusal::TooLarge { max, got } => ServingRefusal::TooLarge { max, got },
+        ExpertRefusal::NotFinite
+        | ExpertRefusal::Shape { .. }
+        | ExpertRefusal::Codec { .. }
+        | ExpertRefusal::Bytes { .. }
+        | ExpertRefusal::Failed => ServingRefusal::Failed,
+    }
+}
+
+/// Looks prefixes up in the DHT. One answer has the records of some of them; the others are asked for again.
+async fn look_up<N: ExpertNetwork>(network: N, run_id: String, prefixes: Vec<GridPrefix>) -> LookedUp {
+    let mut left: VecDeque<GridPrefix> = prefixes.into();
+    let mut found = Vec::with_capacity(left.len());
+    while !left.is_empty() {
+        let key = |place: &GridPrefix| dht::experts::key(&run_id, place.layer, &place.prefix);
+        match network.look_up(left.iter().map(key).collect()).await {
+            Ok(answers) if !answers.is_empty() => {
+                let answered =
+                    answers.into_iter().map_while(|records| Some((left.pop_front()?, Some(records))));
+                found.extend(answered);
+            }
+            Ok(_) | Err(_) => break,
+        }
+    }
+    found.extend(left.into_iter().map(|prefix| (prefix, None)));
+    found
+}
