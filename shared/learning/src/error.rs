@@ -28,11 +28,11 @@ pub enum ModelError {
     #[error(
         "this run recomputes contributions, and the results of mixed precision differ from one machine to another: \
          compute in single precision (f32)"
+    )]
+    MixedPrecision,
     /// Hosted experts, which this peer cannot reach: without them it would train another model.
     #[error("the experts of this model are on other machines, which are not reached from here yet")]
     UnreachableExperts,
-    )]
-    MixedPrecision,
     /// A flat vector of another model.
     #[error("{got} values given, the model has {want} parameters")]
     ParameterCount {
