@@ -81,7 +81,9 @@ impl ExpertNetwork for HostNetwork {
     }
 
     async fn look_up(&self, keys: Vec<RecordKey>) -> Result<Vec<Vec<Record>>, PlatformError> {
-        Ok(self.dht.get(&keys, Freshness::Newest).await)
+        let found = self.dht.get(&keys, Freshness::Any).await;
+        tracing::debug!(n_keys = keys.len(), n_records = found.iter().flatten().count(), "looked up experts");
+        Ok(found)
     }
 
     async fn open_host(&self, host: &PeerKey, addresses: &[Vec<u8>]) -> Result<Stream, PlatformError> {
@@ -89,7 +91,13 @@ impl ExpertNetwork for HostNetwork {
         let addresses = self.node.within_reach(addresses).await.into_iter();
         let addresses =
             addresses.filter_map(|address| address.with_p2p(peer).ok()).filter(is_native).collect();
-        self.node.dial_peer(peer, addresses).await.map_err(PlatformError::network)?;
-        self.node.open(peer, experts::PROTOCOL).await.map_err(PlatformError::network)
+        let opening = async {
+            self.node.dial_peer(peer, addresses).await?;
+            self.node.open(peer, experts::PROTOCOL).await
+        };
+        opening.await.map_err(|error| {
+            tracing::debug!(%peer, %error, "a host of experts cannot be reached");
+            PlatformError::network(error)
+        })
     }
 }

@@ -53,7 +53,7 @@ pub trait ExpertNetwork: Clone {
     /// Completes at `at` or soon after.
     fn sleep_until(&self, at: Moment) -> impl Future<Output = ()>;
 
-    /// Searches the DHT. Returns the records of some keys, the first ones, at least of one; all of them signed by their owners.
+    /// Searches the DHT, up to the first peer that has records. Returns the records of some keys, the first ones, at least of one; all of them signed by their owners.
     fn look_up(&self, keys: Vec<RecordKey>) -> impl Future<Output = Result<Vec<Vec<Record>>, PlatformError>>;
 
     /// A stream to a host of experts, at the addresses that it announced.
@@ -91,7 +91,7 @@ impl<P: Platform> ExpertNetwork for OfPlatform<'_, P> {
     async fn look_up(&self, keys: Vec<RecordKey>) -> Result<Vec<Vec<Record>>, PlatformError> {
         let mut stream = self.0.open(dht::PROTOCOL).await?;
         let (now, lifetime_max) = (wall(self), StorageLimits::default().lifetime_max);
-        let found = dht::get(&mut stream, keys, Freshness::Newest, now, lifetime_max).await;
+        let found = dht::get(&mut stream, keys, Freshness::Any, now, lifetime_max).await;
         found.map_err(PlatformError::network)
     }
 
@@ -362,8 +362,9 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
                 ExpertSearchAction::Selected { query, rows } => self.on_selected(query, rows),
             }
         }
-        let mut over = Vec::new();
-        let mut sent = Vec::new();
+        // Calls began meanwhile, and none is sent before its time.
+        let now = self.network.now();
+        let (mut over, mut sent) = (Vec::new(), Vec::new());
         for (&number, batch) in &mut self.batches {
             while let Some(action) = batch.poll_action(now, &mut self.book) {
                 match action {

@@ -56,14 +56,16 @@ async fn wait_for(peer: &PeerProcess, what: &str) -> String {
 /// Optimizer steps of all experts of a host, as it said last; 0 before.
 fn steps(host: &PeerProcess) -> u64 {
     let log = host.log().unwrap();
-    let said = log.lines().rev().find_map(|line| line.split(" steps in all").next()?.rsplit(' ').next()?.parse().ok());
+    let said = log
+        .lines()
+        .rev()
+        .find_map(|line| line.split(" steps in all").next()?.rsplit(' ').next()?.parse().ok());
     said.unwrap_or_default()
 }
 
 async fn accuracy_of(backbone: &BackboneProcess, want: f32) -> f32 {
-    let reached = backbone.wait_for("a good model", |progress| {
-        progress.test_accuracy.is_some_and(|accuracy| accuracy >= want)
-    });
+    let reached = backbone
+        .wait_for("a good model", |progress| progress.test_accuracy.is_some_and(|accuracy| accuracy >= want));
     reached.await.unwrap().test_accuracy.unwrap()
 }
 
