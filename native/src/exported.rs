@@ -189,6 +189,10 @@ pub fn export(args: &ExportArgs) -> Result<String, ExportedError> {
         return Err(ExportedError::Exists(args.folder.clone()));
     }
     let (model, card) = fetch::newest(&args.from)?;
+    // What the run has is the rest of the model.
+    if model.run.model.hosted.is_some() {
+        return Err(ModelError::UnreachableExperts.into());
+    }
     let files = model.files(&card)?;
     write_folder(&args.folder, &files)?;
     let folder = args.folder.display();

@@ -88,6 +88,8 @@ pub struct Trainer {
     augmentation: Option<Augmentation>,
     n_samples: u32,
     in_flight_max: usize,
+    /// Whether experts that peers host are asked for nowhere yet.
+    lacks_experts: bool,
     /// Behind a mutex only so that a shared trainer may evaluate on any thread; the lock is never contended.
     in_flight: Mutex<VecDeque<QueuedPass>>,
     finished: Statistics,
@@ -128,6 +130,7 @@ impl Trainer {
                 .filter(|_| spec.hosted.is_none())
                 .map(|_| LossScaler::default()),
             in_flight_max: if spec.hosted.is_some() { EXPERTS_IN_FLIGHT_MAX } else { IN_FLIGHT_MAX },
+            lacks_experts: spec.hosted.is_some(),
             device,
             engine,
             local: None,
@@ -139,9 +142,10 @@ impl Trainer {
         })
     }
 
-    /// From now on hosted experts are asked for through `port`. Without one, none of them answers.
+    /// From now on hosted experts are asked for through `port`. Without one, a model that has such computes nothing.
     #[must_use]
     pub fn with_experts(mut self, port: ExpertPort) -> Self {
+        self.lacks_experts = false;
         self.engine.ask_experts(port);
         self
     }
@@ -271,6 +275,7 @@ impl Trainer {
     fn prepare(&mut self, n_samples: usize) -> Result<u32, ModelError> {
         let n_samples = u32::try_from(n_samples).ok().filter(|n| self.n_samples.checked_add(*n).is_some());
         let n_samples = n_samples.ok_or(ModelError::TooManySamples { max: u32::MAX })?;
+        self.check_experts()?;
         self.device.check()?;
         if let Some(local) = &self.local {
             self.engine.load(local.parameters());
@@ -428,7 +433,12 @@ impl Trainer {
         Ok(Statistics::of(&self.computed(self.engine.losses(input).await).await?))
     }
 
+    fn check_experts(&self) -> Result<(), ModelError> {
+        if self.lacks_experts { Err(ModelError::UnreachableExperts) } else { Ok(()) }
+    }
+
     async fn computed(&self, pass: PassRead) -> Result<Vec<f32>, ModelError> {
+        self.check_experts()?;
         self.device.check()?;
         let values = pass.await;
         self.device.check()?;

@@ -1,10 +1,14 @@
 //! The trainer on the CPU: it learns, and how samples are cut into micro-batches changes nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::dataset::LabelledImages;
+use barnraise_protocol::run::model::Graph;
 use barnraise_protocol::run::model::graph::Block;
 use barnraise_protocol::run::model::operation::{BatchNorm, Operation};
-use barnraise_protocol::run::{self, Preset};
+use barnraise_protocol::run::{
+    self, DecayDescription, HostedExperts, OptimizerDescription, Preset, ScheduleDescription,
+};
 use futures::executor::block_on;
 
 use super::*;
@@ -382,4 +386,38 @@ fn local_steps_learn_over_epochs() {
         outer.step(&mut parameters, &mean.values, 0.7).unwrap();
     }
     assert!(losses[11] < 0.5 * losses[0], "{losses:?}");
+}
+
+/// Without its experts it would be another model, and nobody would see it.
+#[test]
+fn a_model_whose_experts_are_elsewhere_computes_nothing_without_them() {
+    let graph: Graph = toml::from_str(
+        "name = \"moe\"\nloss = \"classification\"\n\
+         parts = [{ name = \"expert\", blocks = [{ name = \"fc\", op = { dense = { units = 4 } } }] }]\n\
+         blocks = [\n\
+         { name = \"flat\", op = \"flatten\" },\n\
+         { name = \"moe\", op = { experts = { part = \"expert\", side = 4, active = 2 } } },\n\
+         { name = \"fc\", op = { dense = { units = \"classes\" } } },\n\
+         ]",
+    )
+    .unwrap();
+    let mut spec = Preset::Graph(graph).model(1);
+    let shape = ImageShape { height: 2, width: 2, channels: 1 };
+    let data = DataShape::Images { shape, n_classes: 2 };
+    let batch = Batch { images: vec![0, 50, 100, 200], labels: vec![1] };
+    let mut whole = Trainer::new(&spec, data, ComputeDevice::cpu()).unwrap();
+    block_on(whole.accumulate(&batch)).unwrap();
+    spec.hosted = Some(HostedExperts {
+        optimizer: OptimizerDescription::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 },
+        schedule: ScheduleDescription { peak: 0.1, warmup_epochs: 0, decay: DecayDescription::Constant },
+        codec: TensorCodec::F16,
+    });
+    let mut trainer = Trainer::new(&spec, data, ComputeDevice::cpu()).unwrap();
+    assert!(trainer.layout().n_parameters() < whole.layout().n_parameters());
+    assert_eq!(block_on(trainer.accumulate(&batch)), Err(ModelError::UnreachableExperts));
+    assert_eq!(block_on(trainer.evaluate(&batch.images, &batch.labels)), Err(ModelError::UnreachableExperts));
+    // With a port behind which nobody is, it goes on without them.
+    let mut trainer = trainer.with_experts(ExpertPort::new().0);
+    block_on(trainer.accumulate(&batch)).unwrap();
+    assert!(block_on(trainer.take_mean_gradient()).unwrap().is_some());
 }
