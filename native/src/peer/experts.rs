@@ -86,7 +86,7 @@ pub async fn run(args: ExpertsArgs, display: &Display) -> anyhow::Result<()> {
     let wanted = args.experts;
     let mut experts = store.places(&layers).await?;
     experts.truncate(wanted);
-    let found = places::vacant((&node, home), &described, &layers, &experts, wanted - experts.len()).await;
+    let found = places::vacant((&node, home), &described, &layers, &experts, wanted - experts.len()).await?;
     experts.extend(found);
     for &place in &experts {
         let stored = store.load(place).await?;

@@ -365,6 +365,12 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
         // Calls began meanwhile, and none is sent before its time.
         let now = self.network.now();
         let (mut over, mut sent) = (Vec::new(), Vec::new());
+        for (number, batch) in &mut self.batches {
+            if batch.is_given_up() {
+                batch.abandon(&mut self.book);
+                over.push(*number);
+            }
+        }
         for (&number, batch) in &mut self.batches {
             while let Some(action) = batch.poll_action(now, &mut self.book) {
                 match action {

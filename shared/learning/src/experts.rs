@@ -7,7 +7,7 @@ mod hosted;
 mod port;
 
 pub use self::hosted::{ExpertError, ExpertState, HostedExpert};
-pub use self::port::{ExpertAnswers, ExpertCall, ExpertPort};
+pub use self::port::{ExpertAnswers, ExpertCall, ExpertPort, WayBack};
 
 /// Experts of each input of a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -63,15 +63,11 @@ pub(super) fn spawn(node: &Node, state: &Arc<HostState>) -> Result<AbortOnDropHa
 struct HeldRequest<'a> {
     state: &'a HostState,
     key: RequestKey,
-    is_computed: bool,
 }
 
 impl Drop for HeldRequest<'_> {
     fn drop(&mut self) {
-        match self.is_computed {
-            true => self.state.on_answered(self.key),
-            false => self.state.on_lost(self.key),
-        }
+        self.state.on_over(self.key);
     }
 }
 
@@ -90,24 +86,20 @@ async fn answer(
         Ok(key) => key,
         Err(refusal) => return experts::refuse(&mut stream, refusal).await,
     };
-    let mut held = HeldRequest { state, key, is_computed: false };
+    let _held = HeldRequest { state, key };
     let bytes = experts::receive_tensors(&mut stream, &request).await?;
     let tensors = match request.decode(&bytes) {
         Ok(tensors) => tensors,
         Err(refusal) => return experts::refuse(&mut stream, refusal).await,
     };
     drop(bytes);
-    pace.wait();
     let computed = state.on_received(key, tensors).await;
     pace.answer();
     match computed {
-        Ok(Ok((n_steps, rows))) => {
-            held.is_computed = true;
-            match request.answer(n_steps, &rows) {
-                Ok(prepared) => experts::reply(&mut stream, &prepared).await,
-                Err(_) => experts::refuse(&mut stream, ExpertRefusal::NotFinite).await,
-            }
-        }
+        Ok(Ok((n_steps, rows))) => match request.answer(n_steps, &rows) {
+            Ok(prepared) => experts::reply(&mut stream, &prepared).await,
+            Err(_) => experts::refuse(&mut stream, ExpertRefusal::NotFinite).await,
+        },
         Ok(Err(refusal)) => experts::refuse(&mut stream, wire(&refusal)).await,
         // The request was dropped: nobody waits for it.
         Err(_) => Ok(()),

@@ -33,8 +33,10 @@ const LIMITS: ServingLimits = ServingLimits {
     bytes_max: 512 * 1024 * 1024,
     requests_per_minute: 6000,
 };
-/// Interval at which all experts are stored.
+/// Interval at which each expert is stored.
 const STORE_EVERY: Duration = Duration::from_secs(60);
+/// Least interval between two of them.
+const STORE_INTERVAL_MIN: Duration = Duration::from_millis(50);
 /// Interval of what is said about the work.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 /// Longest wait for what the device has, when the host leaves.
@@ -117,15 +119,18 @@ impl HostState {
         receiver
     }
 
-    /// The stream of a request broke.
-    pub(super) fn on_lost(&self, key: RequestKey) {
-        self.lock().held.remove(&key);
-        self.with(|runtime, now| runtime.on_lost(now, key));
-    }
-
-    /// Its answer has left.
-    pub(super) fn on_answered(&self, key: RequestKey) {
-        self.with(|runtime, now| runtime.on_answered(now, key));
+    /// The conversation about a request is over: its answer has left, or its stream broke at any moment. Rows that the device
+    /// has are kept until it has computed them.
+    pub(super) fn on_over(&self, key: RequestKey) {
+        let mut inner = self.lock();
+        let now = self.now();
+        inner.runtime.on_lost(now, key);
+        inner.runtime.on_answered(now, key);
+        if !inner.runtime.holds(key) {
+            inner.held.remove(&key);
+        }
+        drop(inner);
+        self.changed.notify_one();
     }
 
     /// Rows that wait, and the steps of each expert.
@@ -159,7 +164,10 @@ impl ExpertHosting<'_> {
         });
         let _answering = answer::spawn(&self.node, &state)?;
         let _announcing = announce::spawn((self.node.clone(), self.home), self.key.clone(), state.clone());
-        let mut store_at = tokio::time::interval(STORE_EVERY);
+        // One after the other, so that the device is never held up for long.
+        let n_experts = u32::try_from(state.places.len())?.max(1);
+        let mut store_at = tokio::time::interval((STORE_EVERY / n_experts).max(STORE_INTERVAL_MIN));
+        let mut next_stored = 0;
         let mut say_at = tokio::time::interval(SAY_EVERY);
         store_at.reset();
         loop {
@@ -173,7 +181,12 @@ impl ExpertHosting<'_> {
                     Some(done) => self.on_done(&state, done).await,
                     None => bail!("the thread that computes has ended"),
                 },
-                _ = store_at.tick() => self.ask_states(&state, &jobs).await,
+                _ = store_at.tick() => {
+                    // While the device has all that it takes, another tick will do.
+                    if jobs.try_send(Job::Store { expert: next_stored }).is_ok() {
+                        next_stored = (next_stored + 1) % n_experts;
+                    }
+                }
                 _ = say_at.tick() => self.say(&state),
                 () = tokio::time::sleep(wait) => state.with(|runtime, now| runtime.on_timeout(now)),
             }
@@ -251,16 +264,6 @@ impl ExpertHosting<'_> {
         }
     }
 
-    /// Asks the device for the experts, to store them.
-    async fn ask_states(&self, state: &HostState, jobs: &mpsc::Sender<Job>) {
-        for expert in 0..state.places.len() as u32 {
-            // What does not fit is stored at the next turn: the device is never waited for here.
-            if jobs.try_send(Job::Store { expert }).is_err() {
-                tokio::task::yield_now().await;
-            }
-        }
-    }
-
     fn say(&self, state: &HostState) {
         let mut inner = state.lock();
         let (n_forward, n_backward) = (inner.n_forward, inner.n_backward);
@@ -313,11 +316,15 @@ fn on_computed(state: &HostState, batch: &ServingBatch, result: Result<(u64, Vec
             }
         }
     }
+    inner.runtime.on_computed(now, batch.id);
     let width = rows.len() / batch.n_rows().max(1) as usize;
     for (key, of_part) in &batch.parts {
         let Some(held) = inner.held.remove(key) else { continue };
         let range = of_part.start as usize * width..of_part.end as usize * width;
-        let _ = held.answer.send(Ok((n_steps, rows.get(range).unwrap_or_default().to_vec())));
+        let answer = Ok((n_steps, rows.get(range).unwrap_or_default().to_vec()));
+        if held.answer.send(answer).is_err() {
+            // Nobody waits for it any more.
+            inner.runtime.on_answered(now, *key);
+        }
     }
-    inner.runtime.on_computed(now, batch.id);
 }

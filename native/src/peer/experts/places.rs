@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use anyhow::Context;
 use barnraise_protocol::dht::{self, Freshness};
 use barnraise_protocol::experts::{ExpertPrefix, LayerId};
 use barnraise_protocol::run::RunDescription;
@@ -26,7 +27,7 @@ pub(super) async fn vacant(
     layers: &[HostedLayer],
     own: &[ExpertPlace],
     n_wanted: usize,
-) -> Vec<ExpertPlace> {
+) -> anyhow::Result<Vec<ExpertPlace>> {
     let by = node.peer_id().to_bytes();
     let mut candidates = Vec::new();
     for layer in layers {
@@ -47,37 +48,32 @@ pub(super) async fn vacant(
         let (prefix, last) = place.1.leaf();
         let at = (place.0, prefix.indices().to_vec());
         if !known.contains_key(&at) {
-            let hosted = tokio::time::timeout(DHT_TIMEOUT, hosted(node, home, run, place.0, &prefix)).await;
-            known.insert(at.clone(), hosted.unwrap_or_default());
+            let asking = hosted(node, home, run, place.0, &prefix);
+            let hosted =
+                tokio::time::timeout(DHT_TIMEOUT, asking).await.context("the DHT does not answer")?;
+            known.insert(at.clone(), hosted.context("nobody says who hosts which expert")?);
         }
         if known.get(&at).is_some_and(|hosted| !hosted.contains(&last)) {
             found.push(place);
         }
     }
-    found
+    Ok(found)
 }
 
-/// The last indices after a prefix that have a host. None where the DHT does not answer.
+/// The last indices after a prefix that have a host.
 async fn hosted(
     node: &Node,
     home: PeerId,
     run: &RunDescription,
     layer: LayerId,
     prefix: &ExpertPrefix,
-) -> Vec<u16> {
+) -> anyhow::Result<Vec<u16>> {
     let key = dht::experts::key(&run.identity.run_id, layer, prefix);
     let lifetime_max = StorageLimits::default().lifetime_max;
-    let Ok(mut stream) = node.open(home, dht::PROTOCOL).await else { return Vec::new() };
-    match dht::get(&mut stream, vec![key], Freshness::Newest, now(), lifetime_max).await {
-        Ok(records) => {
-            let hosts = records.iter().flatten().filter_map(dht::experts::read_host);
-            hosts.map(|(last, _)| last).collect()
-        }
-        Err(error) => {
-            tracing::debug!(%error, "hosts of experts could not be looked up");
-            Vec::new()
-        }
-    }
+    let mut stream = node.open(home, dht::PROTOCOL).await?;
+    let records = dht::get(&mut stream, vec![key], Freshness::Newest, now(), lifetime_max).await?;
+    let hosts = records.iter().flatten().filter_map(dht::experts::read_host);
+    Ok(hosts.map(|(last, _)| last).collect())
 }
 
 fn seed(bytes: &[u8]) -> u64 {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use barnraise_learning::experts::ExpertAnswers;
+use barnraise_learning::experts::{ExpertAnswers, WayBack};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::experts::{ExpertPass, ExpertRequest, LayerId, PreparedRequest};
@@ -42,6 +42,8 @@ pub(super) struct Batch {
     told: Vec<f32>,
     answer: Option<oneshot::Sender<ExpertAnswers>>,
     answer_back: Option<oneshot::Sender<Vec<f32>>>,
+    /// Cancelled when the pass is dropped before its way back.
+    way_back: Option<oneshot::Receiver<()>>,
 }
 
 impl Batch {
@@ -66,6 +68,7 @@ impl Batch {
             told: Vec::new(),
             answer: Some(answer),
             answer_back: None,
+            way_back: None,
         }
     }
 
@@ -273,8 +276,21 @@ impl Batch {
         let is_any = chosen.iter().any(Option::is_some);
         let given = std::mem::take(&mut self.given);
         self.given = vec![0.0; if self.is_training { given.len() } else { 0 }];
-        let is_waited_for = answer.send(ExpertAnswers { call: number, chosen, given }).is_ok();
-        self.is_training && is_waited_for && is_any
+        let comes_back = self.is_training && is_any;
+        let way_back = comes_back.then(|| {
+            let (way_back, ended) = WayBack::new();
+            self.way_back = Some(ended);
+            way_back
+        });
+        answer.send(ExpertAnswers { call: number, chosen, given, way_back }).is_ok() && comes_back
+    }
+
+    /// Whether the pass was dropped, so that no gradients will come.
+    pub(super) fn is_given_up(&mut self) -> bool {
+        let waits = self.gradients.is_none();
+        let is_asked_no_more = self.answer.as_ref().is_some_and(oneshot::Sender::is_canceled);
+        let is_dropped = self.way_back.as_mut().is_some_and(|ended| ended.try_recv().is_err());
+        waits && (is_asked_no_more || is_dropped)
     }
 
     /// Tells the pass what its experts told on the way back.

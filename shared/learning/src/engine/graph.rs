@@ -129,7 +129,7 @@ impl GraphEngine {
             };
             return pass.run();
         }
-        self.try_step(&batch, arithmetic).await.unwrap_or_else(no_result)
+        Box::pin(self.try_step(&batch, arithmetic)).await.unwrap_or_else(no_result)
     }
 
     async fn try_step(&mut self, batch: &GraphBatch, arithmetic: Arithmetic) -> Result<PassRead, PassError> {
@@ -190,7 +190,7 @@ impl GraphEngine {
             };
             Ok(read(judged.values, None))
         };
-        losses.await.unwrap_or_else(no_result)
+        Box::pin(losses).await.unwrap_or_else(no_result)
     }
 
     /// What the last block gives, flat: `[n_samples, ...]`. Of SwAV the features of pictures.
@@ -205,7 +205,7 @@ impl GraphEngine {
             };
             Ok(read(value.wide()?.rows()?, None))
         };
-        outputs.await.unwrap_or_else(no_result)
+        Box::pin(outputs).await.unwrap_or_else(no_result)
     }
 
     /// Goes on with one text: the logits `[vocabulary]` of the token after `ids`, which follow those in the cache.
@@ -228,7 +228,7 @@ impl GraphEngine {
             cache.advance(n_tokens);
             Ok(read(rows.narrow(0, n_tokens.saturating_sub(1), 1), None))
         };
-        logits.await.unwrap_or_else(no_result)
+        Box::pin(logits).await.unwrap_or_else(no_result)
     }
 
     /// Reads the gradient sum and, after it, what running statistics move by in the mean: `[n_parameters]`. Drops both.

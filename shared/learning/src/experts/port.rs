@@ -35,8 +35,20 @@ pub enum ExpertCall {
     },
 }
 
+/// Held by a pass that comes back with gradients: its other end hears when the pass is dropped.
+#[derive(Debug)]
+pub struct WayBack(#[allow(dead_code)] oneshot::Sender<()>);
+
+impl WayBack {
+    /// With the other end, which is cancelled when the pass is dropped or has come back.
+    pub fn new() -> (Self, oneshot::Receiver<()>) {
+        let (sender, receiver) = oneshot::channel();
+        (Self(sender), receiver)
+    }
+}
+
 /// What experts gave.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 pub struct ExpertAnswers {
     /// Name of the call among those of this port, for its way back.
     pub call: u64,
@@ -45,6 +57,8 @@ pub struct ExpertAnswers {
     pub chosen: Vec<Option<u32>>,
     /// `[n_inputs * n_active, n_given]`, finite; what is where none answered does not count.
     pub given: Vec<f32>,
+    /// Of a pass with a gradient.
+    pub way_back: Option<WayBack>,
 }
 
 /// The side of the pass.

@@ -310,6 +310,11 @@ impl ExpertRuntime {
         }
     }
 
+    /// Whether a request is held: it waits, is computed, or its answer is being sent.
+    pub fn holds(&self, key: RequestKey) -> bool {
+        self.requests.contains_key(&key)
+    }
+
     /// The host is to leave: it takes nothing new, and computes what it has.
     pub fn on_drain(&mut self) {
         self.is_draining = true;

@@ -7,7 +7,7 @@ use burn::tensor::{Gradients, Tensor, TensorData};
 use super::super::interpreter::{GraphPass, Mode, PassError};
 use super::super::value::{Value, WrongKind};
 use crate::engine::readback::{failed, values};
-use crate::experts::{ExpertPort, Routes};
+use crate::experts::{ExpertPort, Routes, WayBack};
 use crate::graph::HostedBody;
 
 /// A value that crosses a cut, flat.
@@ -24,6 +24,8 @@ struct Crossing {
 pub(in super::super) struct Cut {
     /// Of the call, for its way back.
     call: u64,
+    /// Dropped with the pass.
+    way_back: Option<WayBack>,
     crossing: Vec<Crossing>,
     /// What went to experts, in the graph before the cut: `[n_inputs * n_values]`.
     inputs: Tensor<1>,
@@ -39,6 +41,7 @@ pub(super) struct Hosted {
     /// `[n_pairs, n_given]`
     pub(super) given: Tensor<2>,
     call: u64,
+    way_back: Option<WayBack>,
 }
 
 impl GraphPass<'_> {
@@ -60,9 +63,9 @@ impl GraphPass<'_> {
             Some(port) => port.forward((body.layer, is_training), scores, inputs, sizes).await,
             None => None,
         };
-        let (call, chosen, given) = match answers {
-            Some(answers) => (answers.call, answers.chosen, answers.given),
-            None => (0, vec![None; n_pairs], vec![0.0; n_pairs * n_given]),
+        let (call, chosen, given, way_back) = match answers {
+            Some(answers) => (answers.call, answers.chosen, answers.given, answers.way_back),
+            None => (0, vec![None; n_pairs], vec![0.0; n_pairs * n_given], None),
         };
         let is_there = |expert: &u32| (*expert as usize) < body.n_experts;
         let chosen = chosen.into_iter().map(|expert| expert.filter(is_there)).collect();
@@ -71,6 +74,7 @@ impl GraphPass<'_> {
             routes: Routes::of(n_active, chosen),
             given: Tensor::from_data(given, self.device),
             call,
+            way_back,
         })
     }
 
@@ -101,9 +105,10 @@ impl GraphPass<'_> {
             };
         }
         let weights = cross(weights);
-        let given = leaf(hosted.given.without_autodiff());
-        let (call, inputs, balance) = (hosted.call, inputs.flatten(0, 1), std::mem::take(balance));
-        cuts.push(Cut { call, crossing, inputs, given: given.clone(), balance });
+        let given = leaf(hosted.given.clone().without_autodiff());
+        let (inputs, balance) = (inputs.flatten(0, 1), std::mem::take(balance));
+        let Hosted { call, way_back, .. } = hosted;
+        cuts.push(Cut { call, way_back, crossing, inputs, given: given.clone(), balance });
         Ok((weights, given))
     }
 }
@@ -119,6 +124,7 @@ impl Cut {
     ) -> Result<Tensor<1>, PassError> {
         let n_inputs = self.inputs.dims()[0];
         let n_samples = n_samples.max(1) as f32;
+        let _way_back = self.way_back;
         let told = match self.given.grad_remove(gradients) {
             Some(given) => {
                 let mean = host(given.without_autodiff() / n_samples).await?;

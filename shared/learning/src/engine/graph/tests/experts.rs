@@ -137,7 +137,7 @@ impl Hosts {
                     self.n_calls += 1;
                     let call = self.n_calls;
                     self.calls.insert(call, (layer, chosen.clone(), inputs));
-                    let _ = answer.send(ExpertAnswers { call, chosen, given });
+                    let _ = answer.send(ExpertAnswers { call, chosen, given, way_back: None });
                 }
                 ExpertCall::Backward { call, gradients, answer } => {
                     let (layer, chosen, inputs) = self.calls.remove(&call).unwrap();
