@@ -137,7 +137,11 @@ async fn step(learner: &mut Learner, record: Option<&CommitRecord>, mean: &[f32]
 
 /// The checkpoint after so many of these steps.
 async fn checkpoint_of(epoch: u64) -> Checkpoint {
-    LearnerHarness::new().with_steps(0..epoch).await.recover().await.unwrap().checkpoint().await.unwrap()
+    // A harness is large, and tests hold several such futures.
+    let made = async {
+        LearnerHarness::new().with_steps(0..epoch).await.recover().await.unwrap().checkpoint().await
+    };
+    Box::pin(made).await.unwrap()
 }
 
 #[tokio::test]
