@@ -224,6 +224,12 @@ pub(crate) fn file_of(module: &ItemMod, folder: &Path) -> PathBuf {
         _ => None,
     });
     let name = module.ident.to_string();
+    if let (Some(named), Some(parent)) = (&named, folder.parent())
+        && !folder.join(named).exists()
+    {
+        // It begins at the folder of the file that declares it, which lies beside the one of its modules.
+        return parent.join(named);
+    }
     let beside = folder.join(named.unwrap_or_else(|| format!("{name}.rs")));
     if beside.exists() { beside } else { folder.join(name).join("mod.rs") }
 }

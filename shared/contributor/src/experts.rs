@@ -36,7 +36,7 @@ use futures::io::{AsyncRead, AsyncWrite};
 use futures::stream::{FuturesUnordered, StreamExt};
 use futures::{future, select_biased};
 
-use self::batch::Batch;
+use self::batch::ExpertBatch;
 use crate::platform::{Platform, PlatformError};
 
 /// Clock and network, as far as experts need them. Nothing needs to be `Send`: all runs in one task.
@@ -164,7 +164,7 @@ pub struct ExpertService<'a, N: ExpertNetwork> {
     search: ExpertSearch,
     book: HostBook,
     /// By number, the oldest first.
-    batches: BTreeMap<u64, Batch>,
+    batches: BTreeMap<u64, ExpertBatch>,
     n_batches: u64,
     /// The batch of each query.
     queries: HashMap<QueryId, u64>,
@@ -235,7 +235,7 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
         match call {
             ExpertCall::Forward { layer, scores, n_active, inputs, is_training, answer } => {
                 let Some(of_layer) = self.layers.get(layer).copied() else { return };
-                let batch = Batch::new((layer, of_layer), inputs, n_active, is_training, answer);
+                let batch = ExpertBatch::new((layer, of_layer), inputs, n_active, is_training, answer);
                 self.begin(batch, &scores);
             }
             ExpertCall::Backward { call, gradients, answer } => {
@@ -246,7 +246,7 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
     }
 
     /// Searches the experts of a batch.
-    fn begin(&mut self, mut batch: Batch, scores: &[f32]) {
+    fn begin(&mut self, mut batch: ExpertBatch, scores: &[f32]) {
         let now = self.network.now();
         let (layer, number) = (batch.layer(), self.n_batches);
         self.n_batches += 1;

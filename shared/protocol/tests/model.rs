@@ -121,7 +121,7 @@ fn operations() {
         (Operation::PickMasked, "22"),
         (Operation::UnitLength, "23"),
         (Operation::Cosine(Cosine { units: 300 }), "24ac02"),
-        (Operation::Experts(experts), "25017020020401000000c03f0000803e0000003e"),
+        (Operation::Experts(experts), "250170200204010000c03f0000803e0000003e"),
     ];
     for (operation, golden) in golden {
         check(&operation, golden);

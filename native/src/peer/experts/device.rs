@@ -18,7 +18,7 @@ use super::{ExpertPlace, HostedLayer};
 const JOBS_MAX: usize = 4;
 
 /// What the thread is to do.
-pub(super) enum Job {
+pub(super) enum ExpertJob {
     Compute {
         batch: ServingBatch,
         inputs: Vec<f32>,
@@ -83,12 +83,12 @@ impl ExpertDevice {
         let working = move || {
             while let Some(job) = received.blocking_recv() {
                 let done_job = match job {
-                    Job::Compute { batch, inputs, gradients } => {
+                    ExpertJob::Compute { batch, inputs, gradients } => {
                         let Some(expert) = experts.get_mut(&batch.expert) else { continue };
                         let result = block_on(computed(expert, &inputs, gradients.as_deref()));
                         JobDone::Computed { batch, result }
                     }
-                    Job::Store { expert: number } => match experts.get(&number) {
+                    ExpertJob::Store { expert: number } => match experts.get(&number) {
                         Some(expert) => JobDone::Store { expert: number, state: expert.state() },
                         None => continue,
                     },
@@ -107,7 +107,7 @@ impl ExpertDevice {
 pub(super) struct StartedDevice {
     /// Of each expert its place, what it has counted, and its steps.
     pub(super) places: Vec<(ExpertPlace, CountedState, u64)>,
-    pub(super) jobs: mpsc::Sender<Job>,
+    pub(super) jobs: mpsc::Sender<ExpertJob>,
     pub(super) results: mpsc::Receiver<JobDone>,
 }
 

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::super::display::Display;
-use super::device::{Job, JobDone, StartedDevice};
+use super::device::{ExpertJob, JobDone, StartedDevice};
 use super::store::{ExpertStore, StoredExpert};
 use super::{ExpertPlace, HostedLayer, announce, answer};
 use crate::host::addresses::AddressGroups;
@@ -183,7 +183,7 @@ impl ExpertHosting<'_> {
                 },
                 _ = store_at.tick() => {
                     // While the device has all that it takes, another tick will do.
-                    if jobs.try_send(Job::Store { expert: next_stored }).is_ok() {
+                    if jobs.try_send(ExpertJob::Store { expert: next_stored }).is_ok() {
                         next_stored = (next_stored + 1) % n_experts;
                     }
                 }
@@ -200,12 +200,12 @@ impl ExpertHosting<'_> {
     async fn end(
         &self,
         state: &HostState,
-        jobs: mpsc::Sender<Job>,
+        jobs: mpsc::Sender<ExpertJob>,
         mut results: mpsc::Receiver<JobDone>,
     ) -> anyhow::Result<()> {
         self.act(state, &jobs).await;
         for expert in 0..state.places.len() {
-            let job = Job::Store { expert: u32::try_from(expert)? };
+            let job = ExpertJob::Store { expert: u32::try_from(expert)? };
             let mut sending = std::pin::pin!(jobs.send(job));
             // Both channels are bounded: what is done is taken meanwhile.
             loop {
@@ -226,7 +226,7 @@ impl ExpertHosting<'_> {
     }
 
     /// Does all that the runtime wants.
-    async fn act(&self, state: &HostState, jobs: &mpsc::Sender<Job>) {
+    async fn act(&self, state: &HostState, jobs: &mpsc::Sender<ExpertJob>) {
         loop {
             let action = state.lock().runtime.poll_action();
             match action {
@@ -281,7 +281,7 @@ impl ExpertHosting<'_> {
 }
 
 /// The job of a batch: the rows of its parts one after the other.
-fn gather(state: &HostState, batch: &ServingBatch) -> Job {
+fn gather(state: &HostState, batch: &ServingBatch) -> ExpertJob {
     let inner = state.lock();
     let (mut inputs, mut gradients) = (Vec::new(), None);
     for (key, _) in &batch.parts {
@@ -291,7 +291,7 @@ fn gather(state: &HostState, batch: &ServingBatch) -> Job {
             gradients.get_or_insert_with(Vec::new).extend_from_slice(of_part);
         }
     }
-    Job::Compute { batch: batch.clone(), inputs, gradients }
+    ExpertJob::Compute { batch: batch.clone(), inputs, gradients }
 }
 
 /// Hands out what a batch gave.

@@ -40,7 +40,7 @@ pub(super) struct StoredExpert {
 
 /// Before the raw parameters.
 #[derive(Serialize, Deserialize)]
-struct Header {
+struct ExpertHeader {
     n_parameters: u64,
     optimizer: OptimizerState,
     counted: CountedState,
@@ -102,13 +102,13 @@ impl ExpertStore {
 
 fn seal(expert: StoredExpert) -> Result<Vec<u8>, SealError> {
     let StoredExpert { state: ExpertState { parameters, optimizer }, counted } = expert;
-    let header = Header { n_parameters: parameters.len() as u64, optimizer, counted };
+    let header = ExpertHeader { n_parameters: parameters.len() as u64, optimizer, counted };
     let parameters = ParameterBytes(Arc::new(parameters));
     sealed::seal_parts(KIND, &header, &[parameters.as_ref()])
 }
 
 fn open(bytes: &[u8]) -> Result<StoredExpert, SealError> {
-    let (header, raw): (Header, &[u8]) = sealed::open_parts(KIND, bytes)?;
+    let (header, raw): (ExpertHeader, &[u8]) = sealed::open_parts(KIND, bytes)?;
     let (values, rest) = raw.as_chunks::<4>();
     if values.len() as u64 != header.n_parameters || !rest.is_empty() {
         return Err(SealError::Payload("its parameters are cut".into()));

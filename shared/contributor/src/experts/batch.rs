@@ -23,7 +23,7 @@ enum SearchedRows {
 }
 
 /// See the module.
-pub(super) struct Batch {
+pub(super) struct ExpertBatch {
     layer: usize,
     sizes: Layer,
     /// `[n_inputs, n_values]`
@@ -46,7 +46,7 @@ pub(super) struct Batch {
     way_back: Option<oneshot::Receiver<()>>,
 }
 
-impl Batch {
+impl ExpertBatch {
     pub(super) fn new(
         (layer, sizes): (usize, Layer),
         inputs: Vec<f32>,

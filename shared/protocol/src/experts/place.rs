@@ -1,6 +1,6 @@
 //! Where an expert stands: its layer, and its place on the layer's grid (Learning@home §3.2).
 //!
-//! Nothing here is allocated: a place has at most [`DIMENSIONS_MAX`] indices, whatever a peer announces.
+//! Nothing here is allocated: a place has at most [`DIMENSIONS_MAX`] indices.
 
 use std::fmt;
 

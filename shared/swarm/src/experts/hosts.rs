@@ -16,7 +16,7 @@ use crate::random::SplitMix64;
 const PAUSE_MIN: Duration = Duration::from_secs(5);
 /// Longest such pause, and the pause of a host that gave an absurd answer.
 pub(super) const PAUSE_MAX: Duration = Duration::from_secs(600);
-/// A busy host is left alone for no longer than this, whatever it asks for.
+/// A busy host is left alone for no longer than this, also where it asks for more.
 const BUSY_MAX: Duration = Duration::from_secs(10);
 /// Most hosts that are remembered.
 pub(super) const HOSTS_MAX: usize = 4096;

@@ -72,7 +72,7 @@ impl NextIndices {
             .map(|record| (record, now + Duration::from_millis(record.expires_at.0.saturating_sub(wall.0))));
         if !has_hosts {
             let branches = living.filter_map(|(record, expires_at)| Some((read_branch(record)?, expires_at)));
-            // Each index once, whatever was sent.
+            // Each index once, also where it was sent several times.
             let branches: BTreeMap<u16, Moment> = branches.collect();
             let branch = |(index, expires_at)| NextBranch { index, expires_at };
             return Self::Branches(branches.into_iter().map(branch).collect());

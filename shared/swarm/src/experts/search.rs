@@ -59,7 +59,7 @@ pub struct ExpertQuery {
     /// Scores of the gating function, `[n_rows, n_scores of the grid]`, with at most [`QUERY_ROWS_MAX`] rows. A row with a score
     /// that is not finite gets no expert.
     pub scores: Vec<f32>,
-    /// When the result is wanted, whatever was found by then.
+    /// When the result is wanted, with what was found by then.
     pub deadline: Moment,
 }
 

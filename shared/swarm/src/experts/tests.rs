@@ -1,4 +1,4 @@
-//! The search against brute force, whatever fails and in whatever order answers come; caches, hosts, limits; announcements.
+//! The search against brute force, with failures and answers in any order; caches, hosts, limits; announcements.
 
 mod announcing;
 mod exact;

@@ -135,7 +135,7 @@ proptest! {
     }
 
     #[test]
-    fn over_by_the_deadline_whatever_fails(case in case(), fails in 0usize..100, silent in 0usize..100) {
+    fn over_by_the_deadline_also_where_prefixes_fail(case in case(), fails in 0usize..100, silent in 0usize..100) {
         let run = run(&case, fails, silent);
         prop_assert!(run.ended_at <= 3 * SECOND);
         check_best(&run, &case)?;
