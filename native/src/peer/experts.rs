@@ -8,6 +8,7 @@ mod answer;
 mod device;
 mod driver;
 mod places;
+mod state;
 mod store;
 
 use std::collections::BTreeMap;

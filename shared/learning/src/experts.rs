@@ -1,12 +1,9 @@
-//! Experts (Learning@home §3): which ones compute what, where a pass asks for those that other peers host, and such an expert
-//! itself, at its host.
+//! Experts (Learning@home §3): which ones compute what, and where a pass asks for those that other peers host.
 //!
 //! Knows no network.
 
-mod hosted;
 mod port;
 
-pub use self::hosted::{ExpertError, ExpertState, HostedExpert};
 pub use self::port::{ExpertAnswers, ExpertCall, ExpertPort, WayBack};
 
 /// Experts of each input of a layer.

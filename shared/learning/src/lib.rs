@@ -13,6 +13,7 @@ pub mod frozen;
 #[cfg(test)]
 mod fuzz;
 pub mod graph;
+pub mod hosted;
 pub mod local;
 pub mod optimizer;
 pub mod schedule;

@@ -36,8 +36,9 @@ pub use self::announcer::{
     ANNOUNCED_MAX, ANNOUNCEMENT_INTERVAL, AnnouncerAction, ExpertAnnounceError, ExpertAnnouncer,
 };
 pub use self::hosts::HostFault;
+pub use self::prefixes::GridPrefix;
 pub use self::row::{RowSelection, SelectedExpert};
 pub use self::search::{
-    ACTIVE_MAX, ExpertQuery, ExpertSearch, ExpertSearchAction, GridPrefix, LOOKUP_KEYS_MAX,
-    PREFIXES_IN_FLIGHT_MAX, QUERIES_MAX, QUERY_PREFIXES_MAX, QUERY_ROWS_MAX, QueryError, QueryId,
+    ACTIVE_MAX, ExpertQuery, ExpertSearch, ExpertSearchAction, LOOKUP_KEYS_MAX, PREFIXES_IN_FLIGHT_MAX,
+    QUERIES_MAX, QUERY_PREFIXES_MAX, QUERY_ROWS_MAX, QueryError, QueryId,
 };

@@ -13,7 +13,7 @@ use libp2p::PeerId;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::super::find::now;
-use super::driver::HostState;
+use super::state::HostState;
 use crate::net::announced::to_announce;
 
 /// Interval of looks at what has changed.

@@ -14,7 +14,7 @@ use futures::{FutureExt, StreamExt};
 use libp2p::{PeerId, Stream};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::driver::HostState;
+use super::state::HostState;
 use crate::net::transfer_slots::TransferSlots;
 
 /// Requests at a time.

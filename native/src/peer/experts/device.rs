@@ -5,7 +5,7 @@ use std::thread;
 
 use anyhow::Context;
 use barnraise_learning::ComputeDevice;
-use barnraise_learning::experts::{ExpertError, ExpertState, HostedExpert};
+use barnraise_learning::hosted::{ExpertError, ExpertState, HostedExpert};
 use barnraise_protocol::run::ModelSpec;
 use barnraise_swarm::experts::serving::{CountedState, ServingBatch};
 use futures::executor::block_on;

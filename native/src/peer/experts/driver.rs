@@ -2,27 +2,26 @@
 //! them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use barnraise_learning::experts::ExpertError;
+use barnraise_learning::hosted::ExpertError;
 use barnraise_protocol::access::KeyPair;
-use barnraise_protocol::experts::{ExpertPass, ExpertTensors};
+use barnraise_protocol::experts::ExpertPass;
 use barnraise_protocol::run::RunDescription;
 use barnraise_relay::Node;
 use barnraise_swarm::Moment;
-use barnraise_swarm::experts::serving::{
-    ExpertRuntime, RequestKey, ServedRequest, ServingAction, ServingBatch, ServingLimits, ServingRefusal,
-};
+use barnraise_swarm::experts::serving::{ExpertRuntime, ServingAction, ServingBatch, ServingLimits};
 use libp2p::PeerId;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::super::display::Display;
 use super::device::{ExpertJob, JobDone, StartedDevice};
+use super::state::{HostState, Inner};
 use super::store::{ExpertStore, StoredExpert};
-use super::{ExpertPlace, HostedLayer, announce, answer};
+use super::{HostedLayer, announce, answer};
 use crate::host::addresses::AddressGroups;
 
 /// Limits of a host that grants half a GiB to requests.
@@ -44,15 +43,6 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Without a deadline the clock is looked at again after so long.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// What the device gave for a request: the steps behind it, and the rows.
-pub(super) type Answer = Result<(u64, Vec<f32>), ServingRefusal>;
-
-/// A request that waits for the device, or whose answer is on its way.
-struct HeldTensors {
-    tensors: ExpertTensors,
-    answer: oneshot::Sender<Answer>,
-}
-
 /// What a host does, and with what.
 pub(super) struct ExpertHosting<'a> {
     pub(super) node: Node,
@@ -62,82 +52,6 @@ pub(super) struct ExpertHosting<'a> {
     pub(super) layers: Vec<HostedLayer>,
     pub(super) store: ExpertStore,
     pub(super) display: &'a Display,
-}
-
-/// What the conversations share with the driver.
-pub(super) struct HostState {
-    pub(super) run_id: String,
-    pub(super) layers: Vec<HostedLayer>,
-    /// By the number of the expert.
-    pub(super) places: Vec<ExpertPlace>,
-    /// Of trainers, by which their shares are limited.
-    pub(super) groups: AddressGroups,
-    inner: Mutex<Inner>,
-    /// Notified when the runtime may want something.
-    changed: Notify,
-    started: Instant,
-}
-
-struct Inner {
-    runtime: ExpertRuntime,
-    held: HashMap<RequestKey, HeldTensors>,
-    /// Steps of each expert.
-    n_steps: Vec<u64>,
-    n_forward: u64,
-    n_backward: u64,
-}
-
-impl HostState {
-    pub(super) fn now(&self) -> Moment {
-        self.started.elapsed()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Does something with the runtime, and lets the driver do what follows.
-    fn with<T>(&self, f: impl FnOnce(&mut ExpertRuntime, Moment) -> T) -> T {
-        let result = f(&mut self.lock().runtime, self.now());
-        self.changed.notify_one();
-        result
-    }
-
-    /// Admits a request by its head.
-    pub(super) fn admit(&self, request: ServedRequest) -> Result<RequestKey, ServingRefusal> {
-        self.with(|runtime, now| runtime.on_request(now, request))
-    }
-
-    /// The tensors of an admitted request are here. Its answer comes later.
-    pub(super) fn on_received(&self, key: RequestKey, tensors: ExpertTensors) -> oneshot::Receiver<Answer> {
-        let (answer, receiver) = oneshot::channel();
-        let mut inner = self.lock();
-        inner.held.insert(key, HeldTensors { tensors, answer });
-        inner.runtime.on_received(self.now(), key);
-        drop(inner);
-        self.changed.notify_one();
-        receiver
-    }
-
-    /// The conversation about a request is over: its answer has left, or its stream broke at any moment. Rows that the device
-    /// has are kept until it has computed them.
-    pub(super) fn on_over(&self, key: RequestKey) {
-        let mut inner = self.lock();
-        let now = self.now();
-        inner.runtime.on_lost(now, key);
-        inner.runtime.on_answered(now, key);
-        if !inner.runtime.holds(key) {
-            inner.held.remove(&key);
-        }
-        drop(inner);
-        self.changed.notify_one();
-    }
-
-    /// Rows that wait, and the steps of each expert.
-    pub(super) fn standing(&self) -> (u64, Vec<u64>) {
-        let inner = self.lock();
-        (inner.runtime.load().rows_waiting, inner.n_steps.clone())
-    }
 }
 
 impl ExpertHosting<'_> {

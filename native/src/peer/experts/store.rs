@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use barnraise_learning::OptimizerState;
-use barnraise_learning::experts::ExpertState;
+use barnraise_learning::hosted::ExpertState;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::experts::{ExpertUid, LayerId};
 use barnraise_swarm::experts::serving::CountedState;

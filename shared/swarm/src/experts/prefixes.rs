@@ -10,9 +10,18 @@ use std::time::Duration;
 
 use barnraise_protocol::dht::experts::{ExpertHost, read_branch, read_host};
 use barnraise_protocol::dht::{Record, SUBKEYS_MAX, UnixMillis};
+use barnraise_protocol::experts::{ExpertPrefix, LayerId};
 
-use super::search::GridPrefix;
 use crate::Moment;
+
+/// A prefix of the uids of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GridPrefix {
+    /// The layer.
+    pub layer: LayerId,
+    /// The prefix.
+    pub prefix: ExpertPrefix,
+}
 
 /// What was found under a prefix is used for so long: as long may an expert that appears be unknown.
 const PREFIX_LIFETIME: Duration = Duration::from_secs(30);

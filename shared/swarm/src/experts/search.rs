@@ -12,7 +12,7 @@ use barnraise_protocol::dht::{KEYS_MAX, Record, UnixMillis};
 use barnraise_protocol::experts::{ExpertPrefix, GridShape, LayerId};
 
 use super::hosts::{HostFault, HostRecords};
-use super::prefixes::{NextIndices, PrefixCache};
+use super::prefixes::{GridPrefix, NextIndices, PrefixCache};
 use super::row::{LivingHosts, PrefixState, RowScores, RowSearch, RowSelection};
 use crate::Moment;
 
@@ -37,15 +37,6 @@ pub(super) const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 const OPEN_PREFIXES_MAX: usize = 1 << 20;
 
 const _: () = assert!(LOOKUP_KEYS_MAX <= KEYS_MAX && LOOKUP_KEYS_MAX <= PREFIXES_IN_FLIGHT_MAX);
-
-/// A prefix of the uids of a layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct GridPrefix {
-    /// The layer.
-    pub layer: LayerId,
-    /// The prefix.
-    pub prefix: ExpertPrefix,
-}
 
 /// Rows of a batch, and how many experts each of them goes to.
 #[derive(Debug, Clone, PartialEq)]

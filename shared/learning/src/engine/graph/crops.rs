@@ -4,9 +4,9 @@ use barnraise_protocol::run::model::graph::{LARGE_CROPS, SwavLoss};
 use burn::tensor::Tensor;
 
 use super::batch::{GraphBatch, GraphTargets};
-use super::interpreter::{GraphPass, PassError, unit_length};
+use super::interpreter::{GraphPass, unit_length};
 use super::loss::Judged;
-use super::value::{Value, WrongKind};
+use super::value::{PassError, Value, WrongKind};
 use crate::engine::arithmetic::wide;
 use crate::engine::swav::{ProjectionQueue, SwappedPrediction, of_each_large, sinkhorn};
 use crate::graph::ResolvedGraph;

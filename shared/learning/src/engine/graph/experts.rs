@@ -14,11 +14,10 @@ use burn::tensor::module::linear;
 use burn::tensor::{Int, Tensor, TensorData};
 
 pub(crate) use self::host::ExpertEngine;
-pub(super) use self::hosted::Cut;
 pub(super) use self::passes::{Found, HostedPass};
 use super::dropout;
-use super::interpreter::{GraphPass, Mode, PassError};
-use super::value::{Value, WrongKind};
+use super::interpreter::{GraphPass, Mode};
+use super::value::{PassError, Value, WrongKind};
 use crate::engine::arithmetic::wide;
 use crate::engine::readback::{failed, values};
 use crate::experts::{Routes, places};

@@ -11,10 +11,9 @@ use burn::tensor::module::linear;
 use burn::tensor::{Device, Int, Tensor};
 
 use super::attention::KeptKeys;
-use super::experts::Cut;
-use super::value::{Value, WrongKind, on_each_rank, on_equal_ranks};
+use super::cut::Cut;
+use super::value::{PassError, Value, WrongKind, on_each_rank, on_equal_ranks};
 use super::{attention, dropout, maps, norm};
-use crate::device::DeviceError;
 use crate::engine::arithmetic::wide;
 use crate::engine::composite::{Activation, activate};
 use crate::engine::tensors::Cursor;
@@ -61,17 +60,6 @@ pub(super) enum Mode<'a> {
     },
     /// Evaluation of tokens that go on from those before.
     Continuation(&'a mut TokenCache),
-}
-
-/// Why a pass has no result.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum PassError {
-    /// A bug of ours.
-    #[error(transparent)]
-    WrongKind(#[from] WrongKind),
-    /// A device that failed in the middle.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
 }
 
 /// What a pass over a beginning leaves for the tokens after it.

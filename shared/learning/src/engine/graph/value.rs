@@ -2,10 +2,23 @@
 
 use burn::tensor::{FloatDType, Int, Tensor};
 
+use crate::device::DeviceError;
+
 /// An operation that was given another kind of value than its graph was resolved for, which is a bug of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a block of the graph was given a value of another kind than it was resolved for")]
 pub(super) struct WrongKind;
+
+/// Why a pass has no result.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PassError {
+    /// A bug of ours.
+    #[error(transparent)]
+    WrongKind(#[from] WrongKind),
+    /// A device that failed in the middle.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
 
 /// A value of a graph. The first dimension is the samples.
 #[derive(Debug, Clone)]

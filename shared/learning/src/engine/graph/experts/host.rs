@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor, TensorData};
 
-use super::super::interpreter::{GraphPass, Mode, PassError};
-use super::super::value::{Value, WrongKind};
+use super::super::interpreter::{GraphPass, Mode};
+use super::super::value::{PassError, Value, WrongKind};
 use super::super::{last_uses, output};
 use crate::device::DeviceError;
 use crate::engine::arithmetic::Arithmetic;

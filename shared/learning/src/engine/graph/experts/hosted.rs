@@ -2,38 +2,13 @@
 //! of the graph after it, and on the way back the gradients of these leaves, and those that the experts told, begin the
 //! backward pass of the graph before it.
 
-use burn::tensor::{Gradients, Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData};
 
-use super::super::interpreter::{GraphPass, Mode, PassError};
-use super::super::value::{Value, WrongKind};
-use crate::engine::readback::{failed, values};
-use crate::experts::{ExpertPort, Routes, WayBack};
+use super::super::cut::{Crossing, Cut, host, leaf};
+use super::super::interpreter::{GraphPass, Mode};
+use super::super::value::{PassError, Value, WrongKind};
+use crate::experts::{Routes, WayBack};
 use crate::graph::HostedBody;
-
-/// A value that crosses a cut, flat.
-#[derive(Debug)]
-struct Crossing {
-    /// In the graph before the cut.
-    before: Tensor<1>,
-    /// The leaf after it.
-    after: Tensor<1>,
-}
-
-/// Where a pass with a gradient is cut.
-#[derive(Debug)]
-pub(in super::super) struct Cut {
-    /// Of the call, for its way back.
-    call: u64,
-    /// Dropped with the pass.
-    way_back: Option<WayBack>,
-    crossing: Vec<Crossing>,
-    /// What went to experts, in the graph before the cut: `[n_inputs * n_values]`.
-    inputs: Tensor<1>,
-    /// What experts gave, a leaf after the cut: `[n_pairs, n_given]`.
-    given: Tensor<2>,
-    /// Losses of the graph before the cut.
-    balance: Vec<Tensor<1>>,
-}
 
 /// What hosted experts gave.
 pub(super) struct Hosted {
@@ -111,46 +86,4 @@ impl GraphPass<'_> {
         cuts.push(Cut { call, way_back, crossing, inputs, given: given.clone(), balance });
         Ok((weights, given))
     }
-}
-
-impl Cut {
-    /// The loss of the graph before the cut, whose derivatives are those of the whole pass. `gradients` are of the graph after
-    /// it, of the sum over `n_samples`. Experts are told the gradient of the mean, by which they step.
-    pub(in super::super) async fn back(
-        self,
-        gradients: &mut Gradients,
-        n_samples: usize,
-        port: &ExpertPort,
-    ) -> Result<Tensor<1>, PassError> {
-        let n_inputs = self.inputs.dims()[0];
-        let n_samples = n_samples.max(1) as f32;
-        let _way_back = self.way_back;
-        let told = match self.given.grad_remove(gradients) {
-            Some(given) => {
-                let mean = host(given.without_autodiff() / n_samples).await?;
-                port.backward(self.call, mean, n_inputs).await
-            }
-            None => None,
-        };
-        let mut loss = self.balance.into_iter().fold(self.inputs.clone().sum() * 0.0, |sum, loss| sum + loss);
-        if let Some(told) = told {
-            let told = Tensor::from_data(TensorData::new(told, [n_inputs]), &self.inputs.device());
-            loss = loss + (self.inputs * told).sum() * n_samples;
-        }
-        for Crossing { before, after } in self.crossing {
-            if let Some(gradient) = after.grad_remove(gradients) {
-                loss = loss + (before * gradient.without_autodiff().autodiff()).sum();
-            }
-        }
-        Ok(loss)
-    }
-}
-
-fn leaf<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
-    tensor.autodiff().require_grad()
-}
-
-async fn host<const D: usize>(tensor: Tensor<D>) -> Result<Vec<f32>, PassError> {
-    let data = tensor.into_data_async().await.map_err(|error| failed(&error))?;
-    Ok(values(&data)?.to_vec())
 }

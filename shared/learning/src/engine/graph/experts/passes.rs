@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use burn::tensor::{Device, Tensor};
 
 use super::super::batch::GraphBatch;
-use super::super::interpreter::{GraphPass, Mode, Observed, PassError};
+use super::super::interpreter::{GraphPass, Mode, Observed};
 use super::super::loss::{judge, predictions};
-use super::super::value::WrongKind;
+use super::super::value::{PassError, WrongKind};
 use super::super::{inputs, output};
 use crate::device::DeviceError;
 use crate::engine::PassRead;

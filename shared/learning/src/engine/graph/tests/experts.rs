@@ -14,8 +14,9 @@ use futures::{StreamExt, future};
 use super::*;
 use crate::data_shape::RowTarget;
 use crate::engine::graph::{GraphTargets, InputValues};
-use crate::experts::{ExpertAnswers, ExpertCall, ExpertPort, HostedExpert, Routes};
+use crate::experts::{ExpertAnswers, ExpertCall, ExpertPort, Routes};
 use crate::graph::HostedBody;
+use crate::hosted::HostedExpert;
 use crate::random::SplitMix64;
 
 /// Both sides compute in single precision and sum in another order.
