@@ -17,7 +17,7 @@ use futures::future::{self, Either};
 use libp2p::{PeerId, Stream};
 use tokio::runtime::Handle;
 
-use crate::net::announced::is_native;
+use crate::net::announced::open_announced;
 
 /// What a backbone asks experts with.
 #[derive(Clone)]
@@ -88,13 +88,7 @@ impl ExpertNetwork for HostNetwork {
 
     async fn open_host(&self, host: &PeerKey, addresses: &[Vec<u8>]) -> Result<Stream, PlatformError> {
         let peer = PeerId::from_bytes(&host.0).map_err(PlatformError::network)?;
-        let addresses = self.node.within_reach(addresses).await.into_iter();
-        let addresses =
-            addresses.filter_map(|address| address.with_p2p(peer).ok()).filter(is_native).collect();
-        let opening = async {
-            self.node.dial_peer(peer, addresses).await?;
-            self.node.open(peer, experts::PROTOCOL).await
-        };
+        let opening = open_announced(&self.node, peer, addresses, experts::PROTOCOL);
         opening.await.map_err(|error| {
             tracing::debug!(%peer, %error, "a host of experts cannot be reached");
             PlatformError::network(error)

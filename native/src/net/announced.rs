@@ -1,11 +1,11 @@
-//! Which of its addresses a native peer tells others.
+//! Which of its addresses a native peer tells others, and how it dials those that others told.
 
 use std::net::Ipv6Addr;
 
 use barnraise_protocol::dht::shards::HOLDER_ADDRESSES_MAX;
-use barnraise_relay::Reachability;
-use libp2p::Multiaddr;
+use barnraise_relay::{Node, NodeError, Reachability};
 use libp2p::multiaddr::Protocol;
+use libp2p::{Multiaddr, PeerId, Stream};
 
 /// The addresses to announce, the farthest-reaching first. If AutoNAT found this machine unreachable, its public
 /// addresses are left out.
@@ -23,6 +23,23 @@ pub(crate) fn to_announce(addresses: Vec<Multiaddr>, reachability: Reachability)
 }
 
 const LOOPBACK: u8 = 2;
+
+/// Those addresses of a peer, as it announced them, that a native peer here can dial.
+pub(crate) async fn to_dial(node: &Node, peer: PeerId, announced: &[Vec<u8>]) -> Vec<Multiaddr> {
+    let addresses = node.within_reach(announced).await.into_iter();
+    addresses.filter_map(|address| address.with_p2p(peer).ok()).filter(is_native).collect()
+}
+
+/// A stream to a peer that listens at the addresses that it announced.
+pub(crate) async fn open_announced(
+    node: &Node,
+    peer: PeerId,
+    announced: &[Vec<u8>],
+    protocol: &'static str,
+) -> Result<Stream, NodeError> {
+    node.dial_peer(peer, to_dial(node, peer, announced).await).await?;
+    node.open(peer, protocol).await
+}
 
 /// 0 for a public address, 1 for one of a private network, [`LOOPBACK`] for one of this machine.
 fn distance(address: &Multiaddr) -> u8 {

@@ -25,7 +25,7 @@ use super::cache::ShardCache;
 use super::find::{self, DialError, FindError};
 use super::reducing::{self, Reducing};
 use super::sharing::{Sharing, SharingSession};
-use crate::net::announced::is_native;
+use crate::net::announced::open_announced;
 
 /// Timeout of the first connection attempt where another backbone can be tried: a machine that is off never answers.
 const FIRST_OF_TWO_MAX: Duration = Duration::from_secs(2);
@@ -371,11 +371,7 @@ impl Platform for NativePlatform {
         let node = self.connection.borrow().as_ref().map(|it| it.node.clone());
         let node = node.ok_or(PlatformError::NotConnected)?;
         let peer = PeerId::from_bytes(&host.0).map_err(PlatformError::network)?;
-        let addresses = node.within_reach(addresses).await.into_iter();
-        let addresses =
-            addresses.filter_map(|address| address.with_p2p(peer).ok()).filter(is_native).collect();
-        node.dial_peer(peer, addresses).await.map_err(PlatformError::network)?;
-        node.open(peer, protocol).await.map_err(PlatformError::network)
+        open_announced(&node, peer, addresses, protocol).await.map_err(PlatformError::network)
     }
 
     async fn open_to(&self, peer: &PeerKey, protocol: &'static str) -> Result<Stream, PlatformError> {

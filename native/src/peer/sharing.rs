@@ -4,7 +4,7 @@
 //! `swarm::shards` decides which peer to ask for which shard. Shards are checked against the manifest's hash before they
 //! are served. Only peers with access to the run receive any; in a closed run they show a token of its authority.
 
-mod announce;
+pub(super) mod announce;
 mod serve;
 mod throttle;
 

@@ -5,33 +5,19 @@ use std::time::Duration;
 
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::dht::experts::AnnouncedExpert;
-use barnraise_protocol::dht::{self, DhtError, Record};
+use barnraise_relay::Node;
 use barnraise_relay::tasks;
-use barnraise_relay::{Node, NodeError};
 use barnraise_swarm::experts::{AnnouncerAction, ExpertAnnouncer};
 use libp2p::PeerId;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::super::find::now;
+use super::super::sharing::announce::put_all;
 use super::state::HostState;
 use crate::net::announced::to_announce;
 
 /// Interval of looks at what has changed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Timeout of a DHT request: the backbone waits for requests of its own.
-const DHT_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Why the DHT took no records.
-#[derive(Debug, thiserror::Error)]
-enum PutError {
-    #[error(transparent)]
-    Node(#[from] NodeError),
-    #[error(transparent)]
-    Dht(#[from] DhtError),
-    #[error("the DHT does not answer within {DHT_TIMEOUT:?}")]
-    Timeout,
-}
-
 /// Announces until the handle is dropped. Records expire by themselves.
 pub(super) fn spawn(
     (node, home): (Node, PeerId),
@@ -56,22 +42,16 @@ pub(super) fn spawn(
                 }
             }
             while let Ok(Some(AnnouncerAction::Put(records))) = announcer.poll_action(state.now(), now()) {
-                if let Err(error) = put(&node, home, records).await {
-                    tracing::debug!(%error, "experts could not be announced in the DHT");
-                    announcer.on_put_failed(state.now());
+                match put_all(&node, home, records).await {
+                    Ok(verdicts) => verdicts.into_iter().filter_map(Result::err).for_each(|refusal| {
+                        tracing::debug!(%refusal, "the DHT did not take a record of an expert");
+                    }),
+                    Err(error) => {
+                        tracing::debug!(%error, "experts could not be announced in the DHT");
+                        announcer.on_put_failed(state.now());
+                    }
                 }
             }
         }
     })
-}
-
-async fn put(node: &Node, home: PeerId, records: Vec<Record>) -> Result<(), PutError> {
-    let putting = async {
-        let mut stream = node.open(home, dht::PROTOCOL).await?;
-        for refusal in dht::put(&mut stream, records).await?.into_iter().filter_map(Result::err) {
-            tracing::debug!(%refusal, "the DHT did not take a record of an expert");
-        }
-        Ok(())
-    };
-    tokio::time::timeout(DHT_TIMEOUT, putting).await.unwrap_or(Err(PutError::Timeout))
 }

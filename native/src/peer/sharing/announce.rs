@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use barnraise_protocol::dht::record::Record;
 use barnraise_protocol::dht::shards::{self, Holder, ShardSet};
-use barnraise_protocol::dht::{self, DhtError, Freshness};
+use barnraise_protocol::dht::{self, DhtError, DhtRefusal, Freshness};
 use barnraise_relay::{Node, NodeError};
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::dht::StorageLimits;
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::super::find::now;
 use super::{SharedRun, SharingState, SurveyResult, lock};
-use crate::net::announced::{is_native, to_announce};
+use crate::net::announced::{to_announce, to_dial};
 
 /// Interval of searches while shards are wanted, and of updates of this machine's record.
 const LOOK_EVERY: Duration = Duration::from_secs(4);
@@ -32,7 +32,7 @@ const DHT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Why the DHT was of no use.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum AnnounceError {
+pub(in super::super) enum AnnounceError {
     /// The backbone cannot be reached.
     #[error(transparent)]
     Node(#[from] NodeError),
@@ -145,16 +145,23 @@ pub(super) async fn withdraw(
 }
 
 async fn put(node: &Node, backbone: PeerId, record: Record) -> Result<(), AnnounceError> {
+    match put_all(node, backbone, vec![record]).await?.pop() {
+        Some(Err(refusal)) => Err(DhtError::from(refusal).into()),
+        _ => Ok(()),
+    }
+}
+
+/// Has the backbone put records into the DHT; of each whether it was taken.
+pub(in super::super) async fn put_all(
+    node: &Node,
+    backbone: PeerId,
+    records: Vec<Record>,
+) -> Result<Vec<Result<(), DhtRefusal>>, AnnounceError> {
     let putting = async {
         let mut stream = node.open(backbone, dht::PROTOCOL).await?;
-        let mut verdicts = dht::put(&mut stream, vec![record]).await?;
-        match verdicts.pop() {
-            Some(Err(refusal)) => Err(DhtError::from(refusal).into()),
-            _ => Ok(()),
-        }
+        Ok(dht::put(&mut stream, records).await?)
     };
-    let put = tokio::time::timeout(DHT_TIMEOUT, putting).await;
-    put.unwrap_or(Err(AnnounceError::Timeout))
+    tokio::time::timeout(DHT_TIMEOUT, putting).await.unwrap_or(Err(AnnounceError::Timeout))
 }
 
 type Holders = (Vec<(PeerKey, ShardSet)>, HashMap<PeerId, Vec<Multiaddr>>);
@@ -176,9 +183,7 @@ async fn look(
         else {
             continue;
         };
-        let addresses = node.within_reach(&holder.addresses).await.into_iter();
-        let addresses: Vec<Multiaddr> =
-            addresses.filter_map(|address| address.with_p2p(peer).ok()).filter(is_native).collect();
+        let addresses = to_dial(node, peer, &holder.addresses).await;
         if !addresses.is_empty() && !holder.shards.is_empty() {
             holders.push((PeerKey(peer.to_bytes()), holder.shards));
             peer_addresses.insert(peer, addresses);

@@ -17,6 +17,12 @@ pub(super) fn read(given: Tensor<2>, is_finite: Option<Tensor<1>>) -> PassRead {
     )
 }
 
+/// The values of a tensor, flat, on the host.
+pub(super) async fn on_host<const D: usize>(tensor: Tensor<D>) -> Result<Vec<f32>, DeviceError> {
+    let data = tensor.into_data_async().await.map_err(|error| failed(&error))?;
+    Ok(values(&data)?.to_vec())
+}
+
 pub(super) fn values(data: &TensorData) -> Result<&[f32], DeviceError> {
     data.as_slice().map_err(|error| DeviceError::Execution(error.to_string()))
 }

@@ -3,7 +3,7 @@
 use burn::tensor::{Gradients, Tensor, TensorData};
 
 use super::value::PassError;
-use crate::engine::readback::{failed, values};
+use crate::engine::readback::on_host;
 use crate::experts::{ExpertPort, WayBack};
 
 /// A value that crosses a cut, flat.
@@ -45,7 +45,7 @@ impl Cut {
         let _way_back = self.way_back;
         let told = match self.given.grad_remove(gradients) {
             Some(given) => {
-                let mean = host(given.without_autodiff() / n_samples).await?;
+                let mean = on_host(given.without_autodiff() / n_samples).await?;
                 port.backward(self.call, mean, n_inputs).await
             }
             None => None,
@@ -66,9 +66,4 @@ impl Cut {
 
 pub(super) fn leaf<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
     tensor.autodiff().require_grad()
-}
-
-pub(super) async fn host<const D: usize>(tensor: Tensor<D>) -> Result<Vec<f32>, PassError> {
-    let data = tensor.into_data_async().await.map_err(|error| failed(&error))?;
-    Ok(values(&data)?.to_vec())
 }

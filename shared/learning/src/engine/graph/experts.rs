@@ -19,7 +19,7 @@ use super::dropout;
 use super::interpreter::{GraphPass, Mode};
 use super::value::{PassError, Value, WrongKind};
 use crate::engine::arithmetic::wide;
-use crate::engine::readback::{failed, values};
+use crate::engine::readback::on_host;
 use crate::experts::{Routes, places};
 use crate::graph::{ExpertBodies, ExpertGrid, Step};
 
@@ -98,8 +98,7 @@ impl GraphPass<'_> {
             Mode::Training { .. } => scores.clone().without_autodiff(),
             _ => scores.clone(),
         };
-        let data = scores.into_data_async().await.map_err(|error| failed(&error))?;
-        Ok(values(&data)?.to_vec())
+        Ok(on_host(scores).await?)
     }
 
     /// Adds the loss that balances the places of each dimension: the product of how often a place is chosen and of its mean

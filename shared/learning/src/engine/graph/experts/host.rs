@@ -9,7 +9,7 @@ use super::super::value::{PassError, Value, WrongKind};
 use super::super::{last_uses, output};
 use crate::device::DeviceError;
 use crate::engine::arithmetic::Arithmetic;
-use crate::engine::readback::{failed, values};
+use crate::engine::readback::on_host;
 use crate::engine::tensors::{Cursor, FlatTensors};
 use crate::graph::HostedBody;
 
@@ -37,7 +37,7 @@ impl ExpertEngine {
         let input = flat(inputs, self.tensors.device());
         let mode = Mode::Evaluation { running: &[] };
         let given = self.compute(input, self.tensors.parameters(), self.tensors.device(), mode).await?;
-        host(given).await
+        on_host(given).await
     }
 
     /// Gradients by the parameters and by the inputs, of the sum of the products of what the expert gives and `gradients`.
@@ -53,7 +53,7 @@ impl ExpertEngine {
         let residual = flat(gradients, self.tensors.device()).autodiff();
         let mut found = (given * residual).sum().backward();
         let of_inputs = input.grad_remove(&mut found).unwrap_or_else(|| input.zeros_like());
-        let of_inputs = host(of_inputs.without_autodiff()).await?;
+        let of_inputs = on_host(of_inputs.without_autodiff()).await?;
         self.tensors.add(self.tensors.gradient(&mut found, 0));
         Ok((self.tensors.take().await?, of_inputs))
     }
@@ -81,9 +81,4 @@ impl ExpertEngine {
 
 fn flat(values: &[f32], device: &Device) -> Tensor<1> {
     Tensor::from_data(TensorData::new(values.to_vec(), [values.len()]), device)
-}
-
-async fn host(tensor: Tensor<1>) -> Result<Vec<f32>, DeviceError> {
-    let data = tensor.into_data_async().await.map_err(|error| failed(&error))?;
-    Ok(values(&data)?.to_vec())
 }

@@ -4,9 +4,10 @@
 
 use burn::tensor::{Tensor, TensorData};
 
-use super::super::cut::{Crossing, Cut, host, leaf};
+use super::super::cut::{Crossing, Cut, leaf};
 use super::super::interpreter::{GraphPass, Mode};
 use super::super::value::{PassError, Value, WrongKind};
+use crate::engine::readback::on_host;
 use crate::experts::{Routes, WayBack};
 use crate::graph::HostedBody;
 
@@ -32,7 +33,7 @@ impl GraphPass<'_> {
         let detached = if is_training { inputs.clone().without_autodiff() } else { inputs.clone() };
         let n_pairs = detached.dims()[0] * n_active;
         let n_given = body.n_given();
-        let inputs = host(detached).await?;
+        let inputs = on_host(detached).await?;
         let sizes = (n_pairs, n_active, n_given);
         let answers = match self.experts {
             Some(port) => port.forward((body.layer, is_training), scores, inputs, sizes).await,
