@@ -73,10 +73,9 @@ pub use self::telemetry::TelemetrySection;
 pub use self::text::{SourceSection, TextSection};
 pub use self::warnings::{Warning, warnings};
 use crate::data::DataSource;
-use crate::data::file::DataFile;
 use crate::data::sets::Sources;
 use crate::data::shards::Sharding;
-use crate::pretrained;
+use crate::pretrained::{self, StartFrom};
 use crate::storage::S3Url;
 pub use barnraise_relay::Invalid;
 
@@ -142,8 +141,8 @@ pub struct ModelSection {
     /// Seed of the initial weights and of the order of the samples.
     pub seed: u64,
     /// Weights to begin with: a folder with `config.json` and `model.safetensors`, or a file of tensors; of the latter also an
-    /// address with its checksum.
-    pub start_from: Option<DataFile>,
+    /// address with its checksum, and of the hub's cache a model by its name.
+    pub start_from: Option<StartFrom>,
     /// Low-rank adapters, which alone are trained; the weights of `start_from` stay as they are.
     pub adapters: Option<AdaptersSection>,
     /// How the model's experts train, where other peers host them (`barnraise experts`); without it they are parameters of the
@@ -450,18 +449,20 @@ impl RunConfig {
     /// Takes what the folder of `start_from` has, where nothing else is named: the network that it describes, and its
     /// tokenizer.
     fn take_from_start(&mut self, names_kind: bool) -> Result<(), Invalid> {
+        let Some(start_from) = &self.model.start_from else { return Ok(()) };
+        let refused = |error: String| Invalid::new("model.start_from", error, as_written(start_from));
         // What is fetched is a file of tensors, which describes no network.
-        let Some(DataFile::Local(start)) = &self.model.start_from else { return Ok(()) };
+        let Some(start) = start_from.here().map_err(|error| refused(error.to_string()))? else {
+            return Ok(());
+        };
         if !names_kind {
-            let preset = pretrained::preset(start);
-            let preset =
-                preset.map_err(|error| Invalid::new("model.start_from", error, as_written(start)))?;
+            let preset = pretrained::preset(&start).map_err(|error| refused(error.to_string()))?;
             preset.into_iter().for_each(|preset| self.model.kind = preset);
         }
         if let Some(text) = &mut self.data.text
             && text.tokenizer.is_none()
         {
-            text.tokenizer = pretrained::tokenizer(start);
+            text.tokenizer = pretrained::tokenizer(&start);
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ mod evaluate;
 mod fetch;
 mod field;
 mod hub;
+mod peft;
 mod predict;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ use serde::{Deserialize, Serialize};
 pub use self::evaluate::{EvaluateArgs, evaluate};
 use self::fetch::FetchError;
 use self::field::FieldLayout;
+use self::peft::AdapterFiles;
 pub use self::predict::{PredictArgs, predict};
 use self::tokenizer::RunTokenizer;
 use crate::config::ConfigError;
@@ -42,6 +44,8 @@ const TOKENIZER_FILE: &str = "tokenizer.json";
 const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
 const PREPROCESSOR_FILE: &str = "preprocessor_config.json";
 const COLUMNS_FILE: &str = "columns.json";
+const ADAPTER_CONFIG_FILE: &str = "adapter/adapter_config.json";
+const ADAPTER_TENSORS_FILE: &str = "adapter/adapter_model.safetensors";
 const CARD_FILE: &str = "README.md";
 /// Largest file of a folder that is read, beside the tensors.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -170,6 +174,8 @@ struct ExportedModel {
     tokenizer: Option<RunTokenizer>,
     /// Of a run on a table or on ratings.
     columns: Option<DataColumns>,
+    /// Of a run of adapters.
+    adapters: Option<AdapterFiles>,
 }
 
 /// Content of [`RUN_FILE`].
@@ -266,6 +272,10 @@ impl ExportedModel {
         if let Some(columns) = &self.columns {
             files.push((COLUMNS_FILE, json(&serde_json::to_value(columns).unwrap_or_default())));
         }
+        if let Some(AdapterFiles { config, tensors }) = &self.adapters {
+            files.push((ADAPTER_CONFIG_FILE, json(config)));
+            files.push((ADAPTER_TENSORS_FILE, tensors.clone()));
+        }
         Ok(files)
     }
 
@@ -287,7 +297,7 @@ impl ExportedModel {
         let columns = optional(COLUMNS_FILE, COLUMNS_BYTES_MAX)?;
         let columns = columns.map(|bytes| columns::read(&bytes, &run));
         let columns = columns.transpose().map_err(of_file(&of(COLUMNS_FILE)))?;
-        Ok(Self { run, epoch, loss, parameters, tokenizer, columns })
+        Ok(Self { run, epoch, loss, parameters, tokenizer, columns, adapters: None })
     }
 
     fn layout(&self) -> Result<FieldLayout, ModelError> {
@@ -334,6 +344,7 @@ fn write_folder(folder: &Path, files: &[(&'static str, Vec<u8>)]) -> Result<(), 
         for (name, content) in files {
             let path = part.join(name);
             let write = || {
+                fs::create_dir_all(path.parent().unwrap_or(&part))?;
                 let mut file = fs::File::create(&path)?;
                 file.write_all(content)?;
                 file.sync_all()

@@ -6,6 +6,7 @@
 
 mod architecture;
 mod names;
+mod start;
 mod tensors;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use safetensors::SafeTensorError;
 
 pub use self::architecture::ArchitectureError;
 pub(crate) use self::names::resnet_name;
+pub use self::start::{HubModel, StartError, StartFrom};
 use self::tensors::PretrainedTensors;
 
 /// Says of which kind a model is.

@@ -126,12 +126,12 @@ fn images(preset: Preset, shape: ImageShape, n_samples: usize) -> (Preset, DataS
 
 fn tokens(
     preset: Preset,
-    vocabulary: u16,
+    vocabulary: u32,
     mask: Option<u16>,
     n_samples: usize,
 ) -> (Preset, DataShape, Samples, usize) {
     let n_tokens = n_samples * usize::from(LENGTH);
-    let ids = (0..n_tokens).map(|index| (index * 31 % 251) as u16 % vocabulary).collect();
+    let ids = (0..n_tokens).map(|index| (index * 31 % 251) as u32 % vocabulary).collect();
     let shape = TokenShape { length: LENGTH, vocabulary, mask };
     (preset, DataShape::Tokens(shape), Samples::Tokens(ids), n_samples)
 }

@@ -12,7 +12,7 @@ use super::{Invalid, NONE, RunConfig, as_written};
 use crate::data::file::DataFileError;
 use crate::data::pictures::PicturesError;
 use crate::data::table::ColumnKind;
-use crate::pretrained::{self, PretrainedError};
+use crate::pretrained::{self, PretrainedError, StartError};
 use crate::storage::bound::{self, BoundError, BoundValues};
 use crate::storage::{Storage, StorageError};
 
@@ -45,6 +45,9 @@ pub enum BindError {
     /// The weights that it begins with cannot be read.
     #[error(transparent)]
     Pretrained(#[from] PretrainedError),
+    /// They are not there.
+    #[error(transparent)]
+    Start(#[from] StartError),
     /// The run began with other values.
     #[error("{}", mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Differs {
@@ -91,7 +94,7 @@ struct BoundText {
     /// The hash of an existing one.
     #[serde(skip_serializing_if = "Option::is_none")]
     tokenizer: Option<String>,
-    vocabulary: u16,
+    vocabulary: u32,
     sequence_tokens: u16,
     held_out: f64,
     sources: Vec<BoundSource>,

@@ -234,10 +234,11 @@ fn outside(config: &RunConfig) -> Vec<Invalid> {
     }
     let secret = config.access.oidc.iter().filter_map(|oidc| oidc.client_secret_file.as_ref());
     secret.for_each(|path| opened("access.oidc.client_secret_file", path));
-    if let Some(DataFile::Local(start)) = &config.model.start_from
-        && let Err(error) = pretrained::content_hash(start)
+    if let Some(start_from) = &config.model.start_from
+        && let Ok(Some(start)) = start_from.here()
+        && let Err(error) = pretrained::content_hash(&start)
     {
-        mistakes.push(Invalid::new("model.start_from", error, as_written(start)));
+        mistakes.push(Invalid::new("model.start_from", error, as_written(start_from)));
     }
     if mistakes.is_empty()
         && let Some((key, written)) = read_here(config)

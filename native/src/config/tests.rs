@@ -9,6 +9,7 @@ use barnraise_protocol::codec::Density;
 use barnraise_protocol::run::{GradientCodec, TopK};
 use bytesize::ByteSize;
 
+use crate::data::file::DataFile;
 use crate::data::sets::NamedSet;
 
 /// With every key.
@@ -275,11 +276,14 @@ fn weights_to_begin_with_are_a_path_or_an_address_with_a_checksum() {
     };
     assert_eq!(
         load("\"here.safetensors\"").unwrap(),
-        DataFile::Local(folder.path().join("here.safetensors"))
+        StartFrom::File(DataFile::Local(folder.path().join("here.safetensors")))
     );
     let there = load(&format!("{{ url = \"https://a.example/m\", sha256 = \"{}\" }}", Sha256Hash::of(b"m")));
-    assert!(matches!(there.unwrap(), DataFile::Fetched(_)));
+    assert!(matches!(there.unwrap(), StartFrom::File(DataFile::Fetched(_))));
     assert!(load("\"https://a.example/m\"").unwrap_err().to_string().contains("sha256"));
+    let of_hub = load("{ hub = \"barn/of-nobody\" }").unwrap_err().to_string();
+    assert!(of_hub.contains("hf download barn/of-nobody --revision main"), "{of_hub}");
+    assert!(load("{ hub = \"barn/owl\", sha256 = \"ab\" }").unwrap_err().to_string().contains("sha256"));
 }
 
 #[test]

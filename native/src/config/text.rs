@@ -10,7 +10,9 @@ use crate::data::file::DataFile;
 use crate::data::text::{N_SPECIAL, TextSettings, TextSource, existing_tokenizer};
 
 /// Smallest vocabulary; with fewer tokens a masked one is hardly worth guessing.
-const VOCABULARY_MIN: u16 = 50;
+const VOCABULARY_MIN: u32 = 50;
+/// Largest one that is trained.
+const VOCABULARY_MAX: u32 = 1 << 18;
 const SOURCES_MAX: usize = 64;
 
 /// `[data.text]`
@@ -25,7 +27,7 @@ pub struct TextSection {
     pub tokenizer: Option<PathBuf>,
     /// Tokens of a vocabulary that is trained, at most.
     #[serde(default = "vocabulary")]
-    pub vocabulary: u16,
+    pub vocabulary: u32,
     /// Tokens of a sequence, the sample of a run on text.
     #[serde(default = "sequence_tokens")]
     pub sequence_tokens: u16,
@@ -51,7 +53,7 @@ pub struct SourceSection {
     pub weight: f64,
 }
 
-fn vocabulary() -> u16 {
+fn vocabulary() -> u32 {
     8000
 }
 
@@ -105,7 +107,7 @@ impl TextSection {
         if let Some(name) = &self.name {
             super::check::text("data.text.name", name, 100)?;
         }
-        let vocabulary = VOCABULARY_MIN + N_SPECIAL..=u16::MAX;
+        let vocabulary = VOCABULARY_MIN + N_SPECIAL..=VOCABULARY_MAX;
         Invalid::check_range("data.text.vocabulary", self.vocabulary, vocabulary)?;
         if let Some(path) = &self.tokenizer
             && let Err(error) = existing_tokenizer(path)

@@ -458,7 +458,7 @@ mod tests {
 
     #[tokio::test]
     async fn text_is_cut_into_whole_sequences() {
-        let ids = (0..103_u16).flat_map(|n| [n + 3; 4]).collect();
+        let ids = (0..103_u32).flat_map(|n| [n + 3; 4]).collect();
         let train = Samples::Tokens(TokenSequences { length: 4, ids });
         let test = Samples::Tokens(TokenSequences { length: 4, ids: vec![3; 40] });
         let kind = SampleKind::Tokens(TokenShape { length: 4, vocabulary: 106, mask: Some(1) });

@@ -39,7 +39,7 @@ pub struct TextSettings {
     /// An existing `tokenizer.json`; without one, a vocabulary is trained on the text.
     pub tokenizer: Option<PathBuf>,
     /// Tokens of a vocabulary that is trained, the special ones included; a small text gives fewer.
-    pub vocabulary: u16,
+    pub vocabulary: u32,
     /// Tokens of a sequence.
     pub sequence_tokens: u16,
     /// Share of each source that is held out, 0 to 1.
@@ -184,7 +184,7 @@ impl TextSettings {
     fn cut(
         &self,
         source: &TextSource,
-        ids: &[u16],
+        ids: &[u32],
     ) -> Result<(mix::SourceSequences, mix::SourceSequences), TextError> {
         let length = usize::from(self.sequence_tokens);
         let n_sequences = ids.len() / length.max(1);
@@ -194,7 +194,7 @@ impl TextSettings {
         }
         let n_test = ((n_sequences as f64 * self.held_out) as usize).clamp(1, n_sequences - 1);
         let (train, test) = ids[..n_sequences * length].split_at((n_sequences - n_test) * length);
-        let part = |ids: &[u16]| mix::SourceSequences { ids: ids.to_vec(), weight: source.weight };
+        let part = |ids: &[u32]| mix::SourceSequences { ids: ids.to_vec(), weight: source.weight };
         Ok((part(train), part(test)))
     }
 }

@@ -11,7 +11,8 @@ use barnraise_protocol::run::model::presets::{Albert, Gpt, GptExperts, GptFamily
 /// A network that other libraries have, with all options written out.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Architecture {
-    /// transformers' `GPT2LMHeadModel` or `LlamaForCausalLM`, and with experts in one dimension `MixtralForCausalLM`.
+    /// transformers' `GPT2LMHeadModel` or `LlamaForCausalLM`, with biases `Qwen2ForCausalLM`, and with experts in one dimension
+    /// `MixtralForCausalLM`.
     Gpt(Gpt),
     /// transformers' `AlbertForMaskedLM`.
     Albert(Albert),
@@ -39,8 +40,9 @@ impl Architecture {
     pub(crate) fn is_of_transformers(&self) -> bool {
         match self {
             // With one active expert ours has a weight that learns, and Mixtral's is 1.
-            Self::Gpt(Gpt { family, experts: Some(experts), .. }) => {
-                *family == GptFamily::Llama && experts.dimensions == 1 && experts.active > 1
+            Self::Gpt(gpt @ Gpt { family, experts: Some(experts), .. }) => {
+                let is_plain = !gpt.attention_bias && gpt.rotary_scaling.is_none();
+                is_plain && *family == GptFamily::Llama && experts.dimensions == 1 && experts.active > 1
             }
             Self::Gpt(_) | Self::Albert(_) => true,
             Self::ResNet(_, options) => options.norm == Norm::Batch && !options.small_pictures,
@@ -121,8 +123,22 @@ fn gpt(graph: &Graph) -> Option<Gpt> {
         };
         let new = Gpt::new(family, width, layers, heads);
         let theta = rotary.map_or(new.theta, |rotary| rotary.theta);
+        let rotary_scaling = rotary.and_then(|rotary| rotary.scaling);
+        let query = operation(graph, "self_attn.q_proj");
+        let attention_bias = matches!(query, Some(Operation::Dense(dense)) if dense.bias);
         let untied = matches!(operation(graph, "lm_head"), Some(Operation::Dense(_)));
-        let gpt = Gpt { key_value_heads, inner, dropout, epsilon, theta, untied, experts, ..new };
+        let gpt = Gpt {
+            key_value_heads,
+            inner,
+            dropout,
+            epsilon,
+            theta,
+            rotary_scaling,
+            attention_bias,
+            untied,
+            experts,
+            ..new
+        };
         // The heads of keys may have been left out.
         let written = [gpt, Gpt { key_value_heads: 0, ..gpt }];
         written.into_iter().any(|gpt| is_same(graph, &Preset::Gpt(gpt))).then_some(gpt)
@@ -157,6 +173,8 @@ fn resnet(graph: &Graph) -> Option<Architecture> {
 
 #[cfg(test)]
 mod tests {
+    use barnraise_protocol::run::model::operation::RotaryScaling;
+
     use super::*;
 
     #[test]
@@ -170,12 +188,18 @@ mod tests {
         let written = Gpt { key_value_heads: 4, ..gpt };
         let experts = |side, dimensions, active| Some(GptExperts { side, dimensions, active });
         let mixtral = Gpt { experts: experts(8, 1, 2), ..llama };
+        let scaling =
+            RotaryScaling { factor: 8.0, low_frequency: 1.0, high_frequency: 4.0, original_tokens: 64 };
+        let longer = Gpt { rotary_scaling: Some(scaling), ..llama };
+        let qwen = Gpt { attention_bias: true, untied: false, ..llama };
         let switch = Gpt { experts: experts(8, 1, 1), ..llama };
         let grid = Gpt { experts: experts(3, 2, 2), ..written };
         for (preset, want, is_of_transformers) in [
             (Preset::Gpt(gpt), Architecture::Gpt(written), true),
             (Preset::Gpt(llama), Architecture::Gpt(llama), true),
             (Preset::Gpt(written), Architecture::Gpt(written), true),
+            (Preset::Gpt(longer), Architecture::Gpt(longer), true),
+            (Preset::Gpt(qwen), Architecture::Gpt(qwen), true),
             (Preset::Gpt(mixtral), Architecture::Gpt(mixtral), true),
             (Preset::Gpt(switch), Architecture::Gpt(switch), false),
             (Preset::Gpt(grid), Architecture::Gpt(grid), false),

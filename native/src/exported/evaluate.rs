@@ -139,16 +139,16 @@ impl ExportedModel {
 
     fn n_tokens(&self) -> usize {
         match &self.run.data.manifest.samples {
-            SampleKind::Tokens(tokens) => tokens.vocabulary.into(),
+            SampleKind::Tokens(tokens) => tokens.vocabulary as usize,
             _ => 0,
         }
     }
 }
 
 /// What a loss in nats per token is to be multiplied with. A special token is counted as one byte.
-fn nats_to_bits_per_byte(tokens: &[u16], tokenizer: &Tokenizer) -> Result<f64, TokenizerError> {
+fn nats_to_bits_per_byte(tokens: &[u32], tokenizer: &Tokenizer) -> Result<f64, TokenizerError> {
     let special = tokenizer.special();
-    let is_special = |id: &u16| [Some(special.separator), special.unknown, special.mask].contains(&Some(*id));
+    let is_special = |id: &u32| [Some(special.separator), special.unknown, special.mask].contains(&Some(*id));
     let mut n_bytes = 0;
     for text in tokens.split(is_special) {
         n_bytes += tokenizer.decode(text)?.len() + 1;
@@ -157,7 +157,7 @@ fn nats_to_bits_per_byte(tokens: &[u16], tokenizer: &Tokenizer) -> Result<f64, T
 }
 
 /// The tokens that are predicted from those before them.
-fn after_the_first(samples: &Samples) -> Vec<u16> {
+fn after_the_first(samples: &Samples) -> Vec<u32> {
     match samples {
         Samples::Tokens(tokens) => tokens.sequences().flat_map(|ids| &ids[1..]).copied().collect(),
         _ => Vec::new(),

@@ -12,6 +12,7 @@ use barnraise_protocol::dataset::SampleKind;
 use barnraise_protocol::run::RunDescription;
 
 use super::ExportedModel;
+use super::peft::AdapterFiles;
 use super::tokenizer::RunTokenizer;
 use crate::http_agent::{Patience, agent};
 
@@ -95,9 +96,10 @@ pub(super) fn newest(page: &str) -> Result<(ExportedModel, String), FetchError> 
         }
     }
     let card = String::from_utf8_lossy(&card).into_owned();
+    let adapters = AdapterFiles::of(&run, &layout, &file.parameters).map_err(|error| broken(&error))?;
     let (run, parameters) =
         whole(run, file.parameters, |number, bytes_max| fetch(&url(&format!("frozen/{number}")), bytes_max))?;
-    Ok((ExportedModel { run, epoch, loss, parameters, tokenizer, columns }, card))
+    Ok((ExportedModel { run, epoch, loss, parameters, tokenizer, columns, adapters }, card))
 }
 
 /// The run and its parameters; of adapters beside frozen weights the whole model that they make.

@@ -117,7 +117,8 @@ fn dense_weights(graph: &ResolvedGraph) -> BTreeSet<usize> {
     weights.collect()
 }
 
-fn transposed(values: &[f32], [rows, columns]: [usize; 2]) -> impl Iterator<Item = f32> {
+/// A matrix of `rows` by `columns`, the other way round.
+pub(super) fn transposed(values: &[f32], [rows, columns]: [usize; 2]) -> impl Iterator<Item = f32> {
     (0..rows * columns).map(move |at| values[at % rows * columns + at / rows])
 }
 

@@ -26,7 +26,7 @@ pub(super) fn auto_class(run: &RunDescription) -> Option<&'static str> {
 /// `config.json`; `None` where `transformers` has no such model.
 ///
 /// - `separator`: the id that stands between documents of a text
-pub(super) fn config(run: &RunDescription, separator: Option<u16>) -> Option<Value> {
+pub(super) fn config(run: &RunDescription, separator: Option<u32>) -> Option<Value> {
     let architecture = Architecture::of(&run.model.graph).filter(Architecture::is_of_transformers)?;
     match (architecture, &run.data.manifest.samples) {
         (Architecture::Gpt(gpt), SampleKind::Tokens(tokens)) => Some(of_gpt(gpt, *tokens, separator)),
@@ -63,7 +63,7 @@ fn exact(value: f32) -> f64 {
 }
 
 /// What configurations of text have in common.
-fn of_text(tokens: TokenShape, separator: Option<u16>, is_tied: bool, more: Value) -> Value {
+fn of_text(tokens: TokenShape, separator: Option<u32>, is_tied: bool, more: Value) -> Value {
     let ends = json!({
         "vocab_size": tokens.vocabulary,
         "bos_token_id": separator,
@@ -79,7 +79,7 @@ fn of_text(tokens: TokenShape, separator: Option<u16>, is_tied: bool, more: Valu
     parts.flatten().collect::<Map<_, _>>().into()
 }
 
-fn of_gpt(gpt: Gpt, tokens: TokenShape, separator: Option<u16>) -> Value {
+fn of_gpt(gpt: Gpt, tokens: TokenShape, separator: Option<u32>) -> Value {
     let Gpt {
         family,
         width,
@@ -90,6 +90,8 @@ fn of_gpt(gpt: Gpt, tokens: TokenShape, separator: Option<u16>) -> Value {
         dropout,
         epsilon,
         theta,
+        rotary_scaling,
+        attention_bias,
         untied,
         experts,
     } = gpt;
@@ -120,11 +122,26 @@ fn of_gpt(gpt: Gpt, tokens: TokenShape, separator: Option<u16>) -> Value {
             "hidden_act": "silu",
             "rms_norm_eps": exact(epsilon),
             "rope_theta": exact(theta),
-            "attention_bias": false,
+            "attention_bias": attention_bias,
             "mlp_bias": false,
             "attention_dropout": dropout,
         }),
     };
+    if let (Some(scaling), Value::Object(config)) = (rotary_scaling, &mut config) {
+        let scaling = json!({
+            "rope_type": "llama3",
+            "rope_theta": exact(theta),
+            "factor": exact(scaling.factor),
+            "low_freq_factor": exact(scaling.low_frequency),
+            "high_freq_factor": exact(scaling.high_frequency),
+            "original_max_position_embeddings": scaling.original_tokens,
+        });
+        config.insert("rope_scaling".to_owned(), scaling);
+    }
+    if let (true, Value::Object(config)) = (attention_bias, &mut config) {
+        config.insert("model_type".to_owned(), "qwen2".into());
+        config.insert("architectures".to_owned(), json!(["Qwen2ForCausalLM"]));
+    }
     if let (Some(GptExperts { side, active, .. }), Value::Object(config)) = (experts, &mut config) {
         config.insert("model_type".to_owned(), "mixtral".into());
         config.insert("architectures".to_owned(), json!(["MixtralForCausalLM"]));
@@ -135,7 +152,7 @@ fn of_gpt(gpt: Gpt, tokens: TokenShape, separator: Option<u16>) -> Value {
 }
 
 /// One layer that is applied several times, and one segment.
-fn of_albert(albert: Albert, tokens: TokenShape, separator: Option<u16>) -> Value {
+fn of_albert(albert: Albert, tokens: TokenShape, separator: Option<u32>) -> Value {
     let config = json!({
         "model_type": "albert",
         "architectures": ["AlbertForMaskedLM"],

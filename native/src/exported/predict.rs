@@ -191,7 +191,7 @@ impl ExportedModel {
             let blanked =
                 tokenizer.encode_with_blanks(line, shape.length.into()).map_err(|error| refused(&error))?;
             let guesses = block_on(trainer.fill(&blanked.ids, &blanked.blanks))?;
-            for (blank, row) in guesses.chunks(shape.vocabulary.into()).enumerate() {
+            for (blank, row) in guesses.chunks(shape.vocabulary as usize).enumerate() {
                 for (guess, probability) in tokenizer.likeliest(row, GUESSES) {
                     let cells = [number.to_string(), (blank + 1).to_string(), guess, probability.to_string()];
                     write(table, cells)?;

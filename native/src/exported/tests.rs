@@ -5,7 +5,10 @@ mod commands;
 use barnraise_learning::ParameterLayout;
 use barnraise_learning::graph::ResolvedGraph;
 use barnraise_protocol::dataset::{ImageShape, SampleKind, TokenShape};
-use barnraise_protocol::run::Preset;
+use barnraise_protocol::TensorCodec;
+use barnraise_protocol::run::model::{Adapters, FirstWeights};
+use barnraise_protocol::run::{ModelSpec, Preset};
+use barnraise_protocol::run::model::operation::RotaryScaling;
 use barnraise_protocol::run::model::presets::{Albert, Gpt, GptFamily, Norm, ResNet};
 use futures::executor::block_on;
 
@@ -13,7 +16,7 @@ use super::*;
 use crate::data::text::train_tokenizer;
 use crate::{fixture, pretrained};
 
-const VOCABULARY: u16 = 40;
+const VOCABULARY: u32 = 40;
 /// A text in the scripts of many people, with what a tokenizer may stumble over.
 const TEXTS: [&str; 8] = [
     "It's 1913, and  they -- well...\tsaid: \"No!?\"\n\n",
@@ -33,6 +36,18 @@ fn tokenizer() -> RunTokenizer {
 
 fn gpt(family: GptFamily) -> Preset {
     Preset::Gpt(Gpt { key_value_heads: 2, inner: 24, dropout: 0.1, ..Gpt::new(family, 16, 2, 4) })
+}
+
+/// Of the waves of a head one is longer by a part, one by all of the factor.
+fn llama_3() -> Preset {
+    let scaling =
+        RotaryScaling { factor: 8.0, low_frequency: 0.25, high_frequency: 1.0, original_tokens: 16 };
+    let new = Gpt::new(GptFamily::Llama, 16, 2, 2);
+    Preset::Gpt(Gpt { inner: 24, theta: 100.0, rotary_scaling: Some(scaling), ..new })
+}
+
+fn qwen2() -> Preset {
+    Preset::Gpt(Gpt { key_value_heads: 2, inner: 24, attention_bias: true, ..Gpt::new(GptFamily::Llama, 16, 2, 4) })
 }
 
 const ALBERT: Albert = Albert { embedding: 8, hidden: 16, heads: 2, inner: 24, layers: 3 };
@@ -65,7 +80,7 @@ fn exported(preset: &Preset, tokenizer: Option<RunTokenizer>) -> ExportedModel {
     for segment in layout.segments().iter().filter(|segment| segment.name == "fc.weight") {
         parameters[segment.range()].iter_mut().for_each(|value| *value *= 0.05);
     }
-    ExportedModel { run, epoch: 300, loss: Some(1.5), parameters, tokenizer, columns: None }
+    ExportedModel { run, epoch: 300, loss: Some(1.5), parameters, tokenizer, columns: None, adapters: None }
 }
 
 fn write(model: &ExportedModel, folder: &Path) {
@@ -111,6 +126,8 @@ fn a_run_begins_with_an_exported_folder() {
     for (name, preset) in [
         ("gpt2", gpt(GptFamily::Gpt2)),
         ("llama", gpt(GptFamily::Llama)),
+        ("llama-3", llama_3()),
+        ("qwen2", qwen2()),
         ("resnet-18", Preset::ResNet18(RESNET)),
         ("resnet-50", Preset::ResNet50(RESNET)),
     ] {
@@ -137,6 +154,8 @@ fn transformers_predicts_the_same() {
     let of_each = [
         ("gpt2", gpt(GptFamily::Gpt2), &OF_GPT2[..]),
         ("llama", gpt(GptFamily::Llama), &OF_LLAMA),
+        ("llama-3", llama_3(), &OF_LLAMA_3),
+        ("qwen2", qwen2(), &OF_QWEN2),
         ("albert", Preset::Albert(ALBERT), &OF_ALBERT),
         ("resnet18", Preset::ResNet18(RESNET), &OF_RESNET18),
         ("resnet50", Preset::ResNet50(ResNet { width: 4, ..RESNET }), &OF_RESNET50),
@@ -158,6 +177,54 @@ fn transformers_predicts_the_same() {
             _ => block_on(trainer.predict(&pixels, 1)).unwrap(),
         };
         assert_eq!(predicted.len(), want.len());
+        for (id, (got, want)) in predicted.iter().map(|value| value.ln()).zip(want).enumerate() {
+            assert!((got - want).abs() < 1e-4, "{name}, id {id}: {got} and {want}");
+        }
+    }
+}
+
+/// As `native/tests/torch/adapted.py` says that PEFT's adapters predict on the models of `native/tests/pretrained`, and as the
+/// whole model does.
+#[test]
+fn peft_predicts_the_same() {
+    let kept = std::env::var_os("BARNRAISE_ADAPTED").map(PathBuf::from);
+    let root = tempfile::tempdir().unwrap();
+    let root = kept.as_deref().unwrap_or(root.path());
+    for (name, targets, want) in [
+        ("gpt2", ["c_attn", "mlp.c_fc"], &OF_ADAPTED_GPT2),
+        ("llama", ["self_attn.q_proj", "mlp.down_proj"], &OF_ADAPTED_LLAMA),
+    ] {
+        let start = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pretrained").join(name);
+        let targets = targets.map(str::to_owned).to_vec();
+        let adapters =
+            Adapters { codec: TensorCodec::F32, rank: 2, alpha: 3.0, targets, trained: Vec::new() };
+        let mut run = exported(&gpt(GptFamily::Llama), None).run;
+        let model = pretrained::preset(&start).unwrap().unwrap().model(1);
+        run.model = ModelSpec { weights: FirstWeights::Frozen(adapters), ..model };
+        let data = DataShape::of(&run.data.manifest.samples);
+        let graph = ResolvedGraph::of_model(&run.model, data).unwrap();
+        let first = pretrained::first_values(&start, &run.model, &graph).unwrap();
+        let parameters: Vec<f32> =
+            (0..first.parameters.len()).map(|at| (at * 37 % 101) as f32 / 250.0 - 0.2).collect();
+        let adapters = AdapterFiles::of(&run, graph.layout(), &parameters).unwrap();
+        let frozen = first.frozen.unwrap();
+        let (merged, parameters) = barnraise_learning::merged(&run.model, data, &frozen, &parameters).unwrap();
+        run.model = merged;
+        let whole = ExportedModel {
+            run,
+            epoch: 1,
+            loss: None,
+            parameters,
+            tokenizer: None,
+            columns: None,
+            adapters,
+        };
+        let folder = root.join(name);
+        let _ = fs::remove_dir_all(&folder);
+        write(&whole, &folder);
+        assert!(folder.join(ADAPTER_CONFIG_FILE).is_file() && folder.join(ADAPTER_TENSORS_FILE).is_file());
+        let trainer = ExportedModel::read(&folder).unwrap().trainer().unwrap();
+        let predicted = block_on(trainer.predict_next(&[2, 17, 5, 39, 11, 8])).unwrap();
         for (id, (got, want)) in predicted.iter().map(|value| value.ln()).zip(want).enumerate() {
             assert!((got - want).abs() < 1e-4, "{name}, id {id}: {got} and {want}");
         }
@@ -252,3 +319,7 @@ fn other_folders_are_refused_by_the_name_of_the_file() {
     let args = GenerateArgs { folder: pictures, text: String::new(), tokens: 1, seed: 0 };
     assert!(matches!(generate(&args, &mut Vec::new()), Err(ExportedError::OtherKind { .. })));
 }
+const OF_LLAMA_3: [f32; VOCABULARY as usize] = [0.0; VOCABULARY as usize];
+const OF_QWEN2: [f32; VOCABULARY as usize] = [0.0; VOCABULARY as usize];
+const OF_ADAPTED_GPT2: [f32; VOCABULARY as usize] = [0.0; VOCABULARY as usize];
+const OF_ADAPTED_LLAMA: [f32; VOCABULARY as usize] = [0.0; VOCABULARY as usize];

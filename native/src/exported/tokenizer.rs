@@ -31,7 +31,7 @@ impl RunTokenizer {
             SampleKind::Tokens(tokens) => tokens.length,
             _ => 0,
         };
-        let name = |id: Option<u16>| id.and_then(|id| self.tokenizer.name(id));
+        let name = |id: Option<u32>| id.and_then(|id| self.tokenizer.name(id));
         let special = self.tokenizer.special();
         let separator = name(Some(special.separator));
         json!({

@@ -3,6 +3,8 @@
 use std::fmt::Display;
 
 use barnraise_protocol::run::Preset;
+use barnraise_protocol::dataset::SEQUENCE_TOKENS;
+use barnraise_protocol::run::model::operation::RotaryScaling;
 use barnraise_protocol::run::model::presets::{Gpt, GptFamily, ResNet};
 use serde::Deserialize;
 use serde_json::Value;
@@ -11,7 +13,7 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ArchitectureError {
     /// Another kind.
-    #[error("model_type {got} is not supported: gpt2, llama and resnet are")]
+    #[error("model_type {got} is not supported: gpt2, llama, mistral, qwen2 and resnet are")]
     Kind {
         /// What came.
         got: String,
@@ -64,8 +66,12 @@ struct LlamaConfig {
     #[serde(default = "llama_epsilon")]
     rms_norm_eps: f32,
     rope_theta: Option<f32>,
-    rope_scaling: Option<Value>,
+    rope_scaling: Option<RopeParameters>,
     rope_parameters: Option<RopeParameters>,
+    /// Of Mistral, and of Qwen 2 where it says so: a token sees so many before it.
+    sliding_window: Option<u32>,
+    #[serde(default)]
+    use_sliding_window: Option<bool>,
     #[serde(default)]
     tie_word_embeddings: bool,
     #[serde(default)]
@@ -79,7 +85,12 @@ struct LlamaConfig {
 #[derive(Deserialize)]
 struct RopeParameters {
     rope_theta: Option<f32>,
+    #[serde(alias = "type")]
     rope_type: Option<String>,
+    factor: Option<f32>,
+    low_freq_factor: Option<f32>,
+    high_freq_factor: Option<f32>,
+    original_max_position_embeddings: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -114,7 +125,11 @@ fn llama_epsilon() -> f32 {
 pub(super) fn preset(config: &Value) -> Result<Preset, ArchitectureError> {
     match config.get("model_type").and_then(Value::as_str) {
         Some("gpt2") => gpt2(&read(config)?).map(Preset::Gpt),
-        Some("llama") => llama(&read(config)?).map(Preset::Gpt),
+        Some("llama" | "mistral") => llama(&read(config)?).map(Preset::Gpt),
+        Some("qwen2") => {
+            let preset = llama(&read(config)?)?;
+            Ok(Preset::Gpt(Gpt { attention_bias: true, ..preset }))
+        }
         Some("resnet") => resnet(&read(config)?),
         got => Err(ArchitectureError::Kind { got: got.unwrap_or("(none)").to_owned() }),
     }
@@ -159,15 +174,13 @@ fn llama(config: &LlamaConfig) -> Result<Gpt, ArchitectureError> {
     if let Some(head_dim) = config.head_dim {
         check("head_dim", Some(head_dim) == width, "hidden_size / num_attention_heads", &head_dim)?;
     }
-    if let Some(scaling) = config.rope_scaling.as_ref().filter(|scaling| !scaling.is_null()) {
-        let kind = scaling.get("rope_type").or_else(|| scaling.get("type")).and_then(Value::as_str);
-        check("rope_scaling", kind == Some("default"), "null", scaling)?;
+    if let Some(window) = config.sliding_window.filter(|_| config.use_sliding_window != Some(false)) {
+        let longest = u32::from(*SEQUENCE_TOKENS.end());
+        check("sliding_window", window >= longest, "null, or longer than a sequence of 1024 tokens", &window)?;
     }
-    let newer = config.rope_parameters.as_ref();
-    if let Some(kind) = newer.and_then(|rope| rope.rope_type.as_ref()) {
-        check("rope_parameters.rope_type", kind == "default", "default", kind)?;
-    }
-    let theta = newer.and_then(|rope| rope.rope_theta).or(config.rope_theta);
+    let rope = config.rope_parameters.as_ref().or(config.rope_scaling.as_ref());
+    let rotary_scaling = rope.map(scaling).transpose()?.flatten();
+    let theta = rope.and_then(|rope| rope.rope_theta).or(config.rope_theta);
     let new = Gpt::new(GptFamily::Llama, config.hidden_size, config.num_hidden_layers, heads);
     Ok(Gpt {
         key_value_heads: config.num_key_value_heads.unwrap_or(0),
@@ -175,9 +188,37 @@ fn llama(config: &LlamaConfig) -> Result<Gpt, ArchitectureError> {
         dropout: config.attention_dropout,
         epsilon: config.rms_norm_eps,
         theta: theta.unwrap_or(new.theta),
+        rotary_scaling,
         untied: !config.tie_word_embeddings,
         ..new
     })
+}
+
+fn scaling(rope: &RopeParameters) -> Result<Option<RotaryScaling>, ArchitectureError> {
+    match rope.rope_type.as_deref() {
+        None | Some("default") => Ok(None),
+        Some("llama3") => {
+            let wanted = |value: Option<f32>, name| {
+                let missing = || ArchitectureError::Value(format!("llama3's rotary embedding has no {name}"));
+                value.ok_or_else(missing)
+            };
+            let original = rope.original_max_position_embeddings;
+            Ok(Some(RotaryScaling {
+                factor: wanted(rope.factor, "factor")?,
+                low_frequency: wanted(rope.low_freq_factor, "low_freq_factor")?,
+                high_frequency: wanted(rope.high_freq_factor, "high_freq_factor")?,
+                original_tokens: original.ok_or_else(|| {
+                    ArchitectureError::Value(
+                        "llama3's rotary embedding has no original_max_position_embeddings".to_owned(),
+                    )
+                })?,
+            }))
+        }
+        Some(other) => {
+            check("rope_type", false, "default or llama3", &other)?;
+            Ok(None)
+        }
+    }
 }
 
 fn resnet(config: &ResNetConfig) -> Result<Preset, ArchitectureError> {

@@ -40,7 +40,12 @@ fn adapted(spec: &ModelSpec, target: &str) -> ModelSpec {
 
 #[test]
 fn models_of_transformers_say_here_what_they_say_there() {
-    for (name, want, target) in [("gpt2", &OF_GPT2, "c_attn"), ("llama", &OF_LLAMA, "q_proj")] {
+    for (name, want, target) in [
+        ("gpt2", &OF_GPT2, "c_attn"),
+        ("llama", &OF_LLAMA, "q_proj"),
+        ("llama-3", &OF_LLAMA_3, "k_proj"),
+        ("qwen2", &OF_QWEN2, "q_proj"),
+    ] {
         let start = folder(name);
         let spec = preset(&start).unwrap().unwrap().model(1);
         let whole = first(&start, &spec, TEXT).unwrap();
@@ -165,13 +170,17 @@ fn configurations_without_a_preset_are_refused_by_their_value() {
         preset(root.path()).unwrap_err().to_string()
     };
     let said = refused("gpt2", "\"model_type\": \"gpt2\"", "\"model_type\": \"bert\"");
-    assert!(said.ends_with("model_type bert is not supported: gpt2, llama and resnet are"), "{said}");
+    assert!(said.ends_with("model_type bert is not supported: gpt2, llama, mistral, qwen2 and resnet are"), "{said}");
     let said = refused("gpt2", "\"gelu_new\"", "\"relu\"");
     assert!(said.ends_with("activation_function must be gelu_new, it is relu"), "{said}");
     let said = refused("llama", "\"head_dim\": 2", "\"head_dim\": 4");
     assert!(said.contains("head_dim must be hidden_size / num_attention_heads"), "{said}");
     let said = refused("llama", "\"rope_type\": \"default\"", "\"rope_type\": \"yarn\"");
-    assert!(said.contains("rope_parameters.rope_type must be default, it is yarn"), "{said}");
+    assert!(said.contains("rope_type must be default or llama3, it is yarn"), "{said}");
+    let said = refused("llama-3", "\"low_freq_factor\": 0.25", "\"factors\": 0.25");
+    assert!(said.contains("has no low_freq_factor"), "{said}");
+    let said = refused("llama", "\"model_type\": \"llama\"", "\"model_type\": \"mistral\", \"sliding_window\": 512");
+    assert!(said.contains("sliding_window must be null"), "{said}");
     let said = refused("llama", "\"attention_bias\": false", "\"attention_bias\": true");
     assert!(said.contains("attention_bias must be false"), "{said}");
     let said = refused("llama", "\"hidden_size\": 8", "\"hidden_size\": \"wide\"");
@@ -191,4 +200,18 @@ const OF_LLAMA: [f32; 40] = [
     -3.818_49, -4.165_77, -3.924_83, -2.593_05, -6.422_49, -3.304_75, -5.512_41, -4.189_15, -4.038_76,
     -3.698_65, -4.503_80, -3.119_77, -3.237_04, -4.042_22, -3.148_78, -3.426_05, -3.864_61, -4.931_51,
     -3.706_04, -4.101_47, -3.586_89, -3.907_84,
+];
+const OF_LLAMA_3: [f32; 40] = [
+    -3.474_30, -3.787_53, -4.704_16, -4.568_56, -2.390_44, -4.614_30, -3.285_03, -4.028_28, -2.826_18,
+    -3.039_54, -3.839_29, -5.793_52, -4.601_74, -3.883_69, -3.848_44, -4.770_15, -5.702_59, -2.849_40,
+    -4.178_42, -5.074_42, -4.254_26, -4.263_60, -3.427_84, -4.816_34, -4.239_93, -3.550_80, -4.067_35,
+    -5.243_17, -4.719_27, -3.688_80, -3.654_41, -2.249_98, -2.065_52, -5.704_22, -4.871_75, -4.181_28,
+    -5.035_93, -5.080_36, -4.410_69, -4.022_39,
+];
+const OF_QWEN2: [f32; 40] = [
+    -3.078_83, -3.540_53, -2.926_35, -4.285_86, -2.085_26, -4.470_96, -4.428_76, -4.547_49, -4.148_18,
+    -4.494_98, -3.830_30, -4.139_06, -4.900_43, -4.921_33, -4.700_38, -5.167_37, -3.212_21, -3.401_25,
+    -6.053_22, -5.208_63, -4.219_18, -4.099_40, -4.097_54, -5.068_35, -3.918_72, -4.868_36, -3.174_26,
+    -2.867_72, -3.940_92, -2.351_36, -2.838_62, -4.309_34, -4.240_85, -2.990_02, -3.880_73, -3.775_47,
+    -4.140_43, -5.636_11, -3.761_89, -5.138_25,
 ];

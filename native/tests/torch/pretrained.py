@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 IDS = [2, 17, 5, 39, 11, 8]
 ENDS = {"bos_token_id": 2, "eos_token_id": 2}
@@ -36,6 +36,41 @@ MODELS = {
             **ENDS,
         )
     ).to(torch.bfloat16),
+    # Waves as those of Llama 3.1: of the two of a head one is longer by a part, one by all of the factor.
+    "llama-3": lambda: LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=40,
+            max_position_embeddings=32,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=12,
+            tie_word_embeddings=True,
+            rope_parameters={
+                "rope_type": "llama3",
+                "rope_theta": 100.0,
+                "factor": 8.0,
+                "low_freq_factor": 0.25,
+                "high_freq_factor": 1.0,
+                "original_max_position_embeddings": 16,
+            },
+            **ENDS,
+        )
+    ),
+    # More rows in its table than tokens, as the real ones.
+    "qwen2": lambda: Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=48,
+            max_position_embeddings=16,
+            hidden_size=8,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            intermediate_size=12,
+            tie_word_embeddings=True,
+            **ENDS,
+        )
+    ),
 }
 
 for name, make in MODELS.items():
@@ -49,6 +84,6 @@ for name, make in MODELS.items():
     model.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
     with torch.no_grad():
-        logits = model.float()(torch.tensor([IDS])).logits[0, -1].double()
+        logits = model.float()(torch.tensor([IDS])).logits[0, -1, :40].double()
     print(name)
     print(", ".join(f"{value:.5f}" for value in torch.log_softmax(logits, dim=0)))

@@ -246,7 +246,7 @@ mod tests {
         assert!(matches!(rejected(|run| run.model.graph = huge.clone()), DescriptionError::Model(_)));
         let text = |run: &mut RunDescription| {
             run.data.manifest.samples =
-                SampleKind::Tokens(TokenShape { length: 1024, vocabulary: u16::MAX, mask: Some(1) });
+                SampleKind::Tokens(TokenShape { length: 1024, vocabulary: u16::MAX.into(), mask: Some(1) });
         };
         assert!(matches!(rejected(text), DescriptionError::Model(ModelError::Graph(_))));
         let error = rejected(|run| {

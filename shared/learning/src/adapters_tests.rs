@@ -35,7 +35,7 @@ fn frozen(spec: &ModelSpec, data: DataShape) -> FrozenWeights {
 }
 
 fn sentences() -> Samples {
-    let ids = (0..64_u16).map(|at| 3 + (at * at + at / 8) % 20).collect();
+    let ids = (0..64_u32).map(|at| 3 + (at * at + at / 8) % 20).collect();
     Samples::Tokens(TokenSequences { length: TEXT.length, ids })
 }
 

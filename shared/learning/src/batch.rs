@@ -39,7 +39,7 @@ pub(crate) fn check_images(
 }
 
 /// Checks what a pass over text relies on: whole sequences, 1 to `max`, of tokens that the vocabulary has.
-pub(crate) fn check_tokens(ids: &[u16], shape: TokenShape, max: usize) -> Result<usize, ModelError> {
+pub(crate) fn check_tokens(ids: &[u32], shape: TokenShape, max: usize) -> Result<usize, ModelError> {
     let length = usize::from(shape.length);
     if length == 0 || !ids.len().is_multiple_of(length) {
         return Err(ModelError::TokenCount { length, got: ids.len() });
@@ -53,7 +53,7 @@ pub(crate) fn check_tokens(ids: &[u16], shape: TokenShape, max: usize) -> Result
 }
 
 /// Checks that every token is of the vocabulary.
-pub(crate) fn check_ids(ids: &[u16], shape: TokenShape) -> Result<(), ModelError> {
+pub(crate) fn check_ids(ids: &[u32], shape: TokenShape) -> Result<(), ModelError> {
     let vocabulary = shape.vocabulary;
     match ids.iter().position(|&id| id >= vocabulary) {
         Some(index) => Err(ModelError::Token { index, token: ids[index], vocabulary }),

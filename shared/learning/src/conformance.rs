@@ -39,7 +39,7 @@ const SHAPE: ImageShape = ImageShape { height: 28, width: 28, channels: 1 };
 const N_CLASSES: usize = 10;
 const TOKENS: TokenShape = TokenShape { length: 16, vocabulary: 60, mask: Some(1) };
 /// Ids of it that no sample has.
-const N_SPECIAL: u16 = 3;
+const N_SPECIAL: u32 = 3;
 const N_SAMPLES: usize = 32;
 /// Where the batch is cut in two for the accumulation check, unevenly.
 const CUT: usize = 11;
@@ -278,10 +278,10 @@ fn blobs() -> LabelledImages {
 
 /// Ids that rise by a step of the sequence's own, and begin again at the end of the vocabulary.
 fn progressions(shape: TokenShape) -> TokenSequences {
-    let n_words = usize::from(shape.vocabulary - N_SPECIAL);
+    let n_words = (shape.vocabulary - N_SPECIAL) as usize;
     let length = usize::from(shape.length);
     let id = |sample: usize, place: usize| (sample * 5 + place * (1 + sample % 4)) % n_words;
-    let ids = (0..N_SAMPLES * length).map(|at| N_SPECIAL + id(at / length, at % length) as u16).collect();
+    let ids = (0..N_SAMPLES * length).map(|at| N_SPECIAL + id(at / length, at % length) as u32).collect();
     TokenSequences { length: shape.length, ids }
 }
 

@@ -19,21 +19,21 @@ const NUCLEUS: f32 = 0.95;
 pub struct Continuation {
     cache: TokenCache,
     /// The tokens so far, as many as the model may look at.
-    ids: Vec<u16>,
+    ids: Vec<u32>,
     /// How many of them the model has seen.
     n_seen: usize,
     random: SplitMix64,
     /// Is drawn where the text ends.
-    separator: u16,
+    separator: u32,
     /// Are never drawn.
-    never: Vec<u16>,
+    never: Vec<u32>,
     has_ended: bool,
 }
 
 impl Continuation {
     /// Of a text that begins with `prompt`; without one, of a new document. The same seed gives the same continuation on
     /// the same device.
-    pub fn of(prompt: &[u16], special: &SpecialTokens, seed: u64) -> Self {
+    pub fn of(prompt: &[u32], special: &SpecialTokens, seed: u64) -> Self {
         let separator = special.separator;
         let never = special.all.iter().copied().filter(|&id| id != separator).collect();
         // In the data a document follows a separator.
@@ -47,7 +47,7 @@ impl Continuation {
     /// # Errors
     /// A model that is none of text from left to right; a token that it does not know; logits that are not finite; a lost
     /// device.
-    pub async fn next(&mut self, trainer: &Trainer) -> Result<Option<u16>, ModelError> {
+    pub async fn next(&mut self, trainer: &Trainer) -> Result<Option<u32>, ModelError> {
         let length = usize::from(trainer.causal_tokens()?.length);
         if self.has_ended {
             return Ok(None);
@@ -67,7 +67,7 @@ impl Continuation {
 }
 
 /// Draws a token that is not among `never`.
-fn sample(logits: &mut [f32], never: &[u16], random: &mut SplitMix64) -> Result<u16, ModelError> {
+fn sample(logits: &mut [f32], never: &[u32], random: &mut SplitMix64) -> Result<u32, ModelError> {
     if let Some(index) = logits.iter().position(|logit| !logit.is_finite()) {
         return Err(ModelError::NotFinite { index });
     }
@@ -75,7 +75,7 @@ fn sample(logits: &mut [f32], never: &[u16], random: &mut SplitMix64) -> Result<
         *logit /= TEMPERATURE;
     }
     for &id in never {
-        if let Some(logit) = logits.get_mut(usize::from(id)) {
+        if let Some(logit) = logits.get_mut(id as usize) {
             *logit = f32::MIN;
         }
     }
@@ -92,11 +92,11 @@ fn sample(logits: &mut [f32], never: &[u16], random: &mut SplitMix64) -> Result<
     for &(id, probability) in &ranking[..n_kept] {
         left -= probability;
         if left < 0.0 {
-            return Ok(id as u16);
+            return Ok(id as u32);
         }
     }
     // Rounding: the last one that is likely enough.
-    Ok(ranking[n_kept.saturating_sub(1)].0 as u16)
+    Ok(ranking[n_kept.saturating_sub(1)].0 as u32)
 }
 
 #[cfg(test)]

@@ -89,9 +89,9 @@ pub enum ModelError {
         /// Index in the batch.
         index: usize,
         /// What came.
-        token: u16,
+        token: u32,
         /// Of the model.
-        vocabulary: u16,
+        vocabulary: u32,
     },
     /// More samples than a gradient can be weighted with.
     #[error("more than {max} samples accumulated")]

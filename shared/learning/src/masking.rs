@@ -17,11 +17,11 @@ pub const EVALUATION_DRAW: u64 = u64::MAX;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MaskedTokens {
     /// What the model sees, `[n_sequences, length]`.
-    pub inputs: Vec<u16>,
+    pub inputs: Vec<u32>,
     /// Positions in `inputs` of the tokens to predict, `[n_sequences, masked_per_sequence]`, rising.
     pub positions: Vec<u32>,
     /// The tokens to predict, in the order of `positions`.
-    pub targets: Vec<u16>,
+    pub targets: Vec<u32>,
 }
 
 /// Masked tokens of a sequence: at least one.
@@ -32,7 +32,7 @@ pub fn masked_per_sequence(length: usize) -> usize {
 impl MaskedTokens {
     /// Masks `ids`, `[n_sequences, length]`, by the token `mask`: of the chosen tokens 80 % become the mask, 10 % any token
     /// of the vocabulary, and 10 % stay.
-    pub fn of(ids: &[u16], shape: TokenShape, mask: u16, seed: u64, draw: u64) -> Self {
+    pub fn of(ids: &[u32], shape: TokenShape, mask: u32, seed: u64, draw: u64) -> Self {
         let length = usize::from(shape.length).max(1);
         let n_masked = masked_per_sequence(length);
         let n_sequences = ids.len() / length;
@@ -41,7 +41,7 @@ impl MaskedTokens {
             positions: Vec::with_capacity(n_sequences * n_masked),
             targets: Vec::with_capacity(n_sequences * n_masked),
         };
-        let n_tokens = usize::from(shape.vocabulary).max(1);
+        let n_tokens = (shape.vocabulary as usize).max(1);
         let mut order: Vec<usize> = Vec::with_capacity(length);
         for (index, sequence) in ids.chunks_exact(length).enumerate() {
             let bytes = sequence.iter().flat_map(|id| id.to_le_bytes());
@@ -58,7 +58,7 @@ impl MaskedTokens {
                 masked.positions.push(at as u32);
                 masked.targets.push(sequence[place]);
                 match random.below(10) {
-                    0 => masked.inputs[at] = random.below(n_tokens) as u16,
+                    0 => masked.inputs[at] = random.below(n_tokens) as u32,
                     1 => {}
                     _ => masked.inputs[at] = mask,
                 }
@@ -76,19 +76,19 @@ mod tests {
 
     use super::*;
 
-    const MASK: u16 = 1;
+    const MASK: u32 = 1;
     const SHAPE: TokenShape = TokenShape { length: 40, vocabulary: 500, mask: Some(MASK) };
 
-    fn ids(n_sequences: usize) -> Vec<u16> {
+    fn ids(n_sequences: usize) -> Vec<u32> {
         let mut random = SplitMix64 { state: 5 };
-        (0..n_sequences * 40).map(|_| 3 + random.below(497) as u16).collect()
+        (0..n_sequences * 40).map(|_| 3 + random.below(497) as u32).collect()
     }
 
     /// Who computes a contribution once more may be of another build than who made it.
     #[test]
     fn what_is_masked_is_the_same_everywhere() {
         let masked = MaskedTokens::of(&ids(50), SHAPE, MASK, 7, 3);
-        let numbers = masked.inputs.iter().chain(&masked.targets).copied().map(u32::from);
+        let numbers = masked.inputs.iter().chain(&masked.targets).copied();
         let bytes: Vec<u8> = numbers.chain(masked.positions).flat_map(u32::to_le_bytes).collect();
         assert_eq!(
             Sha256Hash::of(&bytes).to_string(),

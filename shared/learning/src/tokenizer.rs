@@ -26,7 +26,9 @@ use self::steps::{Decoding, Normalization, PreTokenization};
 pub use self::stream::TextStream;
 
 /// Largest file, in bytes.
-pub const FILE_BYTES_MAX: usize = 8 * 1024 * 1024;
+///
+/// Gemma's has 33 million.
+pub const FILE_BYTES_MAX: usize = 40 * 1024 * 1024;
 /// A blank: marks a token to predict in a text.
 pub const BLANK: &str = "___";
 /// Most blanks in a text.
@@ -40,20 +42,20 @@ pub const PIECE_BYTES_MAX: usize = 32 * 1024;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpecialTokens {
     /// Follows each document.
-    pub separator: u16,
+    pub separator: u32,
     /// Marks a token to predict.
-    pub mask: Option<u16>,
+    pub mask: Option<u32>,
     /// Stands for what the vocabulary cannot spell.
-    pub unknown: Option<u16>,
+    pub unknown: Option<u32>,
     /// All of them, rising.
-    pub all: Vec<u16>,
+    pub all: Vec<u32>,
 }
 
 /// A tokenized text whose blanks are mask tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MaskedText {
     /// One sequence, `[length]`.
-    pub ids: Vec<u16>,
+    pub ids: Vec<u32>,
     /// Positions of the blanks in `ids`.
     pub blanks: Vec<u32>,
 }
@@ -65,12 +67,12 @@ pub struct Tokenizer {
     pre_tokenization: PreTokenization,
     model: ModelWrapper,
     decoding: Decoding,
-    size: u16,
+    size: u32,
     special: SpecialTokens,
     /// White space that the mask token takes with it, on its left and right.
     mask_strips: [bool; 2],
     /// A token of text: others are shown as they stand after it.
-    anchor: Option<u16>,
+    anchor: Option<u32>,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -84,7 +86,7 @@ impl std::fmt::Debug for Tokenizer {
 
 impl Tokenizer {
     /// Ids that there are: each is below it.
-    pub fn size(&self) -> u16 {
+    pub fn size(&self) -> u32 {
         self.size
     }
 
@@ -94,8 +96,7 @@ impl Tokenizer {
     }
 
     /// A token as the file spells it.
-    pub fn name(&self, id: u16) -> Option<String> {
-        let id = u32::from(id);
+    pub fn name(&self, id: u32) -> Option<String> {
         self.added.simple_id_to_token(id).or_else(|| self.model.id_to_token(id))
     }
 
@@ -114,12 +115,12 @@ impl Tokenizer {
     /// # Errors
     /// A longer text; one that the file's steps make too long or take too long for; one that its vocabulary cannot spell,
     /// where it has no unknown token.
-    pub fn encode(&self, text: &str) -> Result<Vec<u16>, TokenizerError> {
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         let mut pieces = self.cut(text)?;
         self.model.tokenize_in_pretokenized(&mut pieces, None).map_err(TokenizerError::text)?;
         let encoding = pieces.into_encoding(None, 0, OffsetType::None).map_err(TokenizerError::text)?;
         // All ids were compared with the size when the file was read.
-        let ids = encoding.get_ids().iter().filter_map(|&id| u16::try_from(id).ok());
+        let ids = encoding.get_ids().iter().copied();
         Ok(ids.filter(|&id| id < self.size && Some(id) != self.special.mask).collect())
     }
 
@@ -139,7 +140,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// As of [`Self::encode`].
-    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u16>, TokenizerError> {
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         let text = text.trim_end();
         let begin = text.ceil_char_boundary(text.len().saturating_sub(TEXT_BYTES_MAX));
         self.encode(&text[begin..])
@@ -186,14 +187,14 @@ impl Tokenizer {
     ///
     /// # Errors
     /// Steps of the file that make it too long or take too long.
-    pub fn decode(&self, ids: &[u16]) -> Result<String, TokenizerError> {
+    pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
         let names = ids.iter().filter(|id| self.special.all.binary_search(id).is_err());
         self.decoding.decode(names.filter_map(|&id| self.name(id)).collect())
     }
 
     /// A token as it stands in a text: a space before it where it begins a word. Special tokens have none.
-    pub fn text(&self, id: u16) -> String {
-        let of = |ids: &[u16]| self.decode(ids).unwrap_or_default();
+    pub fn text(&self, id: u32) -> String {
+        let of = |ids: &[u32]| self.decode(ids).unwrap_or_default();
         let Some(anchor) = self.anchor else { return of(&[id]) };
         let (before, both) = (of(&[anchor]), of(&[anchor, id]));
         both.strip_prefix(&before).map(str::to_owned).unwrap_or_else(|| of(&[id]))
@@ -205,7 +206,7 @@ impl Tokenizer {
         let mut ranking: Vec<(usize, f32)> = probabilities.iter().copied().enumerate().collect();
         ranking.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         let named = ranking.into_iter().filter_map(|(id, share)| {
-            let id = u16::try_from(id).ok()?;
+            let id = u32::try_from(id).ok()?;
             let is_text = self.special.all.binary_search(&id).is_err();
             is_text.then(|| (shown(&self.text(id)), share))
         });

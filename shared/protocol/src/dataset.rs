@@ -2,9 +2,9 @@
 //! (DeDLOC §3.3).
 //!
 //! A shard is zlib-compressed, its numbers are little-endian. Of images: `n_samples` times `height * width * channels`
-//! bytes, then `n_samples` labels of one byte. Of text: `n_samples` times `length` ids of tokens of two bytes. Of a table:
-//! `n_samples` times `columns` f32, then `n_samples` labels of one byte or `n_samples` times `values` f32. Of ratings:
-//! `n_samples` users and `n_samples` items of four bytes, then `n_samples` f32.
+//! bytes, then `n_samples` labels of one byte. Of text: the lower two bytes of `n_samples` times `length` tokens, then
+//! the third byte of each. Of a table: `n_samples` times `columns` f32, then `n_samples` labels of one byte or `n_samples`
+//! times `values` f32. Of ratings: `n_samples` users and `n_samples` items of four bytes, then `n_samples` f32.
 
 use std::io::Read;
 
@@ -16,6 +16,8 @@ use crate::hash::Sha256Hash;
 
 /// Bytes of an f32, or of an id of a user or item.
 const VALUE_BYTES: usize = 4;
+/// Bytes of a token.
+const TOKEN_BYTES: usize = 3;
 /// Most bytes of one compressed shard.
 pub const SHARD_BYTES_MAX: u32 = 16 * 1024 * 1024;
 /// Most bytes of one shard after decompression.
@@ -30,6 +32,8 @@ pub const TARGETS_MAX: usize = 64;
 pub const RATED_MAX: u32 = 1 << 24;
 /// Longest name of a column or class, in bytes.
 pub const LABEL_BYTES_MAX: usize = 256;
+/// Most tokens of a vocabulary: the number of one has three bytes.
+pub const VOCABULARY_MAX: u32 = 1 << 24;
 /// Fewest and most tokens of a sequence.
 pub const SEQUENCE_TOKENS: std::ops::RangeInclusive<u16> = 4..=1024;
 
@@ -100,9 +104,9 @@ pub struct TokenShape {
     /// Tokens in each sequence.
     pub length: u16,
     /// Number of ids: each token is below it.
-    pub vocabulary: u16,
+    pub vocabulary: u32,
     /// Id of the token that marks a token to predict, where the vocabulary has one; it is never in the data.
-    pub mask: Option<u16>,
+    pub mask: Option<u32>,
 }
 
 /// Height, width and channels of an image, in pixels.
@@ -211,7 +215,7 @@ pub struct TokenSequences {
     /// Tokens in each sequence.
     pub length: u16,
     /// `[n_samples, length]`, each below the size of the vocabulary.
-    pub ids: Vec<u16>,
+    pub ids: Vec<u32>,
 }
 
 /// Why a shard or a manifest is invalid.
@@ -248,9 +252,9 @@ pub enum DatasetError {
     #[error("shard has token {token}, the vocabulary has {vocabulary}")]
     Token {
         /// What came.
-        token: u16,
+        token: u32,
         /// From the manifest.
-        vocabulary: u16,
+        vocabulary: u32,
     },
     /// A user or an item that the data set does not have.
     #[error("shard has {what} {got}, the data set has {n}")]
@@ -290,8 +294,8 @@ impl Manifest {
                 if !SEQUENCE_TOKENS.contains(&tokens.length) {
                     return fail("a sequence must have 4 to 1024 tokens");
                 }
-                if tokens.vocabulary < 2 {
-                    return fail("a vocabulary must have two tokens or more");
+                if !(2..=VOCABULARY_MAX).contains(&tokens.vocabulary) {
+                    return fail("a vocabulary must have 2 to 16,777,216 tokens");
                 }
                 if tokens.mask.is_some_and(|mask| mask >= tokens.vocabulary) {
                     return fail("the mask token must be of the vocabulary");
@@ -348,7 +352,7 @@ impl Manifest {
     pub fn sample_bytes(&self) -> usize {
         match &self.samples {
             SampleKind::Images { shape, .. } => shape.n_values() + 1,
-            SampleKind::Tokens(tokens) => 2 * usize::from(tokens.length),
+            SampleKind::Tokens(tokens) => TOKEN_BYTES * usize::from(tokens.length),
             SampleKind::Rows(TableShape { columns, target }) => {
                 let n_target_bytes = match target {
                     TableTarget::Class(_) => 1,
@@ -459,8 +463,14 @@ impl LabelledImages {
 
 impl TokenSequences {
     /// The sequences, one after the other.
-    pub fn sequences(&self) -> impl Iterator<Item = &[u16]> {
+    pub fn sequences(&self) -> impl Iterator<Item = &[u32]> {
         self.ids.chunks_exact(usize::from(self.length).max(1))
+    }
+
+    /// The lower two bytes of all tokens, then the third ones: those of most vocabularies are 0, and nothing when compressed.
+    fn to_bytes(&self) -> Vec<u8> {
+        let bytes = || self.ids.iter().map(|id| id.to_le_bytes());
+        bytes().flat_map(|[low, middle, _, _]| [low, middle]).chain(bytes().map(|[_, _, high, _]| high)).collect()
     }
 }
 
@@ -529,7 +539,7 @@ impl Samples {
     pub fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Images(samples) => [samples.images.as_slice(), samples.labels.as_slice()].concat(),
-            Self::Tokens(tokens) => tokens.ids.iter().flat_map(|id| id.to_le_bytes()).collect(),
+            Self::Tokens(tokens) => tokens.to_bytes(),
             Self::Rows(rows) => rows.to_bytes(),
             Self::Ratings(ratings) => ratings.to_bytes(),
         }
@@ -585,8 +595,9 @@ fn images(mut images: Vec<u8>, entry: &ShardEntry, n_classes: usize) -> Result<L
 }
 
 fn tokens(raw: &[u8], shape: TokenShape) -> Result<TokenSequences, DatasetError> {
-    let (pairs, _) = raw.as_chunks::<2>();
-    let ids: Vec<u16> = pairs.iter().map(|pair| u16::from_le_bytes(*pair)).collect();
+    let (pairs, upper) = raw.split_at(raw.len() / TOKEN_BYTES * 2);
+    let of_bytes = |([low, middle], high): (&[u8; 2], &u8)| u32::from_le_bytes([*low, *middle, *high, 0]);
+    let ids: Vec<u32> = pairs.as_chunks::<2>().0.iter().zip(upper).map(of_bytes).collect();
     match ids.iter().find(|&&id| id >= shape.vocabulary || Some(id) == shape.mask) {
         Some(&token) => Err(DatasetError::Token { token, vocabulary: shape.vocabulary }),
         None => Ok(TokenSequences { length: shape.length, ids }),

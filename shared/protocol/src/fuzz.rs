@@ -464,7 +464,7 @@ fn places(sparse: &[u8]) -> Vec<u8> {
 struct Shard<'i> {
     n_samples: u16,
     side: u8,
-    vocabulary: u16,
+    vocabulary: u32,
     kind: u8,
     bytes: &'i [u8],
 }
@@ -483,7 +483,7 @@ fn shard_bytes() {
             1 => SampleKind::Images { shape, class_names: names(10) },
             2 => table(TableTarget::Class(names(10))),
             3 => table(TableTarget::Values(names(2))),
-            _ => SampleKind::Ratings(RatingShape { n_users: side.into(), n_items: vocabulary.into() }),
+            _ => SampleKind::Ratings(RatingShape { n_users: side.into(), n_items: vocabulary }),
         };
         let manifest = Manifest {
             name: String::new(),
@@ -517,7 +517,7 @@ fn shard_bytes() {
                     (ratings.users.len(), ratings.users.len())
                 );
                 assert!(ratings.users.iter().all(|&user| user < side.into()));
-                assert!(ratings.items.iter().all(|&item| item < vocabulary.into()));
+                assert!(ratings.items.iter().all(|&item| item < vocabulary));
             }
             Err(_) => {}
         }

@@ -306,7 +306,7 @@ fn a_shard_is_checked_against_its_manifest() {
 #[test]
 fn a_shard_of_text_is_checked_token_by_token() {
     let ids: Vec<u16> = (0..400).map(|i| 3 + i % 50).collect();
-    let tokens = |ids: &[u16]| Samples::Tokens(TokenSequences { length: 8, ids: ids.to_vec() });
+    let tokens = |ids: &[u32]| Samples::Tokens(TokenSequences { length: 8, ids: ids.to_vec() });
     let shape = TokenShape { length: 8, vocabulary: 53, mask: Some(1) };
     let decoded = |samples: &Samples, shape| {
         let (bytes, entry) = samples.encode().unwrap();
@@ -685,7 +685,7 @@ fn samples_are_put_together_one_by_one() {
         picked.push(&three, index);
     }
     assert_eq!(picked, images(&[5, 6, 1, 2, 5, 6], &[9, 7, 9]), "there is no fourth one");
-    let tokens = |length, ids: &[u16]| Samples::Tokens(TokenSequences { length, ids: ids.to_vec() });
+    let tokens = |length, ids: &[u32]| Samples::Tokens(TokenSequences { length, ids: ids.to_vec() });
     let text = tokens(3, &[1, 2, 3, 4, 5, 6]);
     let mut picked = text.none_of();
     for index in [1, 2, 0] {

@@ -384,15 +384,15 @@ fn shards() {
     let kind = SampleKind::Images { shape, class_names: vec!["a".into(), "b".into()] };
     let pictures = Samples::Images(LabelledImages { images: vec![1, 2, 3, 250], labels: vec![1, 0] });
     assert_eq!(decode(&bytes(PICTURES), kind, 2), Ok(pictures));
-    let kind = SampleKind::Tokens(TokenShape { length: 4, vocabulary: 500, mask: Some(1) });
-    let text = Samples::Tokens(TokenSequences { length: 4, ids: vec![3, 4, 300, 5] });
+    let kind = SampleKind::Tokens(TokenShape { length: 4, vocabulary: 70_001, mask: Some(1) });
+    let text = Samples::Tokens(TokenSequences { length: 4, ids: vec![3, 4, 300, 70_000] });
     assert_eq!(decode(&bytes(TEXT), kind, 1), Ok(text));
 }
 
 /// Pictures row by row, then the labels.
 const PICTURES: &str = "78da636462fec5c8000003120102";
-/// Tokens of two bytes, the lower one first.
-const TEXT: &str = "78da63666061d0616465000000f5003a";
+/// The lower two bytes of each token, then the third ones.
+const TEXT: &str = "78da63666061d0612c1064606060040004b500b7";
 
 fn bytes(hex: &str) -> Vec<u8> {
     (0..hex.len() / 2).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap()).collect()

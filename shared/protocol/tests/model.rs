@@ -19,7 +19,7 @@ fn graph() -> Graph {
         heads: 4,
         key_value_heads: 2,
         causal: true,
-        rotary: Some(Rotary { theta: 1e4 }),
+        rotary: Some(Rotary { theta: 1e4, scaling: None }),
         dropout: 0.0,
     };
     let layer = vec![
@@ -61,7 +61,7 @@ fn operations() {
         bias: true,
         initial: Initial::He,
     };
-    let rotary = Some(Rotary { theta: 10_000.0 });
+    let rotary = Some(Rotary { theta: 10_000.0, scaling: None });
     let attention = Attention { heads: 4, key_value_heads: 2, causal: true, rotary, dropout: 0.5 };
     let experts = Experts {
         part: "p".into(),

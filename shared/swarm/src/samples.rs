@@ -173,7 +173,7 @@ mod tests {
         let Some(Samples::Tokens(tokens)) = stream.take(20).map(|drawn| drawn.samples) else {
             panic!("no tokens")
         };
-        let mut seen: Vec<u16> = tokens.sequences().map(|ids| ids[0]).collect();
+        let mut seen: Vec<u32> = tokens.sequences().map(|ids| ids[0]).collect();
         assert!(tokens.sequences().all(|ids| ids.iter().all(|id| *id == ids[0])));
         seen.sort_unstable();
         assert!(seen.into_iter().eq((0..10).chain(100..110)));

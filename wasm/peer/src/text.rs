@@ -252,7 +252,7 @@ mod tests {
             let (ids, decoded) = (want["ids"].as_array().unwrap(), want["decoded"].as_array().unwrap());
             for ((text, ids), decoded) in texts.iter().zip(ids).zip(decoded) {
                 let (text, decoded) = (text.as_str().unwrap(), decoded.as_str().unwrap());
-                let ids: Vec<u16> = serde_json::from_value(ids.clone()).unwrap();
+                let ids: Vec<u32> = serde_json::from_value(ids.clone()).unwrap();
                 assert_eq!(tokenizer.encode(text).unwrap(), ids, "{name}: {text:?}");
                 assert_eq!(tokenizer.decode(&ids).unwrap(), decoded, "{name}: {text:?}");
             }

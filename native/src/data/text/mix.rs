@@ -5,7 +5,7 @@ use barnraise_swarm::random::SplitMix64;
 /// The sequences of a source.
 pub(super) struct SourceSequences {
     /// `[n_sequences, length]`, at least one.
-    pub(super) ids: Vec<u16>,
+    pub(super) ids: Vec<u32>,
     /// Above zero.
     pub(super) weight: f64,
 }
@@ -17,7 +17,7 @@ impl SourceSequences {
 }
 
 /// Draws `n` sequences. Those of a source come in a random order, which begins again after the last.
-pub(super) fn mixed(sources: &[SourceSequences], length: u16, n: usize, seed: u64) -> Vec<u16> {
+pub(super) fn mixed(sources: &[SourceSequences], length: u16, n: usize, seed: u64) -> Vec<u32> {
     let mut random = SplitMix64::new(seed);
     let total: f64 = sources.iter().map(|source| source.weight).sum();
     let mut orders: Vec<Vec<u32>> = vec![Vec::new(); sources.len()];
@@ -51,7 +51,7 @@ fn pick(sources: &[SourceSequences], total: f64, random: &mut SplitMix64) -> usi
 mod tests {
     use super::*;
 
-    fn source(first: u16, n: u16, weight: f64) -> SourceSequences {
+    fn source(first: u32, n: u32, weight: f64) -> SourceSequences {
         SourceSequences { ids: (first..first + n).flat_map(|id| [id; 4]).collect(), weight }
     }
 

@@ -30,7 +30,7 @@ const SPACE: &str = "\u{2581}";
 /// Names of the special tokens, by their ids. Words contain no white space, so no piece has such a name.
 const SPECIAL_NAMES: [&str; 3] = ["<unknown token>", "<masked token>", "<end of text>"];
 /// Number of special tokens.
-pub(crate) const N_SPECIAL: u16 = SPECIAL_NAMES.len() as u16;
+pub(crate) const N_SPECIAL: u32 = SPECIAL_NAMES.len() as u32;
 
 /// Why there is no tokenizer.
 #[derive(Debug, thiserror::Error)]
@@ -82,9 +82,9 @@ pub fn existing(path: &Path) -> Result<(Vec<u8>, Tokenizer), RunTokenizerError> 
 /// A text without words.
 pub(crate) fn train<'a>(
     texts: impl Iterator<Item = &'a str>,
-    vocabulary: u16,
+    vocabulary: u32,
 ) -> Result<Vec<u8>, RunTokenizerError> {
-    let n_pieces = usize::from(vocabulary.saturating_sub(N_SPECIAL));
+    let n_pieces = vocabulary.saturating_sub(N_SPECIAL) as usize;
     // The file's own steps cut the text: its vocabulary does not matter here.
     let cutter = Tokenizer::read(&encoded(&[("a".to_owned(), 0.0)])?)?;
     let words = frequent_words(&cutter, texts, n_pieces / CHARACTERS_SHARE)?;
@@ -133,7 +133,7 @@ pub(super) fn cached(
 ///
 /// # Errors
 /// A text that the tokenizer cannot spell.
-pub fn encode_all(tokenizer: &Tokenizer, documents: &[String]) -> Result<Vec<u16>, TokenizerError> {
+pub fn encode_all(tokenizer: &Tokenizer, documents: &[String]) -> Result<Vec<u32>, TokenizerError> {
     let separator = tokenizer.special().separator;
     // Each piece, and whether a document ends with it.
     let parts: Vec<(&str, bool)> = documents

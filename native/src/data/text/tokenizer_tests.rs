@@ -45,7 +45,7 @@ fn documents_are_spelt_with_a_separator_after_each() {
     let (_, tokenizer) = trained();
     let documents = ["the cat".to_owned(), TEXT.repeat(1000), "the rat ☃".to_owned()];
     let ids = encode_all(&tokenizer, &documents).unwrap();
-    let parts: Vec<&[u16]> = ids.split(|&id| id == 2).collect();
+    let parts: Vec<&[u32]> = ids.split(|&id| id == 2).collect();
     let [first, long, last, rest] = parts[..] else { panic!("{} parts", parts.len()) };
     assert_eq!((tokenizer.decode(first).unwrap().as_str(), rest), ("the cat", &[][..]));
     assert_eq!(last.last(), Some(&0), "a snowman is not known");

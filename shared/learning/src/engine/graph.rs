@@ -210,7 +210,7 @@ impl GraphEngine {
     }
 
     /// Goes on with one text: the logits `[vocabulary]` of the token after `ids`, which follow those in the cache.
-    pub(crate) async fn next(&self, ids: &[u16], cache: &mut TokenCache) -> PassRead {
+    pub(crate) async fn next(&self, ids: &[u32], cache: &mut TokenCache) -> PassRead {
         let logits = async {
             let device = self.tensors.device();
             let n_tokens = ids.len();

@@ -42,7 +42,7 @@ pub(crate) enum Input<'a> {
     /// without a loss does not look at.
     Images { images: &'a [u8], labels: &'a [u8] },
     /// `[n_samples, length]`: each token after the first of a sequence is predicted from those before it.
-    Tokens(&'a [u16]),
+    Tokens(&'a [u32]),
     /// Text with masked tokens.
     Masked(&'a MaskedTokens),
     /// Rows of a table.
@@ -61,7 +61,7 @@ pub(crate) enum Input<'a> {
 #[derive(Debug, Clone)]
 pub(crate) enum OwnedInput {
     Images { images: Vec<u8>, labels: Vec<u8> },
-    Tokens(Vec<u16>),
+    Tokens(Vec<u32>),
     Masked(MaskedTokens),
     Rows(TableRows),
     Ratings(Ratings),
@@ -218,7 +218,7 @@ impl Engine {
     }
 
     /// Goes on with one text: the logits `[vocabulary]` of the token after `ids`, which follow those in the cache.
-    pub(crate) async fn next(&self, ids: &[u16], cache: &mut TokenCache) -> PassRead {
+    pub(crate) async fn next(&self, ids: &[u32], cache: &mut TokenCache) -> PassRead {
         match self {
             Self::Graph(engine) => engine.next(ids, cache).await,
             #[cfg(feature = "wgpu")]

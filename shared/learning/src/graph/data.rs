@@ -57,7 +57,7 @@ impl From<DataShape> for GraphData {
         match data {
             DataShape::Images { shape, n_classes } => Self::Images { shape, n_classes },
             DataShape::Tokens(TokenShape { length, vocabulary, mask }) => {
-                let (length, vocabulary) = (length.into(), vocabulary.into());
+                let (length, vocabulary) = (length.into(), vocabulary as usize);
                 let n_masked = mask.map_or(0, |_| crate::masking::masked_per_sequence(length));
                 Self::Tokens { length, vocabulary, n_masked }
             }

@@ -26,7 +26,7 @@ pub enum TokenizerError {
         /// What is wrong.
         reason: String,
     },
-    /// An id is two bytes.
+    /// More tokens than any vocabulary of the field, or none.
     #[error("the tokenizer has {got} tokens, 2 to {max} are allowed")]
     Size {
         /// Most allowed.
@@ -35,10 +35,11 @@ pub enum TokenizerError {
         got: usize,
     },
     /// Documents cannot be told apart.
-    #[error("no token of tokenizer.json ends a text: {want} is wanted in `added_tokens`, there is {got}")]
+    #[error(
+        "no token of tokenizer.json ends a text: <|endoftext|>, </s>, <eos>, [SEP] or its like is wanted in \
+         `added_tokens`, there is {got}"
+    )]
     NoSeparator {
-        /// The usual names.
-        want: String,
         /// The names that there are.
         got: String,
     },

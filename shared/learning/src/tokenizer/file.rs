@@ -9,9 +9,21 @@ use super::model::{self, CheckedModel, TOKEN_BYTES_MAX, TOKENS_MAX};
 use super::steps::{Decoding, Normalization, PreTokenization};
 use super::{FILE_BYTES_MAX, SpecialTokens, Tokenizer};
 
-/// What ends a text, in the vocabularies of the field.
-const SEPARATORS: [&str; 7] =
-    ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]", "<sep>", "<end of text>"];
+/// What ends a text, in the vocabularies of the field: the first one that is there. Only their letters count, and the slash of
+/// `</s>`.
+const SEPARATORS: [&str; 11] = [
+    "endoftext",
+    "/s",
+    "eos",
+    "endofsentence",
+    "sep",
+    "endofdocument",
+    "eod",
+    "eot",
+    "eotid",
+    "endofturn",
+    "imend",
+];
 /// What masks a token.
 const MASKS: [&str; 4] = ["[MASK]", "<mask>", "<|mask|>", "<masked token>"];
 /// Most added tokens that an error names.
@@ -57,7 +69,7 @@ impl Tokenizer {
             return Err(TokenizerError::Size { max: TOKENS_MAX, got: size });
         }
         let special = special(&added_tokens, unknown)?;
-        let mask = added_tokens.iter().find(|text| special.mask == narrow(text.id));
+        let mask = added_tokens.iter().find(|text| special.mask == Some(text.id));
         let mask_strips = mask.map_or([false; 2], |text| [text.token.lstrip, text.token.rstrip]);
         let mut tokenizer = Self {
             added,
@@ -65,7 +77,7 @@ impl Tokenizer {
             pre_tokenization: PreTokenization::of(&pre_tokenizer)?,
             model,
             decoding: Decoding::of(&decoder)?,
-            size: narrow(size as u32).unwrap_or(u16::MAX),
+            size: size as u32,
             special,
             mask_strips,
             anchor: None,
@@ -113,24 +125,24 @@ fn add(
 }
 
 fn special(tokens: &[AddedTokenText], unknown: Option<u32>) -> Result<SpecialTokens, TokenizerError> {
-    let named = |names: &[&str]| {
-        let found = names.iter().find_map(|name| tokens.iter().find(|text| text.token.content == *name));
-        found.and_then(|text| narrow(text.id))
-    };
-    let (mask, unknown) = (named(&MASKS), unknown.and_then(narrow));
-    let separator = named(&SEPARATORS).ok_or_else(|| {
+    let named = |name: &dyn Fn(&str) -> bool| tokens.iter().find(|text| name(&text.token.content));
+    let mask = MASKS.iter().find_map(|mask| named(&|name| name == *mask)).map(|text| text.id);
+    let separator = SEPARATORS.iter().find_map(|end| named(&|name| letters(name) == *end)).map(|text| text.id);
+    let separator = separator.ok_or_else(|| {
         let names: Vec<&str> =
             tokens.iter().take(NAMED_MAX).map(|text| text.token.content.as_str()).collect();
         let got = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-        TokenizerError::NoSeparator { want: SEPARATORS.join(" or "), got }
+        TokenizerError::NoSeparator { got }
     })?;
-    let flagged = tokens.iter().filter(|text| text.token.special).filter_map(|text| narrow(text.id));
-    let mut all: Vec<u16> = flagged.chain([separator]).chain(mask).chain(unknown).collect();
+    let flagged = tokens.iter().filter(|text| text.token.special).map(|text| text.id);
+    let mut all: Vec<u32> = flagged.chain([separator]).chain(mask).chain(unknown).collect();
     all.sort_unstable();
     all.dedup();
     Ok(SpecialTokens { separator, mask, unknown, all })
 }
 
-fn narrow(id: u32) -> Option<u16> {
-    u16::try_from(id).ok()
+/// What tells a name of a special token from others, however it is set in brackets.
+fn letters(name: &str) -> String {
+    let counts = |sign: &char| sign.is_ascii_alphabetic() || *sign == '/';
+    name.chars().filter(counts).map(|sign| sign.to_ascii_lowercase()).collect()
 }

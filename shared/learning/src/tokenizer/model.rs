@@ -15,12 +15,12 @@ use tokenizers::models::wordpiece::WordPiece;
 
 use super::error::TokenizerError;
 
-/// Most tokens: an id is two bytes, and so is their number.
-pub(super) const TOKENS_MAX: usize = u16::MAX as usize;
+/// Most tokens: four times those of the largest vocabularies of the field.
+pub(super) const TOKENS_MAX: usize = 1 << 20;
 /// Longest token, in bytes.
 pub(super) const TOKEN_BYTES_MAX: usize = 512;
 /// All tokens together, in bytes.
-const VOCABULARY_BYTES_MAX: usize = 2 * 1024 * 1024;
+const VOCABULARY_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Most merges.
 const MERGES_MAX: usize = 4 * TOKENS_MAX;
 /// Longest word that WordPiece cuts, in characters: the time rises with its third power.

@@ -15,7 +15,7 @@ const PENDING_MAX: usize = 8;
 pub struct TextStream<'a> {
     tokenizer: &'a Tokenizer,
     /// The newest tokens.
-    ids: Vec<u16>,
+    ids: Vec<u32>,
     /// Their text, as far as it was said.
     said: String,
     /// Tokens since it was.
@@ -27,7 +27,7 @@ impl<'a> TextStream<'a> {
     ///
     /// # Errors
     /// As of [`Tokenizer::decode`].
-    pub fn after(tokenizer: &'a Tokenizer, prompt: &[u16]) -> Result<Self, TokenizerError> {
+    pub fn after(tokenizer: &'a Tokenizer, prompt: &[u32]) -> Result<Self, TokenizerError> {
         let mut stream =
             Self { tokenizer, ids: prompt.to_vec(), said: tokenizer.decode(prompt)?, n_pending: 0 };
         stream.shorten()?;
@@ -38,7 +38,7 @@ impl<'a> TextStream<'a> {
     ///
     /// # Errors
     /// As of [`Tokenizer::decode`].
-    pub fn push(&mut self, id: u16) -> Result<String, TokenizerError> {
+    pub fn push(&mut self, id: u32) -> Result<String, TokenizerError> {
         self.ids.push(id);
         self.n_pending += 1;
         let text = self.tokenizer.decode(&self.ids)?;

@@ -43,7 +43,7 @@ fn every_script_gives_the_ids_that_python_gives() {
         assert_eq!(want["size"], tokenizer.size(), "{name}");
         let (ids, decoded) = (want["ids"].as_array().unwrap(), want["decoded"].as_array().unwrap());
         for ((text, ids), decoded) in texts().iter().zip(ids).zip(decoded) {
-            let ids: Vec<u16> = serde_json::from_value(ids.clone()).unwrap();
+            let ids: Vec<u32> = serde_json::from_value(ids.clone()).unwrap();
             assert_eq!(tokenizer.encode(text).unwrap(), ids, "{name}: {text:?}");
             assert_eq!(tokenizer.decode(&ids).unwrap(), decoded.as_str().unwrap(), "{name}: {text:?}");
         }
@@ -68,6 +68,48 @@ fn special_tokens_are_known_by_their_names() {
     assert_eq!(special("byte-level-split").separator, 500);
     assert_eq!(special("byte-fallback").all, [0, 1, 2]);
     assert_eq!(tokenizer("word-piece").name(4).as_deref(), Some("[MASK]"));
+}
+
+/// As models of the field name what ends a text, the first one before names that other tokens of theirs have.
+#[test]
+fn the_end_of_a_text_is_known_by_its_letters() {
+    for (names, want) in [
+        (["<|im_end|>", "<|endoftext|>"], 1),
+        (["<s>", "</s>"], 1),
+        (["<|end_of_text|>", "<|eot_id|>"], 0),
+        (["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"], 1),
+        (["[CLS]", "[SEP]"], 1),
+        (["<bos>", "<EOS>"], 1),
+        (["<start_of_turn>", "<end_of_turn>"], 1),
+    ] {
+        let mut file = file("byte-level");
+        let size = file["model"]["vocab"].as_object().unwrap().len();
+        let first = file["added_tokens"][0].clone();
+        let mut added = names.map(|_| first.clone());
+        for (at, (token, name)) in added.iter_mut().zip(names).enumerate() {
+            token["content"] = json!(name);
+            token["id"] = json!(size + at);
+        }
+        file["added_tokens"] = added.to_vec().into();
+        let special = read(&file).unwrap().special().clone();
+        assert_eq!(special.separator as usize, size + want, "{names:?}");
+    }
+}
+
+/// As Llama 3, Qwen and Gemma have them.
+#[test]
+fn a_vocabulary_may_have_more_tokens_than_two_bytes_count() {
+    let mut file = file("word-piece");
+    let vocab = file["model"]["vocab"].as_object_mut().unwrap();
+    let known = vocab.len();
+    for id in known..150_000 {
+        vocab.insert(format!("seldom{id}"), json!(id));
+    }
+    let tokenizer = read(&file).unwrap();
+    assert_eq!(tokenizer.size(), 150_000);
+    let ids = tokenizer.encode("seldom149999 the seldom70000").unwrap();
+    assert_eq!((ids[0], ids[2]), (149_999, 70_000));
+    assert_eq!(tokenizer.decode(&ids).unwrap(), "seldom149999 the seldom70000");
 }
 
 /// What a stream says, together, is the text after its prompt; and characters of several tokens are whole.
@@ -141,8 +183,8 @@ fn tokens_are_shown_as_people_read_them() {
         let id = |want: &str| (0..tokenizer.size()).find(|&id| tokenizer.name(id).as_deref() == Some(want));
         let (Some(whole), Some(part)) = (id(whole), id(part)) else { panic!("{name} has no such tokens") };
         let mut probabilities = vec![0.0; tokenizer.size().into()];
-        probabilities[usize::from(tokenizer.special().separator)] = 0.9;
-        (probabilities[usize::from(whole)], probabilities[usize::from(part)]) = (0.06, 0.04);
+        probabilities[tokenizer.special().separator as usize] = 0.9;
+        (probabilities[whole as usize], probabilities[part as usize]) = (0.06, 0.04);
         let shown = tokenizer.likeliest(&probabilities, 2);
         assert_eq!(shown, [("the".to_owned(), 0.06), ("-ing".to_owned(), 0.04)], "{name}");
         assert_eq!(
@@ -165,7 +207,7 @@ fn a_document_is_cut_before_white_space() {
     assert_eq!(pieces("").count(), 0);
     let tokenizer = tokenizer("byte-level");
     let whole = tokenizer.encode(&word[..PIECE_BYTES_MAX / 5 * 5]).unwrap();
-    let parts: Vec<u16> = cut[..2].iter().flat_map(|piece| tokenizer.encode(piece).unwrap()).collect();
+    let parts: Vec<u32> = cut[..2].iter().flat_map(|piece| tokenizer.encode(piece).unwrap()).collect();
     assert_eq!(whole[..6000], parts[..6000]);
 }
 
@@ -253,8 +295,8 @@ fn a_file_that_cannot_be_used_is_refused_with_what_is_wrong() {
     assert!(matches!(Tokenizer::read(b"{"), Err(TokenizerError::Json(_))));
     let mut huge = file("word-piece");
     huge["model"]["vocab"] =
-        (0..70_000).map(|id| (format!("t{id}"), json!(id))).collect::<serde_json::Map<_, _>>().into();
-    assert!(matches!(read(&huge), Err(TokenizerError::Size { got: 70_000, .. })));
+        (0..1_100_000).map(|id| (format!("t{id}"), json!(id))).collect::<serde_json::Map<_, _>>().into();
+    assert!(matches!(read(&huge), Err(TokenizerError::Size { got: 1_100_000, .. })));
 }
 
 /// What a hostile backbone could write: a text of a visitor is refused, or done within seconds.

@@ -51,7 +51,7 @@ fn samples(data: DataShape, n_samples: usize) -> Samples {
         }
         DataShape::Tokens(shape) => {
             let n_ids = n_samples * usize::from(shape.length);
-            let ids = (0..n_ids).map(|_| 3 + random.below(37) as u16).collect();
+            let ids = (0..n_ids).map(|_| 3 + random.below(37) as u32).collect();
             Samples::Tokens(TokenSequences { length: shape.length, ids })
         }
         other => other.blank_samples(n_samples),

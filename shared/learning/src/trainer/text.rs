@@ -20,7 +20,7 @@ impl Trainer {
     ///
     /// # Errors
     /// As of [`Self::accumulate`].
-    pub async fn accumulate_tokens(&mut self, ids: &[u16], draw: u64) -> Result<(), ModelError> {
+    pub async fn accumulate_tokens(&mut self, ids: &[u32], draw: u64) -> Result<(), ModelError> {
         let shape = self.tokens()?;
         let n_samples = batch::check_tokens(ids, shape, self.layout().batch_samples_max())?;
         let n_samples = self.prepare(n_samples)?;
@@ -34,7 +34,7 @@ impl Trainer {
     }
 
     /// `None` where tokens are predicted from those before them.
-    fn masked(&self, ids: &[u16], shape: TokenShape, draw: u64) -> Option<MaskedTokens> {
+    fn masked(&self, ids: &[u32], shape: TokenShape, draw: u64) -> Option<MaskedTokens> {
         let mask = shape.mask.filter(|_| matches!(self.graph.loss(), Loss::MaskedLanguageModel))?;
         Some(MaskedTokens::of(ids, shape, mask, self.seed, draw))
     }
@@ -43,7 +43,7 @@ impl Trainer {
     ///
     /// # Shapes
     /// - `ids`: `[n_sequences, length]`, each below the size of the vocabulary
-    pub async fn evaluate_tokens(&self, ids: &[u16]) -> Result<Evaluation, ModelError> {
+    pub async fn evaluate_tokens(&self, ids: &[u32]) -> Result<Evaluation, ModelError> {
         let shape = self.tokens()?;
         batch::check_tokens(ids, shape, usize::MAX)?;
         let mut total = Statistics::default();
@@ -65,7 +65,7 @@ impl Trainer {
     ///
     /// # Errors
     /// A model that does not predict masked tokens; another length, a token or position out of range, a lost device.
-    pub async fn fill(&self, ids: &[u16], positions: &[u32]) -> Result<Vec<f32>, ModelError> {
+    pub async fn fill(&self, ids: &[u32], positions: &[u32]) -> Result<Vec<f32>, ModelError> {
         let shape = self.tokens()?;
         batch::check_tokens(ids, shape, 1)?;
         if !matches!(self.graph.loss(), Loss::MaskedLanguageModel) {
@@ -78,7 +78,7 @@ impl Trainer {
         let masked =
             MaskedTokens { inputs: ids.to_vec(), positions: positions.to_vec(), targets: Vec::new() };
         let mut probabilities = self.outputs(Input::Masked(&masked), 1).await?;
-        statistics::softmax_rows(&mut probabilities, shape.vocabulary.into());
+        statistics::softmax_rows(&mut probabilities, shape.vocabulary as usize);
         Ok(probabilities)
     }
 
@@ -90,7 +90,7 @@ impl Trainer {
     ///
     /// # Errors
     /// A model that does not predict each token from those before it; another length, a token out of range, a lost device.
-    pub async fn predict_next(&self, ids: &[u16]) -> Result<Vec<f32>, ModelError> {
+    pub async fn predict_next(&self, ids: &[u32]) -> Result<Vec<f32>, ModelError> {
         let mut probabilities = self.next_logits(ids, &mut TokenCache::default()).await?;
         let n_ids = probabilities.len();
         statistics::softmax_rows(&mut probabilities, n_ids);
@@ -104,7 +104,7 @@ impl Trainer {
     /// - returns `[vocabulary]`
     pub(crate) async fn next_logits(
         &self,
-        ids: &[u16],
+        ids: &[u32],
         cache: &mut TokenCache,
     ) -> Result<Vec<f32>, ModelError> {
         let shape = self.causal_tokens()?;

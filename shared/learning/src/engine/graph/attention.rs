@@ -1,9 +1,10 @@
 //! Attention (Vaswani et al. 2017), with fewer heads of keys and values than of queries (Ainslie et al. 2023), and with
 //! rotary embedding (Su et al. 2021).
 
+use std::f64::consts::TAU;
 use std::ops::Range;
 
-use barnraise_protocol::run::model::operation::Attention;
+use barnraise_protocol::run::model::operation::{Attention, Rotary, RotaryScaling};
 use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::engine::arithmetic::wide;
@@ -46,7 +47,7 @@ pub(super) fn attend(
     let before = kept.as_ref().and_then(|kept| kept.as_ref());
     let n_before = before.map_or(0, |kept| kept.key.dims()[2]);
     if let Some(rotary) = options.rotary {
-        let waves = Waves::of(n_before..n_before + length, head_width, rotary.theta, &query.device());
+        let waves = Waves::of(n_before..n_before + length, head_width, rotary, &query.device());
         (query, key) = (waves.rotate(query), waves.rotate(key));
     }
     if let Some(kept) = kept {
@@ -82,12 +83,12 @@ struct Waves {
 }
 
 impl Waves {
-    fn of(positions: Range<usize>, head_width: usize, theta: f32, device: &Device) -> Self {
+    fn of(positions: Range<usize>, head_width: usize, rotary: Rotary, device: &Device) -> Self {
         let half = head_width / 2;
         let angle = |at: usize| {
             let (position, pair) = (positions.start + at / head_width, at % head_width % half.max(1));
-            let frequency = f64::from(theta).powf(-2.0 * pair as f64 / head_width as f64);
-            position as f64 * frequency
+            let frequency = f64::from(rotary.theta).powf(-2.0 * pair as f64 / head_width as f64);
+            position as f64 * rotary.scaling.map_or(frequency, |scaling| scaled(frequency, scaling))
         };
         let tensor = |of: fn(f64) -> f64| {
             let length = positions.len();
@@ -106,4 +107,14 @@ impl Waves {
         let turned = Tensor::cat(vec![-imaginary, real], 3);
         (heads * self.cosines.clone() + turned * self.sines.clone()).cast(dtype)
     }
+}
+
+/// What a frequency, in radians for each position, becomes.
+fn scaled(frequency: f64, scaling: RotaryScaling) -> f64 {
+    let [factor, low, high] =
+        [scaling.factor, scaling.low_frequency, scaling.high_frequency].map(f64::from);
+    // Waves in a text of the original length.
+    let n_waves = f64::from(scaling.original_tokens) * frequency / TAU;
+    let kept = ((n_waves - low) / (high - low)).clamp(0.0, 1.0);
+    frequency * (kept + (1.0 - kept) / factor)
 }

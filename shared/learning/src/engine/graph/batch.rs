@@ -63,11 +63,11 @@ impl GraphBatch {
 
     /// Text with masked tokens.
     pub(crate) fn masked(masked: &MaskedTokens, length: usize) -> Self {
-        let ids = masked.inputs.iter().map(|&id| id.into()).collect();
-        let classes: Vec<u32> = masked.targets.iter().map(|&id| id.into()).collect();
-        let targets = if classes.is_empty() { GraphTargets::None } else { GraphTargets::Classes(classes) };
+        let classes = &masked.targets;
+        let targets =
+            if classes.is_empty() { GraphTargets::None } else { GraphTargets::Classes(classes.clone()) };
         let n_samples = masked.inputs.len() / length.max(1);
-        let batch = Self::new(n_samples, InputValues::Ids(ids), targets);
+        let batch = Self::new(n_samples, InputValues::Ids(masked.inputs.clone()), targets);
         Self { masked: masked.positions.clone(), ..batch }
     }
 
@@ -75,12 +75,11 @@ impl GraphBatch {
     ///
     /// # Shapes
     /// - `ids`: `[n_samples, length]`
-    pub(crate) fn text(ids: &[u16], length: usize) -> Self {
+    pub(crate) fn text(ids: &[u32], length: usize) -> Self {
         let sequences = ids.chunks_exact(length.max(1));
         let n_samples = sequences.len();
-        let classes = sequences.flat_map(|sequence| &sequence[1..]).map(|&id| id.into()).collect();
-        let ids = ids.iter().map(|&id| id.into()).collect();
-        Self::new(n_samples, InputValues::Ids(ids), GraphTargets::Classes(classes))
+        let classes = sequences.flat_map(|sequence| &sequence[1..]).copied().collect();
+        Self::new(n_samples, InputValues::Ids(ids.to_vec()), GraphTargets::Classes(classes))
     }
 
     /// Rows of a table.

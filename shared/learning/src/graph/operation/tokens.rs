@@ -2,7 +2,7 @@
 
 use barnraise_protocol::run::model::Size;
 use barnraise_protocol::run::model::operation::{
-    Attention, ClassToken, Embedding, Positions, Rotary, Unembedding,
+    Attention, ClassToken, Embedding, Positions, Rotary, RotaryScaling, Unembedding,
 };
 
 use super::{Context, Outcome, SIZE_MAX, initialization, replace_last, shape};
@@ -64,8 +64,15 @@ pub(super) fn class_token(options: &ClassToken, context: &Context<'_>) -> Result
 pub(super) fn attention(options: &Attention, context: &Context<'_>) -> Result<Outcome, BlockProblem> {
     check::dropped("dropout", options.dropout)?;
     let sizes = AttentionSizes::of(options, context.inputs)?;
-    if let Some(Rotary { theta }) = options.rotary {
+    if let Some(Rotary { theta, scaling }) = options.rotary {
         check::number("theta", theta, 1.0..=1e9, "1 to 1,000,000,000")?;
+        if let Some(RotaryScaling { factor, low_frequency: low, high_frequency: high, original_tokens }) = scaling {
+            check::number("factor", factor, 1.0..=1e6, "1 to 1,000,000")?;
+            check::number("low_frequency", low, 1e-6..=1e6, "above 0, at most 1,000,000")?;
+            let is_above = high.is_finite() && high > low;
+            check::that(is_above, "high_frequency", high, "above low_frequency")?;
+            check::that(original_tokens > 0, "original_tokens", original_tokens, "1 or more")?;
+        }
         let is_even = sizes.head_width.is_multiple_of(2);
         check::that(
             is_even,

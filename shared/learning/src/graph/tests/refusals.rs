@@ -3,7 +3,7 @@
 use barnraise_protocol::run::model::graph::SwavLoss;
 use barnraise_protocol::run::model::operation::{
     Attention, Convolution, Cosine, Dropout, Experts, GlobalPool, GroupNorm, LayerNorm, PickToken, Pool,
-    Reshape, Rotary, Route, Unembedding,
+    Reshape, Rotary, RotaryScaling, Route, Unembedding,
 };
 
 use super::*;
@@ -147,8 +147,16 @@ fn options_are_bounded() {
     assert!(attend(0, 0, None).contains("its heads must be 1 to 1,024"));
     assert!(attend(5, 0, None).contains("such that they divide the width"));
     assert!(attend(4, 3, None).contains("its key_value_heads must be a divisor"));
-    assert!(attend(4, 0, Some(Rotary { theta: 1e4 })).contains("an even width for rotary"));
-    assert!(attend(2, 0, Some(Rotary { theta: f32::INFINITY })).contains("its theta must be"));
+    assert!(attend(4, 0, Some(Rotary { theta: 1e4, scaling: None })).contains("an even width for rotary"));
+    let endless = Rotary { theta: f32::INFINITY, scaling: None };
+    assert!(attend(2, 0, Some(endless)).contains("its theta must be"));
+    let scaling = RotaryScaling { factor: 8.0, low_frequency: 4.0, high_frequency: 4.0, original_tokens: 64 };
+    let scaled = |scaling| Some(Rotary { theta: 1e4, scaling: Some(scaling) });
+    assert!(attend(2, 0, scaled(scaling)).contains("its high_frequency must be above low_frequency"));
+    let shorter = RotaryScaling { factor: 0.5, ..scaling };
+    assert!(attend(2, 0, scaled(shorter)).contains("its factor must be"));
+    let nowhere = RotaryScaling { high_frequency: 5.0, original_tokens: 0, ..scaling };
+    assert!(attend(2, 0, scaled(nowhere)).contains("its original_tokens must be"));
     let dropped = Attention { heads: 1, key_value_heads: 0, causal: false, rotary: None, dropout: 1.0 };
     assert!(refusal(tokens(Operation::Attention(dropped)), IMAGES).contains("its dropout must be 0 to 0.95"));
     let wide = vec![dense("a", 1 << 24), dense("b", 1 << 24)];

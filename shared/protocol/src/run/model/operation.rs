@@ -315,6 +315,25 @@ pub struct Rotary {
     /// Base of the wave lengths.
     #[serde(default = "ten_thousand")]
     pub theta: f32,
+    /// Longer waves than those of the base.
+    #[serde(default)]
+    pub scaling: Option<RotaryScaling>,
+}
+
+/// Makes the long waves of a rotary embedding longer, for more tokens than it was first trained with: `rope_type` `llama3` of
+/// transformers (Llama Team 2024). Waves longer than `original_tokens / low_frequency` become `factor` times as long, those
+/// shorter than `original_tokens / high_frequency` stay, and those between become longer by parts.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RotaryScaling {
+    /// 1 or more.
+    pub factor: f32,
+    /// Above 0.
+    pub low_frequency: f32,
+    /// Above `low_frequency`.
+    pub high_frequency: f32,
+    /// Tokens that it was first trained with.
+    pub original_tokens: u32,
 }
 
 /// Another shape of as many values.

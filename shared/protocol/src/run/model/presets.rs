@@ -10,7 +10,7 @@ mod vision;
 
 use crate::run::model::Size;
 use crate::run::model::graph::{Block, Graph};
-use crate::run::model::operation::{Dense, GroupNorm, Initial, LayerNorm, Operation};
+use crate::run::model::operation::{Dense, GroupNorm, Initial, LayerNorm, Operation, RotaryScaling};
 use serde::{Deserialize, Serialize};
 
 use super::{FirstWeights, ModelSpec};
@@ -130,6 +130,12 @@ pub struct Gpt {
     /// Of Llama: base of the wave lengths of its rotary embedding.
     #[serde(default = "theta")]
     pub theta: f32,
+    /// Of Llama: longer waves than those, as in Llama 3.1.
+    #[serde(default)]
+    pub rotary_scaling: Option<RotaryScaling>,
+    /// Of Llama: biases of queries, keys and values, as in Qwen 2.
+    #[serde(default)]
+    pub attention_bias: bool,
     /// Of Llama: whether the last layer has weights of its own, and not those of the embedding.
     #[serde(default)]
     pub untied: bool,
@@ -228,6 +234,8 @@ impl Gpt {
             dropout: 0.0,
             epsilon: epsilon(),
             theta: theta(),
+            rotary_scaling: None,
+            attention_bias: false,
             untied: false,
             experts: None,
         }

@@ -219,7 +219,7 @@ fn branches_and_shared_weights() {
 }
 
 fn attention(heads: u32, key_value_heads: u32, causal: bool, rotary: bool) -> Operation {
-    let rotary = rotary.then_some(Rotary { theta: 100.0 });
+    let rotary = rotary.then_some(Rotary { theta: 100.0, scaling: None });
     let dropout = if causal { 0.25 } else { 0.0 };
     Operation::Attention(Attention { heads, key_value_heads, causal, rotary, dropout })
 }

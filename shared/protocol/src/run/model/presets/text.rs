@@ -166,10 +166,14 @@ pub(super) fn gpt2(options: Gpt) -> Graph {
     Graph { name, parts, blocks, loss: Loss::CausalLanguageModel }
 }
 
-/// Pre-norm, no biases, SwiGLU.
+/// Pre-norm, SwiGLU, no biases but those of queries, keys and values where there are such.
 pub(super) fn llama(options: Gpt) -> Graph {
-    let Gpt { width, layers: times, heads, key_value_heads, epsilon, theta, untied, .. } = options;
+    let Gpt { width, layers: times, heads, key_value_heads, epsilon, untied, .. } = options;
+    let rotary = Rotary { theta: options.theta, scaling: options.rotary_scaling };
     let linear = |name: &str, units: u32| dense(name, units, false, Initial::Uniform(NORMAL_002));
+    let attended = |name: &str, units: u32| {
+        dense(name, units, options.attention_bias, Initial::Uniform(NORMAL_002)).from(&["input_layernorm"])
+    };
     let norm = |name: &str| Block::new(name, Operation::RmsNorm(RmsNorm { epsilon }));
     // With no heads resolving refuses the attention.
     let head_width = width.checked_div(heads).unwrap_or(width);
@@ -197,10 +201,10 @@ pub(super) fn llama(options: Gpt) -> Graph {
     };
     let mut layer = vec![
         norm("input_layernorm"),
-        linear("self_attn.q_proj", width).from(&["input_layernorm"]),
-        linear("self_attn.k_proj", key_value).from(&["input_layernorm"]),
-        linear("self_attn.v_proj", key_value).from(&["input_layernorm"]),
-        Block::new("self_attn", causal(options, Some(Rotary { theta }))).from(&[
+        attended("self_attn.q_proj", width),
+        attended("self_attn.k_proj", key_value),
+        attended("self_attn.v_proj", key_value),
+        Block::new("self_attn", causal(options, Some(rotary))).from(&[
             "self_attn.q_proj",
             "self_attn.k_proj",
             "self_attn.v_proj",
