@@ -6,6 +6,10 @@ use barnraise_swarm::random::SplitMix64;
 pub const SENTENCES: [&str; 3] =
     ["the cat sat on the mat. ", "a dog ran in the sun. ", "the rat ate the malt. "];
 
+/// Others of the same letters, for a model that knows those above.
+pub const OTHER_SENTENCES: [&str; 3] =
+    ["a dog ate the mat. ", "the sun sat on the cat. ", "the malt ran in a rat. "];
+
 /// Model and data of a run that learns from the file `house.txt`.
 pub const RUN: &str = r#"
     [model]
@@ -21,6 +25,11 @@ pub const RUN: &str = r#"
 
 /// The content of the file: the same each time, with no period that a sequence could show.
 pub fn text() -> String {
-    let mut random = SplitMix64::new(5);
-    (0..4000).map(|_| SENTENCES[random.below(SENTENCES.len())]).collect()
+    of(SENTENCES, 4000, 5)
+}
+
+/// `n` of some sentences, in an order that the seed says.
+pub fn of(sentences: [&str; 3], n: usize, seed: u64) -> String {
+    let mut random = SplitMix64::new(seed);
+    (0..n).map(|_| sentences[random.below(sentences.len())]).collect()
 }

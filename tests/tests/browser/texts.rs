@@ -82,3 +82,34 @@ async fn a_tab_goes_on_with_a_text_as_it_is_typed() -> Result<()> {
     ensure!(tab.read("element('fill-earlier').getAttribute('aria-pressed')").await? == "true");
     Ok(())
 }
+
+/// What the weights are that stay as they are is downloaded once, in four bits a value.
+#[tokio::test]
+async fn a_tab_trains_adapters_beside_a_model_that_stays_as_it_is() -> Result<()> {
+    let _turn = turn().await;
+    let mut first = test_run(&format!("{RUN}{}", sentences::RUN))?;
+    first.write("house.txt", &sentences::text())?;
+    let backbone = first.backbone().await?;
+    let peer = first.join(&[&backbone.page()])?;
+    backbone.wait_for("a model", |progress| progress.test_accuracy.is_some_and(|share| share >= 0.8)).await?;
+    let base = first.folder().join("base").display().to_string();
+    first.run(&["export", &backbone.page(), &base]).await?;
+    peer.kill().await?;
+    backbone.terminate().await?;
+
+    let data = "[data]\nshard_samples = 100\n[data.text]\nsequence_tokens = 32\nsources = [{ path = \"other.txt\" }]";
+    let model = format!("[model]\nstart_from = {base:?}\nadapters = {{ rank = 4, codec = \"int4\" }}");
+    let mut adapted = test_run(&format!("{RUN}{model}\n{data}\n"))?;
+    adapted.write("other.txt", &sentences::of(sentences::OTHER_SENTENCES, 2000, 6))?;
+    let backbone = adapted.backbone().await?;
+    let known = backbone.wait_for("an evaluation", |progress| progress.test_accuracy.is_some()).await?;
+    let before = known.test_accuracy.unwrap_or_default();
+    let tab = contributor(&backbone, "adapting", Graphics::NoAdapter, "device=cpu").await?;
+    tab.until(&format!("value('accuracy') >= {}", before + 0.1), LONG).await?;
+    stop(&tab).await?;
+    tab.until("!element('fill').hidden && text('fill-button') === 'Go on'", SOON).await?;
+    typed(&tab, "the sun sat on the").await?;
+    tab.click("#fill-button").await?;
+    tab.until("text('continued-text').includes(' cat. ')", SOON).await?;
+    Ok(())
+}

@@ -2,12 +2,9 @@
 
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::run::model::FirstWeights;
-use barnraise_swarm::random::SplitMix64;
 use barnraise_tests::process::{BackboneProcess, TestRun};
 use barnraise_tests::sentences;
 
-/// What the second run learns: other sentences of the same letters.
-const SENTENCES: [&str; 3] = ["a dog ate the mat. ", "the sun sat on the cat. ", "the malt ran in a rat. "];
 const SCHEME: &str = r#"
     [scheme.synchronous]
     target_batch_size = 64
@@ -17,9 +14,9 @@ const SCHEME: &str = r#"
     every_epochs = 5
 "#;
 
+/// What the second run learns.
 fn other_text() -> String {
-    let mut random = SplitMix64::new(6);
-    (0..2000).map(|_| SENTENCES[random.below(SENTENCES.len())]).collect()
+    sentences::of(sentences::OTHER_SENTENCES, 2000, 6)
 }
 
 /// Trains until the held-out accuracy is as wanted; returns it.
@@ -99,8 +96,7 @@ async fn a_model_goes_on_in_another_run_and_adapters_beside_it_learn_another_tex
     let tuned = adapted.folder().join("tuned").display().to_string();
     adapted.run(&["export", &backbone.page(), &tuned]).await.unwrap();
     // Text that neither has seen, and the same commands for both: what is exported is one model.
-    let mut random = SplitMix64::new(7);
-    let unseen: String = (0..200).map(|_| SENTENCES[random.below(SENTENCES.len())]).collect();
+    let unseen = sentences::of(sentences::OTHER_SENTENCES, 200, 7);
     adapted.write("unseen.txt", &unseen).unwrap();
     let (of_base, of_tuned) = (
         loss_on(&mut adapted, &base, "unseen.txt").await,
