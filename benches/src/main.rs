@@ -100,6 +100,8 @@ enum BenchCommand {
     Strangers(strangers::StrangerArgs),
     /// The experiments of DeDLOC: its tables and figures
     Dedloc(papers::dedloc::DedlocArgs),
+    /// The experiments of Learning@home
+    LearningAtHome(papers::learning_at_home::LearningAtHomeArgs),
     /// One peer of `averaging`, in a process of its own
     #[command(hide = true)]
     AveragingPeer(averaging::PeerArgs),
@@ -160,6 +162,7 @@ fn main() -> Result<()> {
         BenchCommand::Shards(args) => runtime.block_on(shards::compare(&args)),
         BenchCommand::Strangers(args) => runtime.block_on(strangers::compare(&args)),
         BenchCommand::Dedloc(args) => papers::dedloc::run(&args, &runtime),
+        BenchCommand::LearningAtHome(args) => papers::learning_at_home::run(&args),
         BenchCommand::NativeSteps(args) => native_steps::steps(&args),
     }
 }

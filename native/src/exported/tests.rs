@@ -4,12 +4,12 @@ mod commands;
 
 use barnraise_learning::ParameterLayout;
 use barnraise_learning::graph::ResolvedGraph;
-use barnraise_protocol::dataset::{ImageShape, SampleKind, TokenShape};
 use barnraise_protocol::TensorCodec;
-use barnraise_protocol::run::model::{Adapters, FirstWeights};
-use barnraise_protocol::run::{ModelSpec, Preset};
+use barnraise_protocol::dataset::{ImageShape, SampleKind, TokenShape};
 use barnraise_protocol::run::model::operation::RotaryScaling;
 use barnraise_protocol::run::model::presets::{Albert, Gpt, GptFamily, Norm, ResNet};
+use barnraise_protocol::run::model::{Adapters, FirstWeights};
+use barnraise_protocol::run::{ModelSpec, Preset};
 use futures::executor::block_on;
 
 use super::*;
@@ -47,7 +47,12 @@ fn llama_3() -> Preset {
 }
 
 fn qwen2() -> Preset {
-    Preset::Gpt(Gpt { key_value_heads: 2, inner: 24, attention_bias: true, ..Gpt::new(GptFamily::Llama, 16, 2, 4) })
+    Preset::Gpt(Gpt {
+        key_value_heads: 2,
+        inner: 24,
+        attention_bias: true,
+        ..Gpt::new(GptFamily::Llama, 16, 2, 4)
+    })
 }
 
 const ALBERT: Albert = Albert { embedding: 8, hidden: 16, heads: 2, inner: 24, layers: 3 };
@@ -208,17 +213,11 @@ fn peft_predicts_the_same() {
             (0..first.parameters.len()).map(|at| (at * 37 % 101) as f32 / 250.0 - 0.2).collect();
         let adapters = AdapterFiles::of(&run, graph.layout(), &parameters).unwrap();
         let frozen = first.frozen.unwrap();
-        let (merged, parameters) = barnraise_learning::merged(&run.model, data, &frozen, &parameters).unwrap();
+        let (merged, parameters) =
+            barnraise_learning::merged(&run.model, data, &frozen, &parameters).unwrap();
         run.model = merged;
-        let whole = ExportedModel {
-            run,
-            epoch: 1,
-            loss: None,
-            parameters,
-            tokenizer: None,
-            columns: None,
-            adapters,
-        };
+        let whole =
+            ExportedModel { run, epoch: 1, loss: None, parameters, tokenizer: None, columns: None, adapters };
         let folder = root.join(name);
         let _ = fs::remove_dir_all(&folder);
         write(&whole, &folder);

@@ -2,8 +2,8 @@
 
 use std::fmt::Display;
 
-use barnraise_protocol::run::Preset;
 use barnraise_protocol::dataset::SEQUENCE_TOKENS;
+use barnraise_protocol::run::Preset;
 use barnraise_protocol::run::model::operation::RotaryScaling;
 use barnraise_protocol::run::model::presets::{Gpt, GptFamily, ResNet};
 use serde::Deserialize;
@@ -176,7 +176,12 @@ fn llama(config: &LlamaConfig) -> Result<Gpt, ArchitectureError> {
     }
     if let Some(window) = config.sliding_window.filter(|_| config.use_sliding_window != Some(false)) {
         let longest = u32::from(*SEQUENCE_TOKENS.end());
-        check("sliding_window", window >= longest, "null, or longer than a sequence of 1024 tokens", &window)?;
+        check(
+            "sliding_window",
+            window >= longest,
+            "null, or longer than a sequence of 1024 tokens",
+            &window,
+        )?;
     }
     let rope = config.rope_parameters.as_ref().or(config.rope_scaling.as_ref());
     let rotary_scaling = rope.map(scaling).transpose()?.flatten();

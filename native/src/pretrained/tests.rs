@@ -170,7 +170,10 @@ fn configurations_without_a_preset_are_refused_by_their_value() {
         preset(root.path()).unwrap_err().to_string()
     };
     let said = refused("gpt2", "\"model_type\": \"gpt2\"", "\"model_type\": \"bert\"");
-    assert!(said.ends_with("model_type bert is not supported: gpt2, llama, mistral, qwen2 and resnet are"), "{said}");
+    assert!(
+        said.ends_with("model_type bert is not supported: gpt2, llama, mistral, qwen2 and resnet are"),
+        "{said}"
+    );
     let said = refused("gpt2", "\"gelu_new\"", "\"relu\"");
     assert!(said.ends_with("activation_function must be gelu_new, it is relu"), "{said}");
     let said = refused("llama", "\"head_dim\": 2", "\"head_dim\": 4");
@@ -179,7 +182,8 @@ fn configurations_without_a_preset_are_refused_by_their_value() {
     assert!(said.contains("rope_type must be default or llama3, it is yarn"), "{said}");
     let said = refused("llama-3", "\"low_freq_factor\": 0.25", "\"factors\": 0.25");
     assert!(said.contains("has no low_freq_factor"), "{said}");
-    let said = refused("llama", "\"model_type\": \"llama\"", "\"model_type\": \"mistral\", \"sliding_window\": 512");
+    let said =
+        refused("llama", "\"model_type\": \"llama\"", "\"model_type\": \"mistral\", \"sliding_window\": 512");
     assert!(said.contains("sliding_window must be null"), "{said}");
     let said = refused("llama", "\"attention_bias\": false", "\"attention_bias\": true");
     assert!(said.contains("attention_bias must be false"), "{said}");

@@ -470,7 +470,10 @@ impl TokenSequences {
     /// The lower two bytes of all tokens, then the third ones: those of most vocabularies are 0, and nothing when compressed.
     fn to_bytes(&self) -> Vec<u8> {
         let bytes = || self.ids.iter().map(|id| id.to_le_bytes());
-        bytes().flat_map(|[low, middle, _, _]| [low, middle]).chain(bytes().map(|[_, _, high, _]| high)).collect()
+        bytes()
+            .flat_map(|[low, middle, _, _]| [low, middle])
+            .chain(bytes().map(|[_, _, high, _]| high))
+            .collect()
     }
 }
 

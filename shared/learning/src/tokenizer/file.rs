@@ -127,7 +127,8 @@ fn add(
 fn special(tokens: &[AddedTokenText], unknown: Option<u32>) -> Result<SpecialTokens, TokenizerError> {
     let named = |name: &dyn Fn(&str) -> bool| tokens.iter().find(|text| name(&text.token.content));
     let mask = MASKS.iter().find_map(|mask| named(&|name| name == *mask)).map(|text| text.id);
-    let separator = SEPARATORS.iter().find_map(|end| named(&|name| letters(name) == *end)).map(|text| text.id);
+    let separator =
+        SEPARATORS.iter().find_map(|end| named(&|name| letters(name) == *end)).map(|text| text.id);
     let separator = separator.ok_or_else(|| {
         let names: Vec<&str> =
             tokens.iter().take(NAMED_MAX).map(|text| text.token.content.as_str()).collect();

@@ -9,7 +9,7 @@ mod world;
 use std::time::Duration;
 
 use barnraise_simulation::seeds;
-use world::{ExpertWorld, WorldOptions, WorldReport};
+use world::{AnswerDelay, ExpertWorld, WorldOptions, WorldReport};
 
 const DELAYS_MS: [u64; 3] = [50, 100, 200];
 
@@ -19,12 +19,12 @@ fn run(seed: u64, options: WorldOptions) -> WorldReport {
     let before = world.report();
     world.run_until(Duration::from_secs(105));
     let report = world.report().since(&before);
-    println!("{options:?}: {report:?}");
+    println!("{options:?}: {report:?}, {:.0} layers a second", report.layers_per_second());
     report
 }
 
 fn delayed(options: WorldOptions, delay_ms: u64) -> WorldOptions {
-    WorldOptions { delay: Duration::from_millis(delay_ms), ..options }
+    WorldOptions { delay: AnswerDelay::Exponential(Duration::from_millis(delay_ms)), ..options }
 }
 
 #[test]

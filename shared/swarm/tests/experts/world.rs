@@ -1,6 +1,7 @@
 //! Hosts whose devices take time, trainers whose batches go through layers of experts and back, and the delay between them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::f64::consts::TAU;
 use std::time::Duration;
 
 use barnraise_simulation::{Latency, Network, Simulation};
@@ -14,20 +15,8 @@ use barnraise_swarm::experts::serving::{
 };
 use barnraise_swarm::{AddressGroup, Moment, PeerKey};
 
-const N_HOSTS: usize = 4;
-const N_LAYERS: usize = 4;
-/// Of each layer. Each is at two hosts.
-const N_EXPERTS: usize = 16;
-/// Experts of a batch's layer. All its rows go to each.
-const N_ACTIVE: usize = 4;
-const N_ROWS: u32 = 32;
-const ROWS_MAX: u32 = 128;
+/// Bytes of a request.
 const REQUEST_BYTES: u64 = 64 << 10;
-/// Of a batch on the device, beside its rows.
-const BATCH_TIME: Duration = Duration::from_millis(1);
-const FORWARD_ROW_TIME: Duration = Duration::from_micros(250);
-/// The forward pass once more, and twice as much for both gradients.
-const BACKWARD_ROW_TIME: Duration = Duration::from_micros(750);
 /// A connection to a host that is gone breaks after that.
 const BREAKS_AFTER: Duration = Duration::from_millis(500);
 const SETTINGS: CallSettings = CallSettings {
@@ -39,21 +28,76 @@ const SETTINGS: CallSettings = CallSettings {
 };
 const LIMITS: HostBookLimits = HostBookLimits { in_flight_max: 64, host_in_flight_max: 32 };
 
+/// The model, and the machines that have it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WorldShape {
+    pub(crate) n_hosts: usize,
+    pub(crate) n_layers: usize,
+    /// Of each layer.
+    pub(crate) n_experts: usize,
+    /// Experts of a batch's layer. All its rows go to each.
+    pub(crate) n_active: usize,
+    /// Hosts of each expert.
+    pub(crate) n_replicas: usize,
+    /// Of a training batch.
+    pub(crate) n_rows: u32,
+    /// Of a batch on the device.
+    pub(crate) rows_max: u32,
+    /// Of a batch on the device, beside its rows.
+    pub(crate) batch_time: Duration,
+    pub(crate) forward_row_time: Duration,
+    /// The forward pass once more, and twice as much for both gradients.
+    pub(crate) backward_row_time: Duration,
+}
+
+impl Default for WorldShape {
+    fn default() -> Self {
+        Self {
+            n_hosts: 4,
+            n_layers: 4,
+            n_experts: 16,
+            n_active: 4,
+            n_replicas: 2,
+            n_rows: 32,
+            rows_max: 128,
+            batch_time: Duration::from_millis(1),
+            forward_row_time: Duration::from_micros(250),
+            backward_row_time: Duration::from_micros(750),
+        }
+    }
+}
+
+/// How long an answer is on its way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum AnswerDelay {
+    /// With this mean (Learning@home §4.1).
+    Exponential(Duration),
+    /// With this mean and standard deviation, never less than nothing.
+    Normal(Duration, Duration),
+}
+
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WorldOptions {
     pub(crate) n_trainers: usize,
     /// Batches of a trainer.
     pub(crate) n_in_flight: usize,
-    /// Mean of the delay of an answer.
-    pub(crate) delay: Duration,
+    pub(crate) delay: AnswerDelay,
     /// Probability that a request is computed and never answered.
     pub(crate) loss: f64,
     pub(crate) bytes_max: u64,
+    pub(crate) shape: WorldShape,
 }
 
 impl Default for WorldOptions {
     fn default() -> Self {
-        Self { n_trainers: 64, n_in_flight: 2, delay: Duration::ZERO, loss: 0.0, bytes_max: 1 << 30 }
+        Self {
+            n_trainers: 64,
+            n_in_flight: 2,
+            delay: AnswerDelay::Exponential(Duration::ZERO),
+            loss: 0.0,
+            bytes_max: 1 << 30,
+            shape: WorldShape::default(),
+        }
     }
 }
 
@@ -64,9 +108,12 @@ pub(crate) struct WorldReport {
     /// Passed all layers, both ways.
     pub(crate) n_batches: usize,
     pub(crate) n_busy: usize,
+    n_hosts: usize,
     n_calls: usize,
     n_answered: usize,
     device_time: Duration,
+    /// Blocks that were passed, both ways.
+    n_passed: usize,
     /// Part of the calls that was answered, in a difference of two.
     pub(crate) answered: f64,
     /// Part of the time in which the devices computed, in a difference of two.
@@ -74,6 +121,11 @@ pub(crate) struct WorldReport {
 }
 
 impl WorldReport {
+    /// Layers that batches passed, both ways.
+    pub(crate) fn layers_per_second(&self) -> f64 {
+        self.n_passed as f64 / self.at.as_secs_f64()
+    }
+
     pub(crate) fn since(&self, before: &Self) -> Self {
         let n_calls = self.n_calls - before.n_calls;
         let n_answered = self.n_answered - before.n_answered;
@@ -82,11 +134,13 @@ impl WorldReport {
             at: self.at - before.at,
             n_batches: self.n_batches - before.n_batches,
             n_busy: self.n_busy - before.n_busy,
+            n_hosts: self.n_hosts,
             n_calls,
             n_answered,
             device_time,
+            n_passed: self.n_passed - before.n_passed,
             answered: n_answered as f64 / n_calls as f64,
-            device_use: device_time.as_secs_f64() / (self.at - before.at).as_secs_f64() / N_HOSTS as f64,
+            device_use: device_time.as_secs_f64() / (self.at - before.at).as_secs_f64() / self.n_hosts as f64,
         }
     }
 }
@@ -154,19 +208,26 @@ fn trainer_key(trainer: usize) -> PeerKey {
     PeerKey(vec![b't', trainer as u8])
 }
 
+impl WorldShape {
+    fn hosts(self, expert: usize) -> impl Iterator<Item = usize> {
+        (0..self.n_replicas).map(move |replica| (expert + replica) % self.n_hosts)
+    }
+}
+
 impl ExpertWorld {
     pub(crate) fn new(seed: u64, options: WorldOptions) -> Self {
+        let shape = options.shape;
         let limits = ServingLimits {
-            rows_max: ROWS_MAX,
-            request_rows_max: 1024,
+            rows_max: shape.rows_max,
+            request_rows_max: shape.rows_max.max(1024),
             batch_delay: Duration::from_millis(20),
             bytes_max: options.bytes_max,
             requests_per_minute: 100_000,
         };
-        let hosts = (0..N_HOSTS).map(|host| {
+        let hosts = (0..shape.n_hosts).map(|host| {
             let mut runtime = ExpertRuntime::new(limits);
-            for expert in 0..(N_LAYERS * N_EXPERTS) {
-                if expert % N_HOSTS == host || (expert + 1) % N_HOSTS == host {
+            for expert in 0..(shape.n_layers * shape.n_experts) {
+                if shape.hosts(expert).any(|one| one == host) {
                     runtime.on_expert_added(Moment::ZERO, expert as u32, &CountedState::default()).unwrap();
                 }
             }
@@ -181,7 +242,8 @@ impl ExpertWorld {
         });
         let simulation = Simulation::new(seed, Network::new(0, Latency::Constant(Duration::ZERO)));
         let (hosts, trainers) = (hosts.collect(), trainers.collect());
-        let mut world = Self { options, simulation, hosts, trainers, report: WorldReport::default() };
+        let report = WorldReport { n_hosts: shape.n_hosts, ..WorldReport::default() };
+        let mut world = Self { options, simulation, hosts, trainers, report };
         for trainer in 0..options.n_trainers {
             for _ in 0..options.n_in_flight {
                 let batch = world.new_batch();
@@ -236,7 +298,12 @@ impl ExpertWorld {
                 node.asked.remove(&request_id);
                 if let Some(calls) = node.batches[batch].layers.get_mut(layer) {
                     // An answer that comes too late is nobody's.
-                    let _ = calls.on_answer(now, &mut node.book, request_id, &[1.0; N_ROWS as usize]);
+                    let _ = calls.on_answer(
+                        now,
+                        &mut node.book,
+                        request_id,
+                        &vec![1.0; self.options.shape.n_rows as usize],
+                    );
                 }
                 self.drain_trainer(trainer);
             }
@@ -286,7 +353,7 @@ impl ExpertWorld {
             group: AddressGroup(name.trainer as u64),
             expert: sent.expert,
             pass: sent.pass,
-            n_rows: N_ROWS,
+            n_rows: self.options.shape.n_rows,
             n_bytes: REQUEST_BYTES,
             request_id: name.request_id,
             deadline: sent.until,
@@ -338,11 +405,12 @@ impl ExpertWorld {
     /// The device begins with its first batch.
     fn compute(&mut self, host: usize) {
         let Some(batch) = self.hosts[host].device.front() else { return };
+        let WorldShape { batch_time, forward_row_time, backward_row_time, .. } = self.options.shape;
         let row_time = match batch.pass {
-            ExpertPass::Forward => FORWARD_ROW_TIME,
-            ExpertPass::Backward => BACKWARD_ROW_TIME,
+            ExpertPass::Forward => forward_row_time,
+            ExpertPass::Backward => backward_row_time,
         };
-        let takes = BATCH_TIME + row_time * batch.n_rows();
+        let takes = batch_time + row_time * batch.n_rows();
         self.report.device_time += takes;
         self.simulation.after(takes, ExpertEvent::Computed { host });
     }
@@ -372,10 +440,18 @@ impl ExpertWorld {
         self.drain_host(host);
     }
 
-    /// Exponential (Learning@home §4.1).
     fn delay(&mut self) -> Duration {
-        let uniform = (self.simulation.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
-        self.options.delay.mul_f64(-(1.0 - uniform).ln())
+        let mut uniform = || (self.simulation.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+        let logarithm = -(1.0 - uniform()).ln();
+        match self.options.delay {
+            AnswerDelay::Exponential(mean) => mean.mul_f64(logarithm),
+            // Box and Muller 1958.
+            AnswerDelay::Normal(mean, deviation) => {
+                let standard = (2.0 * logarithm).sqrt() * (TAU * uniform()).cos();
+                let seconds = mean.as_secs_f64() + deviation.as_secs_f64() * standard;
+                Duration::from_secs_f64(seconds.max(0.0))
+            }
+        }
     }
 
     fn drain_trainer(&mut self, trainer: usize) {
@@ -422,19 +498,29 @@ impl ExpertWorld {
             CallAction::ForwardOver => {
                 self.report.n_calls += known.layers[layer].n_calls();
                 self.report.n_answered += known.layers[layer].answered().count();
-                if known.layers.len() < N_LAYERS {
+                if known.layers.len() < self.options.shape.n_layers {
                     let calls = self.new_calls(layer + 1);
                     self.trainers[trainer].batches[batch].layers.push(calls);
                 } else {
                     known.back = Some(layer);
-                    known.layers[layer].on_gradients(now, &mut node.book, &[1.0; N_ACTIVE]);
+                    known.layers[layer].on_gradients(
+                        now,
+                        &mut node.book,
+                        &vec![1.0; self.options.shape.n_active],
+                    );
                 }
             }
             CallAction::BackwardOver if layer > 0 => {
+                self.report.n_passed += 1;
                 known.back = Some(layer - 1);
-                known.layers[layer - 1].on_gradients(now, &mut node.book, &[1.0; N_ACTIVE]);
+                known.layers[layer - 1].on_gradients(
+                    now,
+                    &mut node.book,
+                    &vec![1.0; self.options.shape.n_active],
+                );
             }
             CallAction::BackwardOver => {
+                self.report.n_passed += 1;
                 self.report.n_batches += 1;
                 self.trainers[trainer].batches[batch] = self.new_batch();
             }
@@ -448,15 +534,18 @@ impl ExpertWorld {
 
     /// Experts of a layer as a gating function chooses them that knows nothing yet, and their hosts in any order.
     fn new_calls(&mut self, layer: usize) -> ExpertCalls {
+        let shape = self.options.shape;
+        let WorldShape { n_experts, n_active, n_rows, .. } = shape;
         let random = &mut self.simulation.random;
-        let mut experts: Vec<usize> = (0..N_EXPERTS).map(|expert| layer * N_EXPERTS + expert).collect();
+        let mut experts: Vec<usize> = (0..n_experts).map(|expert| layer * n_experts + expert).collect();
         random.shuffle(&mut experts);
-        let choices = experts.into_iter().take(N_ACTIVE).map(|expert| {
-            let mut hosts = vec![host_key(expert % N_HOSTS), host_key((expert + 1) % N_HOSTS)];
+        let choices = experts.into_iter().take(n_active).map(|expert| {
+            let mut hosts: Vec<PeerKey> = shape.hosts(expert).map(host_key).collect();
             random.shuffle(&mut hosts);
-            ExpertChoice { expert: expert as u32, hosts, rows: (0..N_ROWS).collect() }
+            ExpertChoice { expert: expert as u32, hosts, rows: (0..n_rows).collect() }
         });
         let choices = choices.collect();
-        ExpertCalls::new(self.simulation.now(), SETTINGS, choices, &[1.0; N_ROWS as usize])
+        let settings = CallSettings { request_rows_max: SETTINGS.request_rows_max.max(n_rows), ..SETTINGS };
+        ExpertCalls::new(self.simulation.now(), settings, choices, &vec![1.0; n_rows as usize])
     }
 }

@@ -111,8 +111,7 @@ impl Waves {
 
 /// What a frequency, in radians for each position, becomes.
 fn scaled(frequency: f64, scaling: RotaryScaling) -> f64 {
-    let [factor, low, high] =
-        [scaling.factor, scaling.low_frequency, scaling.high_frequency].map(f64::from);
+    let [factor, low, high] = [scaling.factor, scaling.low_frequency, scaling.high_frequency].map(f64::from);
     // Waves in a text of the original length.
     let n_waves = f64::from(scaling.original_tokens) * frequency / TAU;
     let kept = ((n_waves - low) / (high - low)).clamp(0.0, 1.0);

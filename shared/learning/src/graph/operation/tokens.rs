@@ -66,7 +66,9 @@ pub(super) fn attention(options: &Attention, context: &Context<'_>) -> Result<Ou
     let sizes = AttentionSizes::of(options, context.inputs)?;
     if let Some(Rotary { theta, scaling }) = options.rotary {
         check::number("theta", theta, 1.0..=1e9, "1 to 1,000,000,000")?;
-        if let Some(RotaryScaling { factor, low_frequency: low, high_frequency: high, original_tokens }) = scaling {
+        if let Some(RotaryScaling { factor, low_frequency: low, high_frequency: high, original_tokens }) =
+            scaling
+        {
             check::number("factor", factor, 1.0..=1e6, "1 to 1,000,000")?;
             check::number("low_frequency", low, 1e-6..=1e6, "above 0, at most 1,000,000")?;
             let is_above = high.is_finite() && high > low;

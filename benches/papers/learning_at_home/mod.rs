@@ -1,0 +1,37 @@
+//! Learning@home: its experiments, with the search, the calls and the runtime of this project.
+
+mod throughput;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct LearningAtHomeArgs {
+    /// Which of the paper's experiments
+    #[command(subcommand)]
+    experiment: Experiment,
+    /// Where its picture goes
+    #[arg(long, global = true, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/papers/learning_at_home"))]
+    pictures: PathBuf,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum Experiment {
+    /// Throughput of blocks by the mean delay of an answer, in virtual time
+    Figure4Top(throughput::ThroughputArgs),
+    /// The same between three regions
+    Table2(throughput::ThroughputArgs),
+    /// What a batch sends through a block, by precision
+    AppendixD,
+}
+
+/// Prints an experiment as a table in Markdown, and draws its picture.
+pub(crate) fn run(args: &LearningAtHomeArgs) -> Result<()> {
+    match &args.experiment {
+        Experiment::Figure4Top(options) => throughput::figure4_top(options, &args.pictures),
+        Experiment::Table2(options) => throughput::table2(options),
+        Experiment::AppendixD => throughput::appendix_d(),
+    }
+}
