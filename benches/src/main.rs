@@ -162,7 +162,7 @@ fn main() -> Result<()> {
         BenchCommand::Shards(args) => runtime.block_on(shards::compare(&args)),
         BenchCommand::Strangers(args) => runtime.block_on(strangers::compare(&args)),
         BenchCommand::Dedloc(args) => papers::dedloc::run(&args, &runtime),
-        BenchCommand::LearningAtHome(args) => papers::learning_at_home::run(&args),
+        BenchCommand::LearningAtHome(args) => papers::learning_at_home::run(&args, &runtime),
         BenchCommand::NativeSteps(args) => native_steps::steps(&args),
     }
 }

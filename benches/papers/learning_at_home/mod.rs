@@ -1,11 +1,13 @@
 //! Learning@home: its experiments, with the search, the calls and the runtime of this project.
 
+mod larger;
 mod throughput;
 
 use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use tokio::runtime::Runtime;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LearningAtHomeArgs {
@@ -23,15 +25,18 @@ enum Experiment {
     Figure4Top(throughput::ThroughputArgs),
     /// The same between three regions
     Table2(throughput::ThroughputArgs),
+    /// A model of a billion parameters over processes that hold a part each
+    Larger(larger::LargerArgs),
     /// What a batch sends through a block, by precision
     AppendixD,
 }
 
 /// Prints an experiment as a table in Markdown, and draws its picture.
-pub(crate) fn run(args: &LearningAtHomeArgs) -> Result<()> {
+pub(crate) fn run(args: &LearningAtHomeArgs, runtime: &Runtime) -> Result<()> {
     match &args.experiment {
         Experiment::Figure4Top(options) => throughput::figure4_top(options, &args.pictures),
         Experiment::Table2(options) => throughput::table2(options),
+        Experiment::Larger(options) => runtime.block_on(larger::measure(options)),
         Experiment::AppendixD => throughput::appendix_d(),
     }
 }
