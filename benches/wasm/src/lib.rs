@@ -24,7 +24,7 @@ const COLOUR: ImageShape = ImageShape { height: 32, width: 32, channels: 3 };
 /// Tokens of a sequence.
 const LENGTH: u16 = 128;
 /// Token that stands for a masked one.
-const MASK: u16 = 1;
+const MASK: u32 = 1;
 /// Of the initial parameters.
 const SEED: u64 = 1;
 /// Which tokens are masked.
@@ -70,7 +70,7 @@ pub enum Samples {
     /// Pictures with classes.
     Images(Batch),
     /// `[n_samples, length]`.
-    Tokens(Vec<u16>),
+    Tokens(Vec<u32>),
 }
 
 impl Case {
@@ -110,7 +110,7 @@ impl Case {
     }
 
     /// The tokens that a step masks, of a model that predicts those.
-    pub fn masked(&self, ids: &[u16]) -> Option<MaskedTokens> {
+    pub fn masked(&self, ids: &[u32]) -> Option<MaskedTokens> {
         let DataShape::Tokens(shape) = self.data else { return None };
         Some(MaskedTokens::of(ids, shape, shape.mask?, self.spec.seed, DRAW))
     }
@@ -127,7 +127,7 @@ fn images(preset: Preset, shape: ImageShape, n_samples: usize) -> (Preset, DataS
 fn tokens(
     preset: Preset,
     vocabulary: u32,
-    mask: Option<u16>,
+    mask: Option<u32>,
     n_samples: usize,
 ) -> (Preset, DataShape, Samples, usize) {
     let n_tokens = n_samples * usize::from(LENGTH);

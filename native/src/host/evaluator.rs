@@ -119,16 +119,16 @@ pub(crate) fn evaluated_on(loss: &Loss, data: TrainingData) -> (Samples, Option<
 
 /// Accuracy of a model that always gives the commonest label, the commonest token, or the mean; `None` without samples.
 pub(crate) fn majority_accuracy(test: &Samples) -> Option<f32> {
-    let answers: Vec<u16> = match test {
-        Samples::Images(images) => images.labels.iter().copied().map(u16::from).collect(),
+    let answers: Vec<u32> = match test {
+        Samples::Images(images) => images.labels.iter().copied().map(u32::from).collect(),
         Samples::Tokens(sequences) => sequences.ids.clone(),
         Samples::Rows(TableRows { targets: RowTargets::Classes(labels), .. }) => {
-            labels.iter().copied().map(u16::from).collect()
+            labels.iter().copied().map(u32::from).collect()
         }
         // The mean explains nothing.
         Samples::Rows(_) | Samples::Ratings(_) => return (test.n_samples() > 0).then_some(0.0),
     };
-    let mut counts: HashMap<u16, u64> = HashMap::new();
+    let mut counts: HashMap<u32, u64> = HashMap::new();
     answers.iter().for_each(|answer| *counts.entry(*answer).or_default() += 1);
     let commonest = *counts.values().max()?;
     Some(commonest as f32 / answers.len() as f32)

@@ -6,7 +6,7 @@ use barnraise_protocol::dataset::{RowTargets, Samples, TableRows};
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Answers {
     /// Classes, or all tokens.
-    pub(super) labels: Vec<u16>,
+    pub(super) labels: Vec<u32>,
     /// `[n_samples, n_values]`
     pub(super) values: Vec<f32>,
     pub(super) n_values: usize,
@@ -14,7 +14,7 @@ pub(super) struct Answers {
 
 impl Answers {
     pub(super) fn of(samples: &Samples) -> Self {
-        let of_labels = |labels: &[u8]| labels.iter().copied().map(u16::from).collect();
+        let of_labels = |labels: &[u8]| labels.iter().copied().map(u32::from).collect();
         let (labels, values, n_values) = match samples {
             Samples::Images(images) => (of_labels(&images.labels), Vec::new(), 0),
             Samples::Tokens(tokens) => (tokens.ids.clone(), Vec::new(), 0),
@@ -38,10 +38,10 @@ pub(super) struct Frequencies {
 
 impl Frequencies {
     /// Of `n_kinds` kinds.
-    pub(super) fn of(labels: &[u16], n_kinds: usize) -> Self {
+    pub(super) fn of(labels: &[u32], n_kinds: usize) -> Self {
         let mut counts = vec![1; n_kinds];
         for &label in labels {
-            if let Some(count) = counts.get_mut(usize::from(label)) {
+            if let Some(count) = counts.get_mut(label as usize) {
                 *count += 1;
             }
         }
@@ -50,19 +50,19 @@ impl Frequencies {
     }
 
     /// Mean cross-entropy of labels, natural logarithm.
-    pub(super) fn loss(&self, labels: &[u16]) -> f64 {
-        let of = |label: &u16| {
-            let count = self.counts.get(usize::from(*label)).copied().unwrap_or(1);
+    pub(super) fn loss(&self, labels: &[u32]) -> f64 {
+        let of = |label: &u32| {
+            let count = self.counts.get(*label as usize).copied().unwrap_or(1);
             (self.n as f64 / count as f64).ln()
         };
         labels.iter().map(of).sum::<f64>() / labels.len().max(1) as f64
     }
 
     /// Share of labels that are the commonest one; of equal ones the first.
-    pub(super) fn accuracy(&self, labels: &[u16]) -> f64 {
+    pub(super) fn accuracy(&self, labels: &[u32]) -> f64 {
         let most = self.counts.iter().copied().max().unwrap_or_default();
         let commonest = self.counts.iter().position(|&count| count == most);
-        let n_right = labels.iter().filter(|&&label| Some(usize::from(label)) == commonest).count();
+        let n_right = labels.iter().filter(|&&label| Some(label as usize) == commonest).count();
         n_right as f64 / labels.len().max(1) as f64
     }
 }

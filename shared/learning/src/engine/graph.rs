@@ -214,7 +214,7 @@ impl GraphEngine {
         let logits = async {
             let device = self.tensors.device();
             let n_tokens = ids.len();
-            let values = ids.iter().map(|&id| id.into()).collect();
+            let values = ids.iter().map(|&id| id as i32).collect();
             let input = Value::Ids { ids: self::ids(values, device), length: Some(n_tokens) };
             let mut pass = GraphPass {
                 graph: &self.graph,

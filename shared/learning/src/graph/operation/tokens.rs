@@ -71,8 +71,7 @@ pub(super) fn attention(options: &Attention, context: &Context<'_>) -> Result<Ou
         {
             check::number("factor", factor, 1.0..=1e6, "1 to 1,000,000")?;
             check::number("low_frequency", low, 1e-6..=1e6, "above 0, at most 1,000,000")?;
-            let is_above = high.is_finite() && high > low;
-            check::that(is_above, "high_frequency", high, "above low_frequency")?;
+            check::number("high_frequency", high, low.next_up()..=1e6, "above low_frequency")?;
             check::that(original_tokens > 0, "original_tokens", original_tokens, "1 or more")?;
         }
         let is_even = sizes.head_width.is_multiple_of(2);
