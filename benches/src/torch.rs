@@ -56,10 +56,10 @@ fn write(case: &Case, folder: &Path) -> Result<()> {
             Some(masked) => {
                 let positions = i32_bytes(&mut masked.positions.iter().copied());
                 std::fs::write(folder.join("positions"), positions)?;
-                let targets = i32_bytes(&mut masked.targets.iter().map(|&id| id.into()));
-                (i32_bytes(&mut masked.inputs.iter().map(|&id| id.into())), targets)
+                let targets = i32_bytes(&mut masked.targets.iter().copied());
+                (i32_bytes(&mut masked.inputs.iter().copied()), targets)
             }
-            None => (i32_bytes(&mut ids.iter().map(|&id| id.into())), Vec::new()),
+            None => (i32_bytes(&mut ids.iter().copied()), Vec::new()),
         },
     };
     std::fs::write(folder.join("inputs"), inputs)?;

@@ -163,7 +163,7 @@ mod tests {
     fn a_sequence_of_tokens_is_drawn_whole() {
         let mut stream = SampleStream::new(2, 100, 3);
         while let Some(ShardId::Numbered(id)) = stream.next_fetch() {
-            let first = id as u16 * 100;
+            let first = id * 100;
             let ids = (0..10).flat_map(|i| [first + i, first + i, first + i]).collect();
             stream.on_shard(&Arc::new(Samples::Tokens(TokenSequences { length: 3, ids })));
             if stream.n_buffered() == 20 {

@@ -60,7 +60,7 @@ async fn a_run_learns_from_text_of_two_files() {
 
     let joined = test_run.join(&[&backbone.page()]).unwrap();
     // An untrained model has the loss of a uniform guess over the vocabulary.
-    let begun = f32::from(shape.vocabulary).ln();
+    let begun = (shape.vocabulary as f32).ln();
     let is_better = |loss: Option<f32>| loss.is_some_and(|loss| loss < 0.8 * begun);
     let learned = backbone.wait_for("a lower loss and a better guess", |progress| {
         is_better(progress.train_loss) && progress.test_accuracy.is_some_and(|share| share > 0.1)
@@ -93,12 +93,12 @@ async fn ensure_blanks_are_filled(backbone: &BackboneProcess, run: &RunDescripti
     trainer.load_parameters(&file.parameters).unwrap();
     let blanked = tokenizer.encode_with_blanks("the cat that ___ the", shape.length.into()).unwrap();
     let probabilities = trainer.fill(&blanked.ids, &blanked.blanks).await.unwrap();
-    assert_eq!(probabilities.len(), usize::from(shape.vocabulary));
+    assert_eq!(probabilities.len(), shape.vocabulary as usize);
     let sum: f32 = probabilities.iter().sum();
     assert!((sum - 1.0).abs() < 1e-3, "{sum}");
     let likeliest = tokenizer.likeliest(&probabilities, 3);
     println!("{likeliest:?}");
     assert_eq!(likeliest.len(), 3);
     // Better than a guess of anything.
-    assert!(likeliest[0].1 > 1.5 / f32::from(shape.vocabulary), "{likeliest:?}");
+    assert!(likeliest[0].1 > 1.5 / (shape.vocabulary as f32), "{likeliest:?}");
 }

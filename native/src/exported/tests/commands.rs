@@ -29,7 +29,15 @@ impl Bench {
             (0..segment.len).map(|index| set(&segment.name, index)).collect::<Vec<_>>()
         };
         let parameters = layout.segments().iter().flat_map(of).collect();
-        let model = ExportedModel { run, epoch: 3, loss: Some(0.1), parameters, tokenizer: None, columns };
+        let model = ExportedModel {
+            run,
+            epoch: 3,
+            loss: Some(0.1),
+            parameters,
+            tokenizer: None,
+            columns,
+            adapters: None,
+        };
         Self::of(&model)
     }
 

@@ -182,7 +182,7 @@ fn tokens_are_shown_as_people_read_them() {
         let tokenizer = tokenizer(name);
         let id = |want: &str| (0..tokenizer.size()).find(|&id| tokenizer.name(id).as_deref() == Some(want));
         let (Some(whole), Some(part)) = (id(whole), id(part)) else { panic!("{name} has no such tokens") };
-        let mut probabilities = vec![0.0; tokenizer.size().into()];
+        let mut probabilities = vec![0.0; tokenizer.size() as usize];
         probabilities[tokenizer.special().separator as usize] = 0.9;
         (probabilities[whole as usize], probabilities[part as usize]) = (0.06, 0.04);
         let shown = tokenizer.likeliest(&probabilities, 2);

@@ -23,8 +23,8 @@ fn text_trainer() -> Trainer {
 }
 
 /// Alphabets that begin with one of four letters: what is masked follows from the letters beside it.
-fn alphabets(n_sequences: usize) -> Vec<u16> {
-    let id = |at: usize| 3 + ((at / 12 % 4 * 5 + at % 12) % 20) as u16;
+fn alphabets(n_sequences: usize) -> Vec<u32> {
+    let id = |at: usize| 3 + ((at / 12 % 4 * 5 + at % 12) % 20) as u32;
     (0..n_sequences * 12).map(id).collect()
 }
 

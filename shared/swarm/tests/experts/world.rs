@@ -545,7 +545,8 @@ impl ExpertWorld {
             ExpertChoice { expert: expert as u32, hosts, rows: (0..n_rows).collect() }
         });
         let choices = choices.collect();
-        let settings = CallSettings { request_rows_max: SETTINGS.request_rows_max.max(n_rows), ..SETTINGS };
+        let settings =
+            CallSettings { request_rows_max: SETTINGS.request_rows_max.max(n_rows as usize), ..SETTINGS };
         ExpertCalls::new(self.simulation.now(), settings, choices, &vec![1.0; n_rows as usize])
     }
 }
