@@ -122,7 +122,7 @@ fn of_gpt(gpt: Gpt, tokens: TokenShape, separator: Option<u32>) -> Value {
             "hidden_act": "silu",
             "rms_norm_eps": exact(epsilon),
             "rope_theta": exact(theta),
-            "attention_bias": attention_bias,
+            "attention_bias": false,
             "mlp_bias": false,
             "attention_dropout": dropout,
         }),
@@ -139,6 +139,8 @@ fn of_gpt(gpt: Gpt, tokens: TokenShape, separator: Option<u32>) -> Value {
         config.insert("rope_scaling".to_owned(), scaling);
     }
     if let (true, Value::Object(config)) = (attention_bias, &mut config) {
+        // All of its kind have these biases.
+        config.remove("attention_bias");
         config.insert("model_type".to_owned(), "qwen2".into());
         config.insert("architectures".to_owned(), json!(["Qwen2ForCausalLM"]));
     }

@@ -11,14 +11,14 @@ use crate::data_shape::DataShape;
 use crate::device::ComputeDevice;
 use crate::optimizer::{Optimizer, OptimizerSpec};
 
-const LENGTH: u16 = 12;
-const VOCABULARY: u16 = 20;
+const LENGTH: u32 = 12;
+const VOCABULARY: u32 = 20;
 
 fn special() -> SpecialTokens {
     SpecialTokens { separator: 2, mask: Some(1), unknown: Some(0), all: vec![0, 1, 2] }
 }
 
-fn after(prompt: &[u16], seed: u64) -> Continuation {
+fn after(prompt: &[u32], seed: u64) -> Continuation {
     Continuation::of(prompt, &special(), seed)
 }
 
@@ -28,11 +28,11 @@ fn spec(family: GptFamily) -> ModelSpec {
 }
 
 fn trainer(spec: &ModelSpec) -> Trainer {
-    let shape = TokenShape { length: LENGTH, vocabulary: VOCABULARY, mask: Some(1) };
+    let shape = TokenShape { length: LENGTH as u16, vocabulary: VOCABULARY, mask: Some(1) };
     Trainer::new(spec, DataShape::Tokens(shape), ComputeDevice::cpu()).unwrap()
 }
 
-fn logits(trainer: &Trainer, parts: &[&[u16]]) -> Vec<f32> {
+fn logits(trainer: &Trainer, parts: &[&[u32]]) -> Vec<f32> {
     let mut cache = TokenCache::default();
     let all = parts.iter().map(|ids| block_on(trainer.next_logits(ids, &mut cache)).unwrap());
     all.last().unwrap()
@@ -42,9 +42,9 @@ fn logits(trainer: &Trainer, parts: &[&[u16]]) -> Vec<f32> {
 fn tokens_one_by_one_give_what_all_of_them_give() {
     for family in [GptFamily::Gpt2, GptFamily::Llama] {
         let trainer = trainer(&spec(family));
-        let ids: Vec<u16> = (0..LENGTH).map(|at| 3 + (at * 7) % 17).collect();
+        let ids: Vec<u32> = (0..LENGTH).map(|at| 3 + (at * 7) % 17).collect();
         let whole = logits(&trainer, &[&ids]);
-        let single: Vec<&[u16]> = ids.chunks(1).collect();
+        let single: Vec<&[u32]> = ids.chunks(1).collect();
         assert!(deviation(&logits(&trainer, &single), &whole) < 1e-5, "{family:?}");
         assert!(deviation(&logits(&trainer, &[&ids[..5], &ids[5..6], &ids[6..]]), &whole) < 1e-5);
         assert!(deviation(&logits(&trainer, &[&ids[1..]]), &whole) > 1e-3, "the first token counts");
@@ -66,8 +66,8 @@ fn a_model_that_learned_a_text_goes_on_with_it_beyond_its_length() {
     let spec = spec(GptFamily::Llama);
     let mut trainer = trainer(&spec);
     let period = 7;
-    let text = |from: u16| (0..LENGTH).map(|at| 3 + (from + at) % period).collect::<Vec<u16>>();
-    let batch: Vec<u16> = (0..period).flat_map(text).collect();
+    let text = |from: u32| (0..LENGTH).map(|at| 3 + (from + at) % period).collect::<Vec<u32>>();
+    let batch: Vec<u32> = (0..period).flat_map(text).collect();
     let layout = trainer.layout().clone();
     let mut parameters = layout.initial_parameters(3);
     let mut optimizer = Optimizer::new(OptimizerSpec::adam(), &layout).unwrap();
@@ -88,7 +88,7 @@ fn the_same_seed_draws_the_same_tokens_and_no_special_ones() {
     let trainer = trainer(&spec(GptFamily::Gpt2));
     let draw = |seed| {
         let mut continuation = after(&[5, 6], seed);
-        std::iter::from_fn(|| block_on(continuation.next(&trainer)).unwrap()).take(30).collect::<Vec<u16>>()
+        std::iter::from_fn(|| block_on(continuation.next(&trainer)).unwrap()).take(30).collect::<Vec<u32>>()
     };
     assert_eq!(draw(1), draw(1));
     assert_ne!(draw(1), draw(2));

@@ -107,7 +107,7 @@ fn operations() {
         (Operation::Unembedding(Unembedding { bias: true }), "1401"),
         (Operation::Positions(Positions { initial: TINY }), "15020000003f"),
         (Operation::ClassToken(ClassToken { initial: TINY }), "16020000003f"),
-        (Operation::Attention(attention), "170402010100401c460000003f"),
+        (Operation::Attention(attention), "170402010100401c46000000003f"),
         (Operation::Add, "18"),
         (Operation::Multiply, "19"),
         (Operation::Concat, "1a"),

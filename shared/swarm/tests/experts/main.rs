@@ -40,6 +40,15 @@ fn throughput_does_not_fall_with_the_delay() {
     }
 }
 
+/// The round trips of the paper's three regions.
+#[test]
+fn throughput_does_not_fall_between_regions() {
+    let delay = AnswerDelay::Normal(Duration::from_millis(92), Duration::from_millis(32));
+    let (at_once, report) =
+        (run(5, WorldOptions::default()), run(5, WorldOptions { delay, ..WorldOptions::default() }));
+    assert!(report.n_batches as f64 >= 0.95 * at_once.n_batches as f64, "{report:?}");
+}
+
 #[test]
 fn throughput_does_not_fall_with_the_delay_where_requests_are_lost() {
     let options = WorldOptions { loss: 0.1, ..WorldOptions::default() };
