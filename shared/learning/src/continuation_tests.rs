@@ -52,8 +52,8 @@ fn tokens_one_by_one_give_what_all_of_them_give() {
         let n_predicted = ids.len() - 1;
         let of_token = |at: usize| {
             let mut row = logits(&trainer, &[&ids[..at]]);
-            statistics::softmax_rows(&mut row, VOCABULARY.into());
-            -row[usize::from(ids[at])].ln()
+            statistics::softmax_rows(&mut row, VOCABULARY as usize);
+            -row[ids[at] as usize].ln()
         };
         let all = (1..=n_predicted).map(of_token).sum::<f32>() / n_predicted as f32;
         let loss = block_on(trainer.evaluate_tokens(&ids)).unwrap().loss;
@@ -106,7 +106,7 @@ fn likely_tokens_are_drawn_as_often_as_they_are_likely_and_unlikely_ones_never()
         // Probabilities of 0.62, 0.34, 0.02 and 0.02 after the temperature; the special tokens would be likelier.
         let logit = |probability: f32| TEMPERATURE * probability.ln();
         let mut logits = [9.0, 9.0, -9.0, logit(0.62), logit(0.34), logit(0.02), logit(0.02)];
-        counts[usize::from(sample(&mut logits, &[0, 1], &mut random).unwrap())] += 1;
+        counts[sample(&mut logits, &[0, 1], &mut random).unwrap() as usize] += 1;
     }
     assert_eq!([counts[0], counts[1], counts[2], counts[5], counts[6]], [0; 5]);
     let share = f64::from(counts[3]) / f64::from(n_draws);

@@ -305,7 +305,7 @@ fn a_shard_is_checked_against_its_manifest() {
 
 #[test]
 fn a_shard_of_text_is_checked_token_by_token() {
-    let ids: Vec<u16> = (0..400).map(|i| 3 + i % 50).collect();
+    let ids: Vec<u32> = (0..400).map(|i| 3 + i % 50).collect();
     let tokens = |ids: &[u32]| Samples::Tokens(TokenSequences { length: 8, ids: ids.to_vec() });
     let shape = TokenShape { length: 8, vocabulary: 53, mask: Some(1) };
     let decoded = |samples: &Samples, shape| {
@@ -324,7 +324,7 @@ fn a_shard_of_text_is_checked_token_by_token() {
     let fewer = TokenShape { vocabulary: 52, ..shape };
     assert_eq!(decoded(&tokens(&ids), fewer), Err(DatasetError::Token { token: 52, vocabulary: 52 }));
     let longer = TokenShape { length: 9, ..shape };
-    assert!(matches!(decoded(&tokens(&ids), longer), Err(DatasetError::Length { want: 900, got: 800 })));
+    assert!(matches!(decoded(&tokens(&ids), longer), Err(DatasetError::Length { want: 1350, got: 1200 })));
     // The mask is what the model is to see in place of a token, and no token.
     let mut masked = ids.clone();
     masked[7] = 1;
@@ -335,7 +335,12 @@ fn a_shard_of_text_is_checked_token_by_token() {
         TokenShape { length: 3, ..shape },
         TokenShape { vocabulary: 1, ..unmasked },
         TokenShape { mask: Some(53), ..shape },
+        TokenShape { vocabulary: (1 << 24) + 1, ..shape },
     ];
+    // The third byte of a token counts.
+    let many = TokenShape { vocabulary: 1 << 24, ..unmasked };
+    let large: Vec<u32> = ids.iter().map(|id| id * 300_001).collect();
+    assert_eq!(decoded(&tokens(&large), many), Ok(tokens(&large)));
     for shape in bad {
         assert!(matches!(decoded(&tokens(&ids), shape), Err(DatasetError::Manifest(_))));
     }
