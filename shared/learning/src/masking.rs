@@ -92,7 +92,7 @@ mod tests {
         let bytes: Vec<u8> = numbers.chain(masked.positions).flat_map(u32::to_le_bytes).collect();
         assert_eq!(
             Sha256Hash::of(&bytes).to_string(),
-            "3352f5364ddc9565c6319b2b6ab5ce4b0ebab2bf24bf16286b7d251dca1023a2"
+            "5390bfba159f392620c162451be06701c69e26236caeca0cf0739209d936a200"
         );
     }
 

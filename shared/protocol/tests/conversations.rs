@@ -733,8 +733,8 @@ fn a_manifest_keeps_within_its_limits() {
     for (n_bytes, is_good) in [(0, false), (SHARD_BYTES_MAX, true), (SHARD_BYTES_MAX + 1, false)] {
         assert_eq!(of(images(1), ShardEntry { n_bytes, ..entry }, 1), is_good, "{n_bytes} bytes");
     }
-    // A sequence of 1024 tokens is 2 KiB: the most that a shard decompresses to are 32,768.
-    let many = 32_768;
+    // A sequence of 1024 tokens is 3 KiB: the most that a shard decompresses to are 21,845.
+    let many = 21_845;
     for (n_samples, is_good) in [(0, false), (many, true), (many + 1, false)] {
         assert_eq!(of(text(1024, 4), ShardEntry { n_samples, ..entry }, 1), is_good, "{n_samples} samples");
     }
