@@ -13,7 +13,7 @@ pub mod contributions;
 pub(crate) mod conversations;
 pub mod evaluator;
 pub mod events;
-mod experts;
+pub(crate) mod experts;
 pub(crate) mod headers;
 pub mod http;
 pub mod http_listener;

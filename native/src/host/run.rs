@@ -43,9 +43,10 @@ use crate::host::admin::{Admin, HostedRun};
 use crate::host::announce::{Announcement, announce};
 use crate::host::clock::system_clock;
 use crate::host::contributions::{Recording, Store};
+use crate::host::conversations::RunServices;
 use crate::host::evaluator::{Evaluated, Evaluator, evaluated_on};
 use crate::host::events::EventSender;
-use crate::host::experts::AskedExperts;
+use crate::host::experts::{AskedExperts, service};
 use crate::host::http::HttpState;
 use crate::host::identity::own_keypair;
 use crate::host::models::{ModelFiles, Publisher, SharedModel};
@@ -107,6 +108,8 @@ pub(crate) struct OpenedRun {
     pub(crate) first: FirstValues,
     pub(crate) readiness: Readiness,
     pub(crate) keypair: Keypair,
+    /// A process served this run before.
+    was_served: bool,
     /// The run's folder, whose disk may fill up.
     folder: Storage,
     operator: Option<OperatorPage>,
@@ -132,7 +135,8 @@ impl OpenedRun {
         let readiness = Readiness::starting(around.shutdown.clone());
         let operator = operator_page(&config, &readiness, &around.shutdown).await?;
         let mut storage = Storage::open(&config.storage.folder)?;
-        let keypair = own_keypair(&config.storage.folder, bound::read(&storage).await?.is_some())?;
+        let was_served = bound::read(&storage).await?.is_some();
+        let keypair = own_keypair(&config.storage.folder, was_served)?;
         // First of all, so that nothing of another run is replayed.
         config.clone().bind(&storage).await?;
         let folder = storage.clone();
@@ -155,7 +159,9 @@ impl OpenedRun {
         }
         readiness.done(StartupStep::Data);
         let shards = Arc::new(shards);
-        Ok((Self { config, storage, shards, first, readiness, keypair, folder, operator, around }, data))
+        let opened =
+            Self { config, storage, shards, first, readiness, keypair, was_served, folder, operator, around };
+        Ok((opened, data))
     }
 
     /// The stores of a model with this layout.
@@ -207,6 +213,8 @@ pub(crate) struct RunHost {
     /// They end with the run; the first that fails ends it.
     pub(crate) tasks: RunTasks,
     pub(crate) shutdown: CancellationToken,
+    /// A process served this run before.
+    was_served: bool,
     storage: Storage,
     operator: Option<OperatorPage>,
     /// Executes the operator's commands.
@@ -234,7 +242,18 @@ pub(crate) struct RunPage {
 impl RunHost {
     /// Opens access control, and starts the node. No conversation is held before the driver accepts streams.
     pub(crate) async fn start(opened: OpenedRun) -> anyhow::Result<Self> {
-        let OpenedRun { config, storage, shards, first, readiness, keypair, operator, around, .. } = opened;
+        let OpenedRun {
+            config,
+            storage,
+            shards,
+            first,
+            readiness,
+            keypair,
+            was_served,
+            operator,
+            around,
+            ..
+        } = opened;
         let access = Access::open(&config, &keypair).await?;
         let rooms = rooms(&config, &access)?;
         let login = Login::new(&config.access, access.authority.as_ref())?;
@@ -260,6 +279,7 @@ impl RunHost {
             addresses,
             tasks,
             shutdown,
+            was_served,
             storage,
             operator,
             admin: None,
@@ -268,6 +288,12 @@ impl RunHost {
             login,
             rooms,
         })
+    }
+
+    /// Grants leases of experts, and keeps their checkpoints, where peers host the experts of the model.
+    pub(crate) async fn serve_expert_hosts(&mut self, services: &RunServices) -> anyhow::Result<()> {
+        let stored = (&self.config, &self.storage);
+        service::serve(services, &self.key, stored, self.was_served, &mut self.tasks).await
     }
 
     /// Opens the database of contributions, for a run that goes on from `epoch`.

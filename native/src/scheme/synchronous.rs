@@ -170,6 +170,7 @@ impl SynchronousRun {
         let recomputing = parts.recompute(&mut host, standings).await?;
         let services = parts.services(&mut host, ledger, (issuer, recomputing));
         streams::serve(&services, host.config.network.contributors_max, &mut host.tasks)?;
+        host.serve_expert_hosts(services.as_ref()).await.context("experts cannot be leased to hosts")?;
         let others = parts.coordinate(&mut host, &storing, outputs.stands.subscribe())?;
         host.keep_current();
         let of_data = (data.tokenizer.clone(), data.columns.as_ref());

@@ -1,0 +1,278 @@
+//! Checkpoints of this host's experts at other peers: gives them away, and takes the newest one of an expert that is new here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use barnraise_protocol::bulk::Partial;
+use barnraise_protocol::dht::checkpoints::{self as records, CheckpointRecord, RECORD_KEEPERS_MAX};
+use barnraise_protocol::experts::ExpertPlace;
+use barnraise_protocol::experts::checkpoints::{
+    self, CheckpointError, CheckpointVersion, ExpertCheckpoint, OfferOutcome,
+};
+use barnraise_protocol::experts::leases::KnownHost;
+use barnraise_relay::NodeError;
+use barnraise_swarm::experts::checkpoints::COPIES;
+use futures::future::join_all;
+use libp2p::Stream;
+
+use super::super::find::now;
+use super::super::platform::ConnectError;
+use super::super::sharing::announce::put_all;
+use super::leasing;
+use super::state::HostState;
+use super::store::StoredExpert;
+use crate::host::experts::layers::layer_of;
+use crate::host::peer_id;
+use crate::net::announced::open_announced;
+
+/// Timeout of a question to a keeper, the dial included.
+const ASK_TIMEOUT: Duration = Duration::from_secs(8);
+/// Timeout of a transfer: at the slowest, six GiB by a link of a home.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(1800);
+/// Where a newer checkpoint is known than one that a keeper has, the keepers are asked again so many times.
+const ATTEMPTS: u32 = 3;
+/// Pause before that.
+const PAUSE: Duration = Duration::from_secs(4);
+
+/// Why a keeper was of no use.
+#[derive(Debug, thiserror::Error)]
+enum KeeperError {
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error("no answer in time")]
+    Timeout,
+    #[error("its key is no peer's")]
+    Key,
+}
+
+/// A peer that may keep checkpoints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Keeper {
+    Host(KnownHost),
+    Backbone,
+}
+
+async fn open(state: &HostState, keeper: &Keeper) -> Result<Stream, KeeperError> {
+    match keeper {
+        Keeper::Backbone => Ok(state.home.open(checkpoints::PROTOCOL).await?),
+        Keeper::Host(host) => {
+            let peer = peer_id(host.peer).ok_or(KeeperError::Key)?;
+            Ok(open_announced(&state.home.node, peer, &host.addresses, checkpoints::PROTOCOL).await?)
+        }
+    }
+}
+
+/// Gives a checkpoint to [`COPIES`] peers, hosts before the backbone, and tells the DHT. Returns how many keep it.
+pub(super) async fn give(state: &HostState, checkpoint: &ExpertCheckpoint, bytes: &Arc<[u8]>) -> usize {
+    let place = checkpoint.lease.place;
+    let hosts = leasing::keepers(state, place).await.unwrap_or_else(|error| {
+        tracing::debug!(%error, "nobody says who keeps the checkpoints of an expert");
+        Vec::new()
+    });
+    let candidates = hosts.into_iter().map(Keeper::Host).chain([Keeper::Backbone]);
+    let mut keepers = Vec::new();
+    for keeper in candidates {
+        if keepers.len() >= COPIES {
+            break;
+        }
+        match give_to(state, &keeper, checkpoint, bytes).await {
+            Ok(OfferOutcome::Kept | OfferOutcome::AlreadyKept) => keepers.push(keeper),
+            Err(error) => tracing::debug!(?keeper, %error, "a checkpoint of an expert was not kept"),
+        }
+    }
+    if !keepers.is_empty() {
+        announce(state, checkpoint, &keepers).await;
+    }
+    keepers.len()
+}
+
+async fn give_to(
+    state: &HostState,
+    keeper: &Keeper,
+    checkpoint: &ExpertCheckpoint,
+    bytes: &Arc<[u8]>,
+) -> Result<OfferOutcome, KeeperError> {
+    let opening = tokio::time::timeout(ASK_TIMEOUT, open(state, keeper));
+    let mut stream = opening.await.map_err(|_| KeeperError::Timeout)??;
+    let offering = checkpoints::offer(&mut stream, &state.run_id, checkpoint, bytes);
+    let offered = tokio::time::timeout(TRANSFER_TIMEOUT, offering).await;
+    Ok(offered.map_err(|_| KeeperError::Timeout)??)
+}
+
+/// Tells the DHT who keeps a checkpoint.
+async fn announce(state: &HostState, checkpoint: &ExpertCheckpoint, keepers: &[Keeper]) {
+    let mut known = Vec::new();
+    for keeper in keepers.iter().take(RECORD_KEEPERS_MAX) {
+        known.push(match keeper {
+            Keeper::Host(host) => host.clone(),
+            Keeper::Backbone => {
+                let addresses = state.home.addresses().await;
+                let key = state.home.peer().to_bytes();
+                let Some(key) = barnraise_protocol::access::PublicKey::of_peer_id(&key) else { continue };
+                KnownHost::new(key, addresses)
+            }
+        });
+    }
+    let record = CheckpointRecord { checkpoint: checkpoint.clone(), keepers: known };
+    let record = record.sign(&state.key, &state.run_id, now().after(records::LIFETIME));
+    let put = match record {
+        Ok(record) => put_all(&state.home.node, state.home.peer(), vec![record]).await,
+        Err(refusal) => {
+            tracing::warn!(%refusal, "the record of a checkpoint cannot be made");
+            return;
+        }
+    };
+    match put.map(|mut verdicts| verdicts.pop()) {
+        Ok(Some(Err(refusal))) => {
+            tracing::debug!(%refusal, "the DHT did not take the record of a checkpoint")
+        }
+        Err(error) => tracing::debug!(%error, "a checkpoint could not be announced in the DHT"),
+        Ok(_) => {}
+    }
+}
+
+/// The newest state of an expert that other peers keep, if it is newer than `own`. Where one is known to be newer than all that
+/// can be had, it is waited for a while.
+pub(super) async fn newest(
+    state: &HostState,
+    place: ExpertPlace,
+    own: Option<CheckpointVersion>,
+) -> Option<StoredExpert> {
+    let mut found = None;
+    for attempt in 0..ATTEMPTS {
+        let records = recorded(state, place).await;
+        let wanted = records.iter().map(|record| record.checkpoint.version()).max();
+        let has = [own, found.as_ref().map(StoredExpert::version)].into_iter().flatten().max();
+        if let Some(better) = from_keepers(state, place, records, has).await {
+            found = Some(better);
+        }
+        let has = [own, found.as_ref().map(StoredExpert::version)].into_iter().flatten().max();
+        if wanted <= has {
+            break;
+        }
+        tracing::debug!(attempt, "a newer checkpoint of an expert is known than can be had");
+        tokio::time::sleep(PAUSE).await;
+    }
+    found
+}
+
+/// What the DHT says of an expert's checkpoints, by holders of leases alone.
+async fn recorded(state: &HostState, place: ExpertPlace) -> Vec<CheckpointRecord> {
+    let Some(grantors) = state.keeper.grantors() else { return Vec::new() };
+    let found = match state.home.look_up(records::key(&state.run_id, place)).await {
+        Ok(found) => found,
+        Err(error) => {
+            tracing::debug!(%error, "the DHT does not say who keeps the checkpoints of an expert");
+            Vec::new()
+        }
+    };
+    let records = found.iter().filter_map(CheckpointRecord::read);
+    let mut records: Vec<CheckpointRecord> =
+        records.filter(|record| record.verify(&state.run_id, place, grantors)).collect();
+    records.sort_by_key(|record| std::cmp::Reverse(record.checkpoint.version()));
+    records
+}
+
+/// The newest checkpoint that a keeper has, if it is newer than `than`.
+async fn from_keepers(
+    state: &HostState,
+    place: ExpertPlace,
+    records: Vec<CheckpointRecord>,
+    than: Option<CheckpointVersion>,
+) -> Option<StoredExpert> {
+    let me = state.key.public();
+    let mut keepers = vec![Keeper::Backbone];
+    let of_records = records.into_iter().take(2).flat_map(|record| record.keepers);
+    let of_backbone = leasing::keepers(state, place).await.unwrap_or_default();
+    for host in of_records.chain(of_backbone).filter(|host| host.peer != me) {
+        if !keepers.iter().any(|keeper| matches!(keeper, Keeper::Host(known) if known.peer == host.peer)) {
+            keepers.push(Keeper::Host(host));
+        }
+    }
+    let asked = keepers.iter().map(|keeper| kept_by(state, keeper, place));
+    let answers = join_all(asked).await;
+    let mut offers: Vec<(ExpertCheckpoint, Option<Keeper>)> = Vec::new();
+    for (keeper, answer) in keepers.into_iter().zip(answers) {
+        match answer {
+            Ok(Some(checkpoint)) => offers.push((checkpoint, Some(keeper))),
+            Ok(None) => {}
+            Err(error) => tracing::debug!(?keeper, %error, "a keeper of checkpoints does not answer"),
+        }
+    }
+    offers.extend(state.keeper.newest(&place).map(|checkpoint| (checkpoint, None)));
+    offers.retain(|(checkpoint, _)| is_believed(state, place, checkpoint));
+    offers.retain(|(checkpoint, _)| Some(checkpoint.version()) > than);
+    offers.sort_by_key(|(checkpoint, _)| std::cmp::Reverse(checkpoint.version()));
+    let mut partial: Option<Partial> = None;
+    for (checkpoint, keeper) in offers {
+        match fetch(state, place, &checkpoint, keeper.as_ref(), &mut partial).await {
+            Some(stored) if stored.version() == checkpoint.version() => return Some(stored),
+            Some(_) => tracing::warn!("a checkpoint of an expert is another one than its holder said"),
+            None => {}
+        }
+    }
+    None
+}
+
+async fn kept_by(
+    state: &HostState,
+    keeper: &Keeper,
+    place: ExpertPlace,
+) -> Result<Option<ExpertCheckpoint>, KeeperError> {
+    let asking = async {
+        let mut stream = open(state, keeper).await?;
+        Ok(checkpoints::newest(&mut stream, &state.run_id, place).await?)
+    };
+    tokio::time::timeout(ASK_TIMEOUT, asking).await.unwrap_or(Err(KeeperError::Timeout))
+}
+
+fn is_believed(state: &HostState, place: ExpertPlace, checkpoint: &ExpertCheckpoint) -> bool {
+    let is_valid = |grantors| checkpoint.is_valid(&state.run_id, grantors);
+    let bytes_max = layer_of(&state.layers, place).map_or(0, |layer| layer.checkpoint_bytes_max());
+    checkpoint.lease.place == place
+        && checkpoint.transfer.n_bytes <= bytes_max
+        && state.keeper.grantors().is_some_and(is_valid)
+}
+
+/// Pulls a checkpoint from a keeper, going on where another keeper of the same bytes was lost; or reads it, where it is kept here.
+async fn fetch(
+    state: &HostState,
+    place: ExpertPlace,
+    checkpoint: &ExpertCheckpoint,
+    keeper: Option<&Keeper>,
+    partial: &mut Option<Partial>,
+) -> Option<StoredExpert> {
+    let transfer = checkpoint.transfer;
+    let bytes = match keeper {
+        None => state.keeper.read(place, transfer.sha256).await.map(|(_, bytes)| bytes.to_vec())?,
+        Some(keeper) => {
+            let partial = match partial {
+                Some(partial) if partial.transfer() == transfer => partial,
+                partial => partial.insert(Partial::new(transfer, transfer.n_bytes).ok()?),
+            };
+            let fetching = async {
+                let mut stream = open(state, keeper).await?;
+                Ok::<_, KeeperError>(checkpoints::fetch(&mut stream, &state.run_id, place, partial).await?)
+            };
+            match tokio::time::timeout(TRANSFER_TIMEOUT, fetching).await.unwrap_or(Err(KeeperError::Timeout))
+            {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    tracing::debug!(?keeper, %error, "a checkpoint of an expert did not come");
+                    return None;
+                }
+            }
+        }
+    };
+    match StoredExpert::opened(bytes).await {
+        Ok(stored) => Some(stored),
+        Err(error) => {
+            tracing::warn!(%error, "a checkpoint of an expert cannot be read");
+            None
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! What one backbone has granted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use barnraise_protocol::access::{KeyPair, PublicKey};
+use barnraise_protocol::dht::UnixMillis;
+use barnraise_protocol::experts::leases::{
+    ExpertLease, Grantors, KnownHost, LEASE_TIME, LeaseAsk, LeaseGrant, LeaseRefusal, LeaseVerdict,
+    LeasingHost,
+};
+use barnraise_protocol::experts::{ExpertPlace, ExpertPrefix, GridShape, LayerId};
+
+use super::standing::HostStandings;
+use crate::random::SplitMix64;
+use crate::{AddressGroup, Moment};
+
+/// Most places that are remembered.
+pub const LEASES_MAX: usize = 65_536;
+/// A place that was vacant for so long is anybody's, also where half of the run is at the same address.
+pub const VACANT_LONG: Duration = Duration::from_secs(120);
+/// Places of a grid that are looked at for vacant ones, at most.
+const LOOKED_AT_MAX: u64 = 4096;
+
+/// The run whose places are leased.
+#[derive(Debug, Clone)]
+pub struct LeasedRun {
+    /// Its id.
+    pub run_id: String,
+    /// Its layers of experts.
+    pub grids: Vec<(LayerId, GridShape)>,
+    /// Whose grants make a lease.
+    pub grantors: Grantors,
+}
+
+/// A place that was granted once.
+#[derive(Debug)]
+struct PlaceEntry {
+    term: u64,
+    /// Of `term`. Where `is_held` is not set, its grant has expired, and it may still renew.
+    holder: PublicKey,
+    is_held: bool,
+    /// The holder has given it back: no renewal of this term counts.
+    is_released: bool,
+    /// Of the grant; where it is not held, when it was over.
+    expires_at: Moment,
+    n_waiting: u32,
+}
+
+/// The grants of one backbone, and how it chooses vacant places.
+#[derive(Debug)]
+pub struct LeaseBook {
+    key: KeyPair,
+    run: LeasedRun,
+    began_at: Moment,
+    quiet_until: Moment,
+    places: BTreeMap<ExpertPlace, PlaceEntry>,
+    /// Of places that are held.
+    expirations: BTreeSet<(Moment, ExpertPlace)>,
+    hosts: HostStandings,
+    random: SplitMix64,
+}
+
+impl LeaseBook {
+    /// A backbone that begins at `now`; where it may have granted leases before, it is quiet at first. `seed` spreads the choices
+    /// of several backbones.
+    pub fn new(key: KeyPair, run: LeasedRun, now: Moment, has_granted: bool, seed: u64) -> Self {
+        Self {
+            key,
+            run,
+            began_at: now,
+            quiet_until: if has_granted { now + LEASE_TIME } else { now },
+            places: BTreeMap::new(),
+            expirations: BTreeSet::new(),
+            hosts: HostStandings::default(),
+            random: SplitMix64::new(seed),
+        }
+    }
+
+    /// The run.
+    pub fn run(&self) -> &LeasedRun {
+        &self.run
+    }
+
+    /// Whether this backbone is one of those whose grants count.
+    pub fn is_grantor(&self) -> bool {
+        self.run.grantors.keys().contains(&self.key.public())
+    }
+
+    /// A host has asked, from an address; [`AddressGroup::UNKNOWN`] where another backbone says so.
+    ///
+    /// # Errors
+    /// Too many hosts are known.
+    pub fn on_host(
+        &mut self,
+        now: Moment,
+        key: PublicKey,
+        group: AddressGroup,
+        host: &LeasingHost,
+    ) -> Result<(), LeaseRefusal> {
+        self.forget_expired(now);
+        self.hosts.on_heard(now, key, group, host)
+    }
+
+    /// The term of a new lease of a place, at `wall` by the clock of expirations.
+    pub fn next_term(&self, wall: UnixMillis, place: ExpertPlace) -> u64 {
+        let last = self.places.get(&place).map_or(0, |entry| entry.term);
+        last.saturating_add(1).max(wall.0)
+    }
+
+    /// Whether the run wants this host, which asked this backbone, to have a place: no address has more than half of all places,
+    /// but for those that were vacant for [`VACANT_LONG`].
+    ///
+    /// # Errors
+    /// [`LeaseRefusal::Share`].
+    pub fn check_share(
+        &self,
+        now: Moment,
+        holder: &PublicKey,
+        place: ExpertPlace,
+    ) -> Result<(), LeaseRefusal> {
+        let Some(n_held) = self.hosts.n_of_address(holder) else { return Ok(()) };
+        let n_places: u64 = self.run.grids.iter().map(|(_, grid)| grid.n_places()).sum();
+        let max = n_places.div_ceil(2);
+        let vacant_since = match self.places.get(&place) {
+            Some(entry) if entry.is_held && entry.holder == *holder => return Ok(()),
+            Some(entry) => entry.expires_at,
+            None => self.began_at,
+        };
+        let free_at = vacant_since + VACANT_LONG;
+        if n_held < max || free_at <= now {
+            return Ok(());
+        }
+        Err(LeaseRefusal::Share { max, for_ms: millis(free_at - now) })
+    }
+
+    /// What this backbone says to one ask of `holder`, whose [`Self::on_host`] came before. `term` is that of a claim.
+    pub fn vote(
+        &mut self,
+        now: Moment,
+        wall: UnixMillis,
+        holder: PublicKey,
+        ask: &LeaseAsk,
+        term: u64,
+    ) -> LeaseVerdict<LeaseGrant> {
+        self.forget_expired(now);
+        let place = ask.place();
+        if !self.is_grantor() || !self.has(place) {
+            return LeaseVerdict::Refused(LeaseRefusal::Unknown);
+        }
+        let checked = match ask {
+            LeaseAsk::Release { term, .. } => {
+                self.release(now, holder, place, *term);
+                return LeaseVerdict::Released;
+            }
+            LeaseAsk::Claim(_) => self.check_claim(now, &holder, place, term).map(|()| (term, None)),
+            LeaseAsk::Renew { lease, n_waiting } => {
+                let checked = self.check_renewal(now, wall, &holder, lease);
+                checked.map(|()| (lease.term, Some(*n_waiting)))
+            }
+        };
+        let granted = checked.and_then(|(term, n_waiting)| {
+            self.hold(now, holder, place, term, n_waiting)?;
+            let leased = (place, holder, term);
+            LeaseGrant::sign(&self.key, &self.run.run_id, leased, wall.after(LEASE_TIME))
+                .map_err(|_| LeaseRefusal::Unknown)
+        });
+        granted.map_or_else(LeaseVerdict::Refused, LeaseVerdict::Granted)
+    }
+
+    fn check_claim(
+        &self,
+        now: Moment,
+        holder: &PublicKey,
+        place: ExpertPlace,
+        term: u64,
+    ) -> Result<(), LeaseRefusal> {
+        if now < self.quiet_until {
+            return Err(LeaseRefusal::Quiet { for_ms: millis(self.quiet_until - now) });
+        }
+        let Some(entry) = self.places.get(&place) else { return Ok(()) };
+        if entry.is_held && entry.holder != *holder {
+            return Err(LeaseRefusal::Held { for_ms: millis(entry.expires_at.saturating_sub(now)) });
+        }
+        if term <= entry.term { Err(LeaseRefusal::Later { term: entry.term }) } else { Ok(()) }
+    }
+
+    fn check_renewal(
+        &self,
+        now: Moment,
+        wall: UnixMillis,
+        holder: &PublicKey,
+        lease: &ExpertLease,
+    ) -> Result<(), LeaseRefusal> {
+        if lease.holder != *holder {
+            return Err(LeaseRefusal::Unknown);
+        }
+        if let Some(entry) = self.places.get(&lease.place) {
+            let is_over = entry.is_released || entry.holder != *holder;
+            match entry.term.cmp(&lease.term) {
+                std::cmp::Ordering::Greater => return Err(LeaseRefusal::Later { term: entry.term }),
+                std::cmp::Ordering::Equal if is_over => return Err(LeaseRefusal::Later { term: entry.term }),
+                // It has granted the place to nobody since, also where its grant has expired.
+                std::cmp::Ordering::Equal => return Ok(()),
+                std::cmp::Ordering::Less => {}
+            }
+        }
+        // What it does not remember was granted before a restart, or by the others.
+        let leased = (lease.place, *holder, lease.term);
+        let is_own = lease.grant_of(&self.key.public()).is_some_and(|grant| {
+            let is_unexpired = grant.expires_at > wall && grant.expires_at <= wall.after(LEASE_TIME);
+            is_unexpired && grant.is_of(&self.run.run_id, leased)
+        });
+        if is_own {
+            return Ok(());
+        }
+        lease.verify(&self.run.run_id, &self.run.grantors).map_err(|_| LeaseRefusal::Unknown)?;
+        self.check_claim(now, holder, lease.place, lease.term)
+    }
+
+    fn hold(
+        &mut self,
+        now: Moment,
+        holder: PublicKey,
+        place: ExpertPlace,
+        term: u64,
+        n_waiting: Option<u32>,
+    ) -> Result<(), LeaseRefusal> {
+        let known = self.places.get(&place);
+        let before = known.filter(|entry| entry.is_held).map(|entry| (entry.holder, entry.expires_at));
+        let n_before = known.map_or(0, |entry| entry.n_waiting);
+        if before.is_none_or(|(other, _)| other != holder) {
+            self.hosts.check_room(&holder)?;
+            if known.is_none() && self.places.len() >= LEASES_MAX {
+                self.forget_longest_vacant();
+                if self.places.len() >= LEASES_MAX {
+                    return Err(LeaseRefusal::Busy { for_ms: millis(LEASE_TIME) });
+                }
+            }
+        }
+        if let Some((other, expires_at)) = before {
+            self.expirations.remove(&(expires_at, place));
+            self.hosts.on_places(&other, false);
+        }
+        self.hosts.on_places(&holder, true);
+        let expires_at = now + LEASE_TIME;
+        self.expirations.insert((expires_at, place));
+        let n_waiting = n_waiting.unwrap_or(n_before);
+        let entry = PlaceEntry { term, holder, is_held: true, is_released: false, expires_at, n_waiting };
+        self.places.insert(place, entry);
+        Ok(())
+    }
+
+    fn release(&mut self, now: Moment, holder: PublicKey, place: ExpertPlace, term: u64) {
+        let Some(entry) = self.places.get_mut(&place) else { return };
+        if entry.holder != holder || entry.term != term {
+            return;
+        }
+        entry.is_released = true;
+        if entry.is_held {
+            entry.is_held = false;
+            self.expirations.remove(&(entry.expires_at, place));
+            entry.expires_at = now;
+            self.hosts.on_places(&holder, false);
+        }
+    }
+
+    /// Up to `n_max` places that this host may claim: first those that had a host before, then the others; among both first those
+    /// whose neighbours on the grid have the most rows waiting.
+    pub fn vacant(&mut self, now: Moment, holder: &PublicKey, n_max: usize) -> Vec<ExpertPlace> {
+        self.forget_expired(now);
+        if n_max == 0 || now < self.quiet_until {
+            return Vec::new();
+        }
+        let waiting = self.rows_waiting();
+        let mut candidates = Vec::new();
+        for (place, entry) in self.places.iter().filter(|(_, entry)| !entry.is_held) {
+            // Its neighbours do part of its work now.
+            let load = waiting.get(&neighbourhood(place)).copied().unwrap_or_default();
+            candidates.push((true, load.max(u64::from(entry.n_waiting)), self.random.next_u64(), *place));
+        }
+        for (layer, grid) in self.run.grids.clone() {
+            let n_places = grid.n_places();
+            // Of a large grid a stretch that begins by chance.
+            let first = if n_places > LOOKED_AT_MAX { self.random.next_u64() % n_places } else { 0 };
+            for at in 0..n_places.min(LOOKED_AT_MAX) {
+                let Some(uid) = grid.uid((first + at) % n_places) else { continue };
+                let place = (layer, uid);
+                if !self.places.contains_key(&place) {
+                    let load = waiting.get(&neighbourhood(&place)).copied().unwrap_or_default();
+                    candidates.push((false, load, self.random.next_u64(), place));
+                }
+            }
+        }
+        candidates.sort_unstable_by_key(|(was_hosted, load, by_chance, place)| {
+            std::cmp::Reverse((*was_hosted, *load, *by_chance, *place))
+        });
+        let places = candidates.into_iter().map(|(.., place)| place);
+        places.filter(|place| self.check_share(now, holder, *place).is_ok()).take(n_max).collect()
+    }
+
+    /// The hosts that keep the checkpoints of an expert, the first one first; never its holder.
+    pub fn keepers(&self, now: Moment, place: ExpertPlace, n_max: usize) -> Vec<KnownHost> {
+        let holder = self.places.get(&place).filter(|entry| entry.is_held).map(|entry| entry.holder);
+        self.hosts.keepers(now, place, holder, n_max)
+    }
+
+    /// Whether the run's grids have a place.
+    pub fn has(&self, (layer, uid): ExpertPlace) -> bool {
+        self.run.grids.iter().any(|(id, grid)| *id == layer && grid.contains(&uid))
+    }
+
+    /// The holder of a place, as far as this backbone has granted it.
+    pub fn holder(&self, now: Moment, place: ExpertPlace) -> Option<PublicKey> {
+        let entry = self.places.get(&place)?;
+        (entry.is_held && entry.expires_at > now).then_some(entry.holder)
+    }
+
+    /// Mean of the rows that wait for each expert of a neighbourhood that has a host.
+    fn rows_waiting(&self) -> BTreeMap<(LayerId, ExpertPrefix), u64> {
+        let mut sums: BTreeMap<(LayerId, ExpertPrefix), (u64, u64)> = BTreeMap::new();
+        for (place, entry) in self.places.iter().filter(|(_, entry)| entry.is_held) {
+            let (n_rows, n_experts) = sums.entry(neighbourhood(place)).or_default();
+            *n_rows += u64::from(entry.n_waiting);
+            *n_experts += 1;
+        }
+        sums.into_iter().map(|(at, (n_rows, n_experts))| (at, n_rows / n_experts.max(1))).collect()
+    }
+
+    fn forget_expired(&mut self, now: Moment) {
+        while let Some(&(expires_at, place)) = self.expirations.first()
+            && expires_at <= now
+        {
+            self.expirations.pop_first();
+            if let Some(entry) = self.places.get_mut(&place) {
+                entry.is_held = false;
+                let holder = entry.holder;
+                self.hosts.on_places(&holder, false);
+            }
+        }
+    }
+
+    fn forget_longest_vacant(&mut self) {
+        let vacant = self.places.iter().filter(|(_, entry)| !entry.is_held);
+        let longest = vacant.min_by_key(|(_, entry)| entry.expires_at).map(|(place, _)| *place);
+        if let Some(place) = longest {
+            self.places.remove(&place);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn check_counts(&self) {
+        let held: Vec<&PlaceEntry> = self.places.values().filter(|entry| entry.is_held).collect();
+        assert_eq!(held.len(), self.expirations.len());
+        for entry in held {
+            let n_held = self.places.values().filter(|other| other.is_held && other.holder == entry.holder);
+            assert_eq!(self.hosts.n_held(&entry.holder), n_held.count() as u64);
+        }
+    }
+}
+
+/// The experts that share all indices but the last: those that a gating function finds together.
+fn neighbourhood((layer, uid): &ExpertPlace) -> (LayerId, ExpertPrefix) {
+    (*layer, uid.leaf().0)
+}
+
+fn millis(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}
