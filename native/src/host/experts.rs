@@ -1,10 +1,4 @@
-//! Experts on other peers: how a backbone asks them, to evaluate a model that has such; the leases that it grants their hosts; and
-//! the checkpoints that a peer keeps for them.
-
-pub(crate) mod keeper;
-pub(crate) mod layers;
-pub(crate) mod leases;
-pub(crate) mod service;
+//! How a backbone asks experts on other peers, to evaluate a model that has such.
 
 use std::rc::Rc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

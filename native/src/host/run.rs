@@ -43,10 +43,9 @@ use crate::host::admin::{Admin, HostedRun};
 use crate::host::announce::{Announcement, announce};
 use crate::host::clock::system_clock;
 use crate::host::contributions::{Recording, Store};
-use crate::host::conversations::RunServices;
 use crate::host::evaluator::{Evaluated, Evaluator, evaluated_on};
 use crate::host::events::EventSender;
-use crate::host::experts::{AskedExperts, service};
+use crate::host::experts::AskedExperts;
 use crate::host::http::HttpState;
 use crate::host::identity::own_keypair;
 use crate::host::models::{ModelFiles, Publisher, SharedModel};
@@ -214,7 +213,7 @@ pub(crate) struct RunHost {
     pub(crate) tasks: RunTasks,
     pub(crate) shutdown: CancellationToken,
     /// A process served this run before.
-    was_served: bool,
+    pub(crate) was_served: bool,
     storage: Storage,
     operator: Option<OperatorPage>,
     /// Executes the operator's commands.
@@ -290,10 +289,9 @@ impl RunHost {
         })
     }
 
-    /// Grants leases of experts, and keeps their checkpoints, where peers host the experts of the model.
-    pub(crate) async fn serve_expert_hosts(&mut self, services: &RunServices) -> anyhow::Result<()> {
-        let stored = (&self.config, &self.storage);
-        service::serve(services, &self.key, stored, self.was_served, &mut self.tasks).await
+    /// For all that lasts; in S3, where the run asks for it.
+    pub(crate) fn storage(&self) -> &Storage {
+        &self.storage
     }
 
     /// Opens the database of contributions, for a run that goes on from `epoch`.

@@ -43,8 +43,8 @@ use super::platform::{ListenConfig, NativePlatform};
 use crate::config::cache_folder;
 use crate::host::access;
 use crate::host::addresses::AddressGroups;
-use crate::host::experts::keeper::CheckpointKeeper;
-use crate::host::experts::layers::HostedLayer;
+use crate::host::expert_hosts::keeper::CheckpointKeeper;
+use crate::host::expert_hosts::layers::HostedLayer;
 use crate::storage::Storage;
 
 /// A host keeps so many checkpoints of others for each expert that it has room for: twice as many as it is asked to on average,

@@ -5,18 +5,18 @@ use std::fmt::{Debug, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use barnraise_protocol::access::{KeyPair, PublicKey};
+use barnraise_protocol::access::{KeyPair, PublicKey, UnixTime};
 use barnraise_protocol::bulk::{Partial, Transfer};
 use barnraise_protocol::dht::checkpoints::{self as records, CheckpointRecord, RECORD_KEEPERS_MAX};
-use barnraise_protocol::dht::{ADDRESS_BYTES_MAX, Record, UnixMillis};
+use barnraise_protocol::dht::{Record, UnixMillis};
 use barnraise_protocol::experts::checkpoints::{
     self, CheckpointAnswer, CheckpointError, CheckpointQuestion, CheckpointRefusal, CheckpointVersion,
     ExpertCheckpoint, OfferOutcome,
 };
 use barnraise_protocol::experts::leases::{
-    self, ExpertLease, GRANTORS_MAX, Grantors, GrantorsError, HOST_ADDRESSES_MAX, KEEPERS_MAX, KnownHost,
-    LeaseAnswer, LeaseAsk, LeaseAskError, LeaseError, LeaseGrant, LeaseQuestion, LeaseRefusal, LeaseVerdict,
-    LeasingHost, PLACES_MAX,
+    self, ExpertLease, GRANTORS_MAX, Grantors, GrantorsError, HOST_ADDRESS_BYTES_MAX, HOST_ADDRESSES_MAX,
+    KEEPERS_MAX, KnownHost, LeaseAnswer, LeaseAsk, LeaseAskError, LeaseError, LeaseGrant, LeaseQuestion,
+    LeaseRefusal, LeaseVerdict, LeasingHost, PLACES_MAX,
 };
 use barnraise_protocol::experts::{ExpertPlace, ExpertUid, LayerId};
 use barnraise_protocol::framing::{self, HEADER_BYTES};
@@ -27,6 +27,7 @@ use serde::de::DeserializeOwned;
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
 
 const NOW: UnixMillis = UnixMillis(1_795_000_000_000);
+const EXPIRES: UnixTime = UnixTime(1_795_000_030);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 type HostStream = Compat<tokio::io::DuplexStream>;
@@ -59,7 +60,7 @@ fn grantors(n: u8) -> Grantors {
 /// A lease of the host 9 with the grants of the first `n` backbones.
 fn lease(n: u8, term: u64) -> ExpertLease {
     let holder = key(9).public();
-    let grant = |at: u8| LeaseGrant::sign(&key(at), "barn", (place(), holder, term), NOW).unwrap();
+    let grant = |at: u8| LeaseGrant::sign(&key(at), "barn", (place(), holder, term), EXPIRES).unwrap();
     ExpertLease { place: place(), holder, term, grants: (1..=n).map(grant).collect() }
 }
 
@@ -67,11 +68,7 @@ fn checkpoint(term: u64, n_steps: u64, bytes: &[u8]) -> ExpertCheckpoint {
     ExpertCheckpoint::sign(&key(9), "barn", (lease(1, term), n_steps, Transfer::of(bytes))).unwrap()
 }
 
-fn check<M: Serialize + DeserializeOwned + PartialEq + Debug>(
-    message: &M,
-    bytes_max: usize,
-    golden: &str,
-) {
+fn check<M: Serialize + DeserializeOwned + PartialEq + Debug>(message: &M, bytes_max: usize, golden: &str) {
     let frame = framing::encode(message, bytes_max).unwrap();
     assert_eq!(hex(&frame[HEADER_BYTES..]), golden.replace(' ', ""), "golden bytes of {message:?}");
     assert_eq!(frame[0], PROTOCOL_VERSION);
@@ -99,11 +96,11 @@ fn grant_bytes(expires_at: &str) -> String {
     format!("{}{expires_at}{signature}", key(1).public())
 }
 
-/// [`NOW`] in the bytes of a message.
-const NOW_BYTES: &str = "80bcd9f29e34";
+/// [`EXPIRES`] in the bytes of a message.
+const EXPIRES_BYTES: &str = "de8df6d706";
 
 fn lease_bytes() -> String {
-    format!("02 0203ac02 {} 05 01 {}", key(9).public(), grant_bytes(NOW_BYTES))
+    format!("02 0203ac02 {} 05 01 {}", key(9).public(), grant_bytes(EXPIRES_BYTES))
 }
 
 #[test]
@@ -132,7 +129,7 @@ fn golden_bytes_of_leases() {
     let first = key(1).public();
     check(&answer, max, &format!("00 01 {first} 03 00 {golden} 01 02 01ac02 01 {golden}"));
     let voted = LeaseAnswer::Voted(vec![LeaseVerdict::Granted(lease.grants[0])]);
-    check(&voted, max, &format!("01 01 00 {}", grant_bytes(NOW_BYTES)));
+    check(&voted, max, &format!("01 01 00 {}", grant_bytes(EXPIRES_BYTES)));
     let known = LeaseAnswer::Keepers(vec![vec![KnownHost::new(holder, [vec![6, 7]])]]);
     check(&known, max, &format!("02 01 01 {holder} 01 020607"));
     for (refusal, golden) in [
@@ -176,7 +173,10 @@ fn golden_bytes_of_checkpoints() {
         (CheckpointAnswer::Sent(made.transfer), format!("0405{hash}")),
         (CheckpointAnswer::Refused(CheckpointRefusal::Unknown), "0500".to_owned()),
         (CheckpointAnswer::Refused(CheckpointRefusal::Lease), "0501".to_owned()),
-        (CheckpointAnswer::Refused(CheckpointRefusal::TooLarge { max: 3, got: 300 }), "050203ac02".to_owned()),
+        (
+            CheckpointAnswer::Refused(CheckpointRefusal::TooLarge { max: 3, got: 300 }),
+            "050203ac02".to_owned(),
+        ),
         (CheckpointAnswer::Refused(CheckpointRefusal::Full), "0503".to_owned()),
         (CheckpointAnswer::Refused(CheckpointRefusal::Busy), "0504".to_owned()),
         (CheckpointAnswer::Refused(CheckpointRefusal::Gone), "0505".to_owned()),
@@ -203,7 +203,7 @@ fn a_lease_is_what_a_majority_of_the_backbones_has_signed() {
         |lease| lease.term += 1,
         |lease| lease.holder = key(8).public(),
         |lease| lease.place.0 = LayerId(3),
-        |lease| lease.grants.iter_mut().for_each(|grant| grant.expires_at = UnixMillis(7)),
+        |lease| lease.grants.iter_mut().for_each(|grant| grant.expires_at = UnixTime(7)),
     ];
     for change in changes {
         let mut forged = lease(2, 5);
@@ -215,7 +215,8 @@ fn a_lease_is_what_a_majority_of_the_backbones_has_signed() {
     assert_eq!(repeated.verify("barn", &three), few(1), "one backbone counts once");
     let mut foreign = lease(1, 5);
     foreign.grants.extend(
-        (20..22).map(|at| LeaseGrant::sign(&key(at), "barn", (place(), key(9).public(), 5), NOW).unwrap()),
+        (20..22)
+            .map(|at| LeaseGrant::sign(&key(at), "barn", (place(), key(9).public(), 5), EXPIRES).unwrap()),
     );
     assert_eq!(foreign.verify("barn", &three), few(1), "others do not grant");
 }
@@ -239,14 +240,15 @@ fn backbones_that_grant_are_few_and_in_order() {
 fn the_largest_messages_fit() {
     let mut largest = lease(1, u64::MAX);
     largest.place = (LayerId(u16::MAX), ExpertUid::new(&[511; 4]).unwrap());
-    largest.grants[0].expires_at = UnixMillis(u64::MAX);
+    largest.grants[0].expires_at = UnixTime(u64::MAX);
     largest.grants = vec![largest.grants[0]; GRANTORS_MAX];
     let run_id = "r".repeat(RUN_ID_BYTES_MAX);
-    let addresses = vec![vec![0; ADDRESS_BYTES_MAX]; HOST_ADDRESSES_MAX + 1];
+    let addresses = vec![vec![0; HOST_ADDRESS_BYTES_MAX]; HOST_ADDRESSES_MAX + 1];
     let host = LeasingHost::new(u32::MAX, addresses.clone());
     assert_eq!(host.addresses.len(), HOST_ADDRESSES_MAX);
     let renew = LeaseAsk::Renew { lease: largest.clone(), n_waiting: u32::MAX };
-    let known = KnownHost::new(largest.holder, addresses.into_iter().chain([vec![0; ADDRESS_BYTES_MAX + 1]]));
+    let known =
+        KnownHost::new(largest.holder, addresses.into_iter().chain([vec![0; HOST_ADDRESS_BYTES_MAX + 1]]));
     let asks = vec![(renew.clone(), u64::MAX); PLACES_MAX];
     let holder = largest.holder;
     let max = leases::MESSAGE_BYTES_MAX;

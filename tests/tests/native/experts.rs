@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use barnraise_tests::process::{BackboneProcess, PeerProcess, TestRun};
 
+use super::aggregators::wait_for_link;
+
 /// Eight experts on a grid of one dimension, after the first layer. Without them the last layer sees the first one alone.
 const HOSTED: &str = r#"
 [run]
@@ -221,5 +223,45 @@ async fn the_experts_of_a_host_that_is_gone_go_on_at_another_with_what_they_have
     again.kill().await.unwrap();
     for (_, host) in hosts {
         host.kill().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_majority_of_the_backbones_grants_leases_while_one_is_gone() {
+    let sections = format!("{HOSTED}\n[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n");
+    let mut runs = [(); 3].map(|()| TestRun::new(&sections).unwrap().with_log("info,barnraise=debug"));
+    let mut ids = Vec::new();
+    for run in &mut runs {
+        ids.push(run.command(&["id"]).await.unwrap().trim().to_owned());
+    }
+    let mut backbones: Vec<BackboneProcess> = Vec::new();
+    for (at, run) in runs.iter_mut().enumerate() {
+        let known = backbones.iter().map(|backbone| backbone.tcp().unwrap().to_string());
+        let later = ids.iter().skip(at + 1).map(|id| format!("/p2p/{id}"));
+        let peers: Vec<String> = known.chain(later).collect();
+        run.aggregate_with(&peers).unwrap();
+        backbones.push(run.backbone().await.unwrap());
+    }
+    for (at, backbone) in backbones.iter().enumerate() {
+        for other in ids.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, id)| id) {
+            wait_for_link(backbone, other).await;
+        }
+    }
+    let [first, ..] = &mut runs;
+    let page = backbones[0].page();
+    let host = first.host_experts("first", &[&page, "--experts", "8"]).unwrap();
+    wait_for(&host, "Hosting 8 experts").await;
+    // Two of three are enough, also for another host.
+    let gone = backbones.pop().unwrap();
+    gone.kill().await.unwrap();
+    let other = first.host_experts("second", &[&backbones[1].page(), "--experts", "8"]).unwrap();
+    wait_for(&other, "Room for 8 experts").await;
+    host.interrupt().unwrap();
+    wait_for(&host, "All experts are handed over").await;
+    wait_for(&other, "Hosting 8 experts").await;
+    other.kill().await.unwrap();
+    host.kill().await.unwrap();
+    for backbone in backbones {
+        backbone.kill().await.unwrap();
     }
 }

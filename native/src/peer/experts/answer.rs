@@ -15,7 +15,7 @@ use libp2p::{PeerId, Stream};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::state::HostState;
-use crate::host::experts::layers::layer_of;
+use crate::host::expert_hosts::layers::layer_of;
 use crate::net::transfer_slots::TransferSlots;
 
 /// Requests at a time.

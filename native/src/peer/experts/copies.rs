@@ -18,10 +18,11 @@ use libp2p::Stream;
 use super::super::find::now;
 use super::super::platform::ConnectError;
 use super::super::sharing::announce::put_all;
-use super::leasing;
+use super::home::LookUpError;
+use super::leasing::{self, LeasingError};
 use super::state::HostState;
 use super::store::StoredExpert;
-use crate::host::experts::layers::layer_of;
+use crate::host::expert_hosts::layers::layer_of;
 use crate::host::peer_id;
 use crate::net::announced::open_announced;
 
@@ -36,7 +37,7 @@ const PAUSE: Duration = Duration::from_secs(4);
 
 /// Why a keeper was of no use.
 #[derive(Debug, thiserror::Error)]
-enum KeeperError {
+pub(super) enum KeeperError {
     #[error(transparent)]
     Node(#[from] NodeError),
     #[error(transparent)]
@@ -128,7 +129,7 @@ async fn announce(state: &HostState, checkpoint: &ExpertCheckpoint, keepers: &[K
     };
     match put.map(|mut verdicts| verdicts.pop()) {
         Ok(Some(Err(refusal))) => {
-            tracing::debug!(%refusal, "the DHT did not take the record of a checkpoint")
+            tracing::debug!(%refusal, "the DHT did not take the record of a checkpoint");
         }
         Err(error) => tracing::debug!(%error, "a checkpoint could not be announced in the DHT"),
         Ok(_) => {}
@@ -137,44 +138,68 @@ async fn announce(state: &HostState, checkpoint: &ExpertCheckpoint, keepers: &[K
 
 /// The newest state of an expert that other peers keep, if it is newer than `own`. Where one is known to be newer than all that
 /// can be had, it is waited for a while.
+///
+/// # Errors
+/// Neither the DHT nor the backbone says what there is: the expert may have learned much elsewhere.
 pub(super) async fn newest(
     state: &HostState,
     place: ExpertPlace,
     own: Option<CheckpointVersion>,
-) -> Option<StoredExpert> {
+) -> Result<Option<StoredExpert>, NewestError> {
     let mut found = None;
+    let mut tried = Ok(());
     for attempt in 0..ATTEMPTS {
-        let records = recorded(state, place).await;
-        let wanted = records.iter().map(|record| record.checkpoint.version()).max();
-        let has = [own, found.as_ref().map(StoredExpert::version)].into_iter().flatten().max();
-        if let Some(better) = from_keepers(state, place, records, has).await {
-            found = Some(better);
+        if attempt > 0 {
+            tokio::time::sleep(PAUSE).await;
         }
-        let has = [own, found.as_ref().map(StoredExpert::version)].into_iter().flatten().max();
-        if wanted <= has {
+        let newest_here = |found: &Option<StoredExpert>| {
+            [own, found.as_ref().map(StoredExpert::version)].into_iter().flatten().max()
+        };
+        let records = match recorded(state, place).await {
+            Ok(records) => records,
+            Err(error) => {
+                tried = Err(error.into());
+                continue;
+            }
+        };
+        let wanted = records.iter().map(|record| record.checkpoint.version()).max();
+        match from_keepers(state, place, records, newest_here(&found)).await {
+            Ok(Some(better)) => found = Some(better),
+            Ok(None) => {}
+            Err(error) => {
+                tried = Err(error);
+                continue;
+            }
+        }
+        tried = Ok(());
+        if wanted <= newest_here(&found) {
             break;
         }
         tracing::debug!(attempt, "a newer checkpoint of an expert is known than can be had");
-        tokio::time::sleep(PAUSE).await;
     }
-    found
+    tried.map(|()| found)
 }
 
-/// What the DHT says of an expert's checkpoints, by holders of leases alone.
-async fn recorded(state: &HostState, place: ExpertPlace) -> Vec<CheckpointRecord> {
-    let Some(grantors) = state.keeper.grantors() else { return Vec::new() };
-    let found = match state.home.look_up(records::key(&state.run_id, place)).await {
-        Ok(found) => found,
-        Err(error) => {
-            tracing::debug!(%error, "the DHT does not say who keeps the checkpoints of an expert");
-            Vec::new()
-        }
-    };
+/// Why it is not known which checkpoints an expert has.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NewestError {
+    #[error("the DHT does not say who keeps its checkpoints: {0}")]
+    LookUp(#[from] LookUpError),
+    #[error("the backbone does not say which checkpoint it keeps: {0}")]
+    Backbone(#[from] KeeperError),
+    #[error("the backbone does not say who keeps its checkpoints: {0}")]
+    Keepers(#[from] LeasingError),
+}
+
+/// What the DHT says of an expert's checkpoints, by holders of leases alone; the newest first.
+async fn recorded(state: &HostState, place: ExpertPlace) -> Result<Vec<CheckpointRecord>, LookUpError> {
+    let Some(grantors) = state.keeper.grantors() else { return Ok(Vec::new()) };
+    let found = state.home.look_up(records::key(&state.run_id, place)).await?;
     let records = found.iter().filter_map(CheckpointRecord::read);
     let mut records: Vec<CheckpointRecord> =
         records.filter(|record| record.verify(&state.run_id, place, grantors)).collect();
     records.sort_by_key(|record| std::cmp::Reverse(record.checkpoint.version()));
-    records
+    Ok(records)
 }
 
 /// The newest checkpoint that a keeper has, if it is newer than `than`.
@@ -183,11 +208,11 @@ async fn from_keepers(
     place: ExpertPlace,
     records: Vec<CheckpointRecord>,
     than: Option<CheckpointVersion>,
-) -> Option<StoredExpert> {
+) -> Result<Option<StoredExpert>, NewestError> {
     let me = state.key.public();
     let mut keepers = vec![Keeper::Backbone];
     let of_records = records.into_iter().take(2).flat_map(|record| record.keepers);
-    let of_backbone = leasing::keepers(state, place).await.unwrap_or_default();
+    let of_backbone = leasing::keepers(state, place).await?;
     for host in of_records.chain(of_backbone).filter(|host| host.peer != me) {
         if !keepers.iter().any(|keeper| matches!(keeper, Keeper::Host(known) if known.peer == host.peer)) {
             keepers.push(Keeper::Host(host));
@@ -200,6 +225,8 @@ async fn from_keepers(
         match answer {
             Ok(Some(checkpoint)) => offers.push((checkpoint, Some(keeper))),
             Ok(None) => {}
+            // Others may be gone, and this one is there.
+            Err(error) if keeper == Keeper::Backbone => return Err(error.into()),
             Err(error) => tracing::debug!(?keeper, %error, "a keeper of checkpoints does not answer"),
         }
     }
@@ -210,12 +237,12 @@ async fn from_keepers(
     let mut partial: Option<Partial> = None;
     for (checkpoint, keeper) in offers {
         match fetch(state, place, &checkpoint, keeper.as_ref(), &mut partial).await {
-            Some(stored) if stored.version() == checkpoint.version() => return Some(stored),
+            Some(stored) if stored.version() == checkpoint.version() => return Ok(Some(stored)),
             Some(_) => tracing::warn!("a checkpoint of an expert is another one than its holder said"),
             None => {}
         }
     }
-    None
+    Ok(None)
 }
 
 async fn kept_by(

@@ -13,7 +13,7 @@ use futures::executor::block_on;
 use tokio::sync::mpsc;
 
 use super::store::StoredExpert;
-use crate::host::experts::layers::{HostedLayer, layer_of};
+use crate::host::expert_hosts::layers::{HostedLayer, layer_of};
 
 /// Batches that the thread has, with the one that it computes.
 const JOBS_MAX: usize = 4;

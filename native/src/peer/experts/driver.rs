@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use barnraise_learning::hosted::{ExpertError, ExpertState};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::experts::checkpoints::{CheckpointVersion, ExpertCheckpoint};
@@ -14,8 +14,8 @@ use barnraise_protocol::experts::{ExpertPass, ExpertPlace};
 use barnraise_relay::tasks::{self, TaskSet};
 use barnraise_swarm::experts::checkpoints::CheckpointSchedule;
 use barnraise_swarm::experts::serving::{ExpertRuntime, ServingAction, ServingBatch, ServingLimits};
-use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -42,6 +42,8 @@ const SAY_PLACES_AFTER: Duration = Duration::from_millis(500);
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest wait until the backbone knows that the places are free.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Experts whose states are on the way here at a time.
+const GATHERING_MAX: usize = 4;
 /// Without a deadline the clock is looked at again after so long.
 const IDLE: Duration = Duration::from_secs(3600);
 
@@ -68,6 +70,8 @@ struct StoredCheckpoint {
 struct Places {
     /// Their states are on the way here.
     gathering: BTreeMap<ExpertPlace, AbortHandle>,
+    /// A backbone answers few questions of one host at a time.
+    gathering_turns: Arc<Semaphore>,
     /// Given to the device, by number.
     numbers: HashMap<u32, ExpertPlace>,
     /// The terms under which experts step here.
@@ -89,6 +93,7 @@ impl Places {
     fn new(seed: u64) -> Self {
         Self {
             gathering: BTreeMap::new(),
+            gathering_turns: Arc::new(Semaphore::new(GATHERING_MAX)),
             numbers: HashMap::new(),
             terms: BTreeMap::new(),
             stopping: BTreeSet::new(),
@@ -241,7 +246,9 @@ impl ExpertHosting<'_> {
     ) {
         let (place, state) = (lease.place, self.state.clone());
         let (store, ready, display) = (self.store.clone(), ready.clone(), self.display.clone());
+        let turns = places.gathering_turns.clone();
         let task = async move {
+            let Ok(_turn) = turns.acquire_owned().await else { return };
             let own = match store.load(place).await {
                 Ok(own) => own,
                 Err(error) => {
@@ -252,8 +259,14 @@ impl ExpertHosting<'_> {
                 }
             };
             let version = own.as_ref().map(StoredExpert::version);
-            let newest = copies::newest(&state, place, version).await.or(own);
-            drop(ready.send((lease, newest)).await);
+            match copies::newest(&state, place, version).await {
+                Ok(newest) => drop(ready.send((lease, newest.or(own))).await),
+                Err(error) => {
+                    // To begin it anew would lose what it has learned elsewhere.
+                    tracing::debug!(expert = %place.1, %error, "an expert is not taken over");
+                    state.with_leases(|leases, now| leases.on_given_up(now, &place));
+                }
+            }
         };
         if let Some(before) = places.gathering.insert(place, gathering.spawn("taking an expert", task)) {
             before.abort();

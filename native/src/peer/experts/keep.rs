@@ -11,7 +11,7 @@ use futures::{FutureExt, StreamExt};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::state::HostState;
-use crate::host::experts::keeper::PACE;
+use crate::host::expert_hosts::keeper::PACE;
 use crate::net::transfer_slots::TransferSlots;
 use crate::net::violations;
 

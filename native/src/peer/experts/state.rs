@@ -15,8 +15,8 @@ use tokio::sync::{Notify, oneshot};
 
 use super::home::HomeBackbone;
 use crate::host::addresses::AddressGroups;
-use crate::host::experts::keeper::CheckpointKeeper;
-use crate::host::experts::layers::HostedLayer;
+use crate::host::expert_hosts::keeper::CheckpointKeeper;
+use crate::host::expert_hosts::layers::HostedLayer;
 
 /// What the device gave for a request: the steps behind it, and the rows.
 pub(super) type Answer = Result<(u64, Vec<f32>), ServingRefusal>;

@@ -13,7 +13,7 @@ use object_store::path::Path as ObjectPath;
 use serde::{Deserialize, Serialize};
 
 use crate::computing::{ParameterBytes, compute};
-use crate::host::experts::layers::{HostedLayer, layer_of, name};
+use crate::host::expert_hosts::layers::{HostedLayer, layer_of, name};
 use crate::storage::sealed::{self, ObjectKind, SealError};
 use crate::storage::{Storage, StorageError};
 

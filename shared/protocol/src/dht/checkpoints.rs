@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::RecordKey;
 use super::record::{DhtRefusal, Record, RecordName, Subkey, UnixMillis, VALUE_BYTES_MAX};
-use super::{ADDRESS_BYTES_MAX, RecordKey};
 use crate::access::{KeyPair, PublicKey};
 use crate::experts::ExpertPlace;
 use crate::experts::checkpoints::ExpertCheckpoint;
-use crate::experts::leases::{GRANTORS_MAX, Grantors, HOST_ADDRESSES_MAX, KnownHost};
+use crate::experts::leases::{GRANTORS_MAX, Grantors, HOST_ADDRESS_BYTES_MAX, HOST_ADDRESSES_MAX, KnownHost};
 use crate::framing;
 
 /// A record expires so long after the checkpoint was made.
@@ -22,7 +22,7 @@ pub const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 pub const RECORD_KEEPERS_MAX: usize = 3;
 
 const _: () = assert!(
-    RECORD_KEEPERS_MAX * (34 + HOST_ADDRESSES_MAX * (ADDRESS_BYTES_MAX + 2))
+    RECORD_KEEPERS_MAX * (34 + HOST_ADDRESSES_MAX * (HOST_ADDRESS_BYTES_MAX + 2))
         + GRANTORS_MAX * (32 + 10 + 64)
         + 320
         <= VALUE_BYTES_MAX
@@ -68,7 +68,7 @@ impl CheckpointRecord {
         let is_bounded = read.keepers.len() <= RECORD_KEEPERS_MAX
             && read.keepers.iter().all(|keeper| {
                 keeper.addresses.len() <= HOST_ADDRESSES_MAX
-                    && keeper.addresses.iter().all(|address| address.len() <= ADDRESS_BYTES_MAX)
+                    && keeper.addresses.iter().all(|address| address.len() <= HOST_ADDRESS_BYTES_MAX)
             });
         (is_bounded && read.checkpoint.lease.holder == owner).then_some(read)
     }

@@ -20,8 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::DIMENSIONS_MAX;
 use super::place::ExpertPlace;
-use crate::access::{KeyPair, PublicKey, Signature};
-use crate::dht::{ADDRESS_BYTES_MAX, UnixMillis};
+use crate::access::{KeyPair, PublicKey, Signature, UnixTime};
 use crate::framing::{self, FrameError};
 use crate::receipt::RUN_ID_BYTES_MAX;
 
@@ -37,6 +36,8 @@ pub const GRANTORS_MAX: usize = 16;
 pub const PLACES_MAX: usize = 64;
 /// Most addresses of a host.
 pub const HOST_ADDRESSES_MAX: usize = 4;
+/// Longest address of a host, in the binary form of multiaddresses.
+pub const HOST_ADDRESS_BYTES_MAX: usize = 160;
 /// Hosts that are named as keepers of one expert's checkpoints, at most.
 pub const KEEPERS_MAX: usize = 4;
 
@@ -48,7 +49,7 @@ const PLACE_BYTES: usize = 3 + 1 + DIMENSIONS_MAX * 3;
 /// Bytes of a lease with the most grants.
 const LEASE_BYTES: usize = PLACE_BYTES + 32 + 10 + 1 + GRANTORS_MAX * (32 + 10 + 64);
 /// Bytes of a host with the most and longest addresses.
-const HOST_BYTES: usize = 32 + 1 + HOST_ADDRESSES_MAX * (ADDRESS_BYTES_MAX + 2);
+const HOST_BYTES: usize = 32 + 1 + HOST_ADDRESSES_MAX * (HOST_ADDRESS_BYTES_MAX + 2);
 
 // Leases and as many numbers beside them; in an answer those of vacant places too, and never more than the host asked for in all.
 const _: () =
@@ -67,7 +68,7 @@ pub struct LeaseGrant {
     /// The backbone.
     pub grantor: PublicKey,
     /// By its clock.
-    pub expires_at: UnixMillis,
+    pub expires_at: UnixTime,
     /// Of the run, the place, the holder, the term and the expiration.
     pub signature: Signature,
 }
@@ -111,7 +112,7 @@ pub enum LeaseAsk {
 pub struct LeasingHost {
     /// Experts that it hosts at most.
     pub n_room: u32,
-    /// Where it listens, as binary multiaddresses: at most [`HOST_ADDRESSES_MAX`] of at most [`ADDRESS_BYTES_MAX`] bytes.
+    /// Where it listens, as binary multiaddresses: at most [`HOST_ADDRESSES_MAX`] of at most [`HOST_ADDRESS_BYTES_MAX`] bytes.
     pub addresses: Vec<Vec<u8>>,
 }
 
@@ -346,7 +347,7 @@ impl LeaseGrant {
         key: &KeyPair,
         run_id: &str,
         (place, holder, term): (ExpertPlace, PublicKey, u64),
-        expires_at: UnixMillis,
+        expires_at: UnixTime,
     ) -> Result<Self, postcard::Error> {
         let bytes = signed_bytes(run_id, (place, holder, term), expires_at)?;
         Ok(Self { grantor: key.public(), expires_at, signature: key.sign(&bytes) })
@@ -362,7 +363,7 @@ impl LeaseGrant {
 fn signed_bytes(
     run_id: &str,
     (place, holder, term): (ExpertPlace, PublicKey, u64),
-    expires_at: UnixMillis,
+    expires_at: UnixTime,
 ) -> Result<Vec<u8>, postcard::Error> {
     postcard::to_extend(&(run_id, place, holder, term, expires_at), DOMAIN.to_vec())
 }
@@ -417,7 +418,7 @@ impl KnownHost {
 }
 
 fn bounded(addresses: impl IntoIterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
-    let short_enough = addresses.into_iter().filter(|address| address.len() <= ADDRESS_BYTES_MAX);
+    let short_enough = addresses.into_iter().filter(|address| address.len() <= HOST_ADDRESS_BYTES_MAX);
     short_enough.take(HOST_ADDRESSES_MAX).collect()
 }
 

@@ -243,9 +243,6 @@ impl GridShape {
         Ok(shape)
     }
 
-    /// Where an expert stands: its layer, and its place there.
-    pub type ExpertPlace = (LayerId, ExpertUid);
-
     /// Places along each dimension.
     pub fn sides(&self) -> &[u16] {
         self.sides.get(..self.n_dimensions()).unwrap_or_default()

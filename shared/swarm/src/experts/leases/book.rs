@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use barnraise_protocol::access::{KeyPair, PublicKey};
+use barnraise_protocol::access::{KeyPair, PublicKey, UnixTime};
 use barnraise_protocol::dht::UnixMillis;
 use barnraise_protocol::experts::leases::{
     ExpertLease, Grantors, KnownHost, LEASE_TIME, LeaseAsk, LeaseGrant, LeaseRefusal, LeaseVerdict,
@@ -162,7 +162,7 @@ impl LeaseBook {
         let granted = checked.and_then(|(term, n_waiting)| {
             self.hold(now, holder, place, term, n_waiting)?;
             let leased = (place, holder, term);
-            LeaseGrant::sign(&self.key, &self.run.run_id, leased, wall.after(LEASE_TIME))
+            LeaseGrant::sign(&self.key, &self.run.run_id, leased, expiration(wall))
                 .map_err(|_| LeaseRefusal::Unknown)
         });
         granted.map_or_else(LeaseVerdict::Refused, LeaseVerdict::Granted)
@@ -208,7 +208,7 @@ impl LeaseBook {
         // What it does not remember was granted before a restart, or by the others.
         let leased = (lease.place, *holder, lease.term);
         let is_own = lease.grant_of(&self.key.public()).is_some_and(|grant| {
-            let is_unexpired = grant.expires_at > wall && grant.expires_at <= wall.after(LEASE_TIME);
+            let is_unexpired = grant.expires_at.0 > wall.0 / 1000 && grant.expires_at <= expiration(wall);
             is_unexpired && grant.is_of(&self.run.run_id, leased)
         });
         if is_own {
@@ -362,6 +362,11 @@ impl LeaseBook {
 /// The experts that share all indices but the last: those that a gating function finds together.
 fn neighbourhood((layer, uid): &ExpertPlace) -> (LayerId, ExpertPrefix) {
     (*layer, uid.leaf().0)
+}
+
+/// Of a grant that is given at `wall`: less than a second too early.
+fn expiration(wall: UnixMillis) -> UnixTime {
+    UnixTime(wall.after(LEASE_TIME).0 / 1000)
 }
 
 fn millis(time: Duration) -> u32 {

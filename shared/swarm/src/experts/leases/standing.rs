@@ -8,6 +8,7 @@ use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::leases::{KnownHost, LEASE_TIME, LeaseRefusal, LeasingHost};
 
+use crate::experts::ANNOUNCED_MAX;
 use crate::random::SplitMix64;
 use crate::{AddressGroup, Moment};
 
@@ -43,6 +44,9 @@ impl HostStandings {
         group: AddressGroup,
         host: &LeasingHost,
     ) -> Result<(), LeaseRefusal> {
+        // A peer may have sent any number of them.
+        let n_room = host.n_room.min(ANNOUNCED_MAX as u32);
+        let host = LeasingHost::new(n_room, host.addresses.iter().cloned());
         if let Some(known) = self.hosts.get_mut(&key) {
             if known.group != group && group != AddressGroup::UNKNOWN {
                 let n_held = known.n_held;
@@ -51,7 +55,7 @@ impl HostStandings {
                 self.count(group, n_held, true);
             }
             if let Some(known) = self.hosts.get_mut(&key) {
-                known.host.clone_from(host);
+                known.host = host;
                 known.heard_at = now;
             }
             return Ok(());
@@ -63,7 +67,7 @@ impl HostStandings {
             return Err(LeaseRefusal::Busy { for_ms: SILENCE_MAX.as_millis() as u32 });
         }
         let number = number_of(&key.0);
-        let standing = HostStanding { host: host.clone(), group, heard_at: now, n_held: 0, number };
+        let standing = HostStanding { host, group, heard_at: now, n_held: 0, number };
         self.hosts.insert(key, standing);
         Ok(())
     }
@@ -106,14 +110,17 @@ impl HostStandings {
             Some(**key) != holder && known.heard_at + SILENCE_MAX > now && !known.host.addresses.is_empty()
         };
         let there = self.hosts.iter().filter(is_there);
-        let mut ranked: Vec<(u64, &PublicKey, &HostStanding)> = there
-            .map(|(key, known)| (SplitMix64::new(of_place ^ known.number).next_u64(), key, known))
-            .collect();
-        ranked.sort_unstable_by_key(|(rank, key, _)| (std::cmp::Reverse(*rank), **key));
-        let known = |(_, key, known): &(u64, &PublicKey, &HostStanding)| {
+        let mut first: BTreeMap<(u64, &PublicKey), &HostStanding> = BTreeMap::new();
+        for (key, known) in there {
+            first.insert((SplitMix64::new(of_place ^ known.number).next_u64(), key), known);
+            if first.len() > n_max {
+                first.pop_last();
+            }
+        }
+        let known = |((_, key), known): (&(u64, &PublicKey), &&HostStanding)| {
             KnownHost::new(**key, known.host.addresses.iter().cloned())
         };
-        ranked.iter().take(n_max).map(known).collect()
+        first.iter().map(known).collect()
     }
 
     fn count(&mut self, group: AddressGroup, n_places: u64, is_more: bool) {

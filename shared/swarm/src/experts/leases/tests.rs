@@ -1,6 +1,6 @@
 //! Leases: what is granted, renewed and refused; shares of addresses; which places are chosen, and who keeps checkpoints.
 
-use barnraise_protocol::access::KeyPair;
+use barnraise_protocol::access::{KeyPair, UnixTime};
 use barnraise_protocol::dht::UnixMillis;
 use barnraise_protocol::experts::leases::{LeaseAsk, LeasingHost, PLACES_MAX};
 use barnraise_protocol::experts::{ExpertUid, GridShape, LayerId};
@@ -229,8 +229,9 @@ fn a_majority_makes_a_lease_and_a_minority_does_not_speak_for_all() {
     let backbones: Vec<KeyPair> = (1..=3).map(|at| KeyPair::from_seed(&[at; 32])).collect();
     let grantors = Grantors::new(backbones.iter().map(KeyPair::public)).unwrap();
     let leased = (place(&[1]), key(9), 5);
-    let grant =
-        |at: usize| LeaseVerdict::Granted(LeaseGrant::sign(&backbones[at], "barn", leased, WALL).unwrap());
+    let grant = |at: usize| {
+        LeaseVerdict::Granted(LeaseGrant::sign(&backbones[at], "barn", leased, UnixTime(1)).unwrap())
+    };
     let held = LeaseVerdict::Refused(LeaseRefusal::Held { for_ms: 1 });
     let later = LeaseVerdict::Refused(LeaseRefusal::Later { term: 9 });
     let count = |votes: &[LeaseVerdict<LeaseGrant>]| count_votes(&grantors, leased, votes);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use barnraise_learning::DataShape;
 use barnraise_learning::graph::{HostedBody, ResolvedGraph};
 use barnraise_protocol::experts::{ExpertPlace, GridShape, LayerId};
-use barnraise_protocol::run::RunDescription;
+use barnraise_protocol::run::{ModelSpec, RunDescription};
 
 /// Vectors of an expert's size in a checkpoint: its parameters, and at most three moments of its optimizer.
 const VECTORS_MAX: u64 = 4;
@@ -23,10 +23,15 @@ pub(crate) struct HostedLayer {
 impl HostedLayer {
     /// All layers of a run; none where its experts are the model's own.
     pub(crate) fn of_run(run: &RunDescription) -> anyhow::Result<Vec<Self>> {
-        if run.model.hosted.is_none() {
+        Self::of_model(&run.model, DataShape::of(&run.data.manifest.samples))
+    }
+
+    /// All layers of a model of such data.
+    pub(crate) fn of_model(model: &ModelSpec, data: DataShape) -> anyhow::Result<Vec<Self>> {
+        if model.hosted.is_none() {
             return Ok(Vec::new());
         }
-        let graph = ResolvedGraph::of_model(&run.model, DataShape::of(&run.data.manifest.samples))?;
+        let graph = ResolvedGraph::of_model(model, data)?;
         let mut layers = Vec::new();
         for (grid, body) in graph.hosted() {
             let side = u16::try_from(grid.side)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use barnraise_protocol::access::{KeyPair, PublicKey};
+use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::experts::checkpoints::{self, CheckpointAnswer, CheckpointError, CheckpointRefusal};
 use barnraise_protocol::experts::leases::{self, Grantors, LeaseAnswer, LeaseRefusal};
@@ -15,13 +15,11 @@ use libp2p::{PeerId, Stream};
 use super::keeper::CheckpointKeeper;
 use super::layers::HostedLayer;
 use super::leases::LeaseService;
-use crate::config::RunConfig;
 use crate::host::access::Exclusion;
 use crate::host::addresses::AddressGroups;
 use crate::host::conversations::{AccessPolicy, Caller, RunServices, StreamError, StreamSlots, accept};
-use crate::host::run::RunTasks;
+use crate::host::run::RunHost;
 use crate::net::violations;
-use crate::storage::Storage;
 
 /// Checkpoints that a backbone keeps, at most.
 const KEPT_BYTES_MAX: ByteSize = ByteSize::gib(4);
@@ -45,13 +43,8 @@ impl AsRef<RunServices> for ExpertServices {
 ///
 /// # Errors
 /// The model does not fit the data, or what was kept cannot be read.
-pub(crate) async fn serve(
-    host: &RunServices,
-    key: &KeyPair,
-    (config, storage): (&RunConfig, &Storage),
-    has_granted: bool,
-    tasks: &mut RunTasks,
-) -> anyhow::Result<()> {
+pub(crate) async fn serve(services: &RunServices, run_host: &mut RunHost) -> anyhow::Result<()> {
+    let (host, key, config) = (services, &run_host.key, &run_host.config);
     let description = &host.description;
     let layers = HostedLayer::of_run(description)?;
     if layers.is_empty() {
@@ -62,15 +55,17 @@ pub(crate) async fn serve(
     let run_id = description.identity.run_id.clone();
     let grids = layers.iter().map(|layer| (layer.id, layer.grid)).collect();
     let run = LeasedRun { run_id: run_id.clone(), grids, grantors };
-    let leases = Arc::new(LeaseService::new(host.node.clone(), key.clone(), run, has_granted));
+    let leases = Arc::new(LeaseService::new(host.node.clone(), key.clone(), run, run_host.was_served));
     let of_run = (&run_id[..], run_hash(description)?);
-    let keeper = CheckpointKeeper::open(of_run, layers, storage.clone(), KEPT_BYTES_MAX.as_u64()).await?;
+    let keeper =
+        CheckpointKeeper::open(of_run, layers, run_host.storage().clone(), KEPT_BYTES_MAX.as_u64()).await?;
     keeper.set_grantors(leases.grantors());
     let groups = AddressGroups::new(key);
     let services = ExpertServices { host: host.clone(), leases, keeper: Arc::new(keeper), groups };
     let slots = StreamSlots::new(&host.conversations, config.network.contributors_max);
     let no_lease =
         |_: &Exclusion| no_access(&LeaseAnswer::Refused(LeaseRefusal::Unknown), leases::MESSAGE_BYTES_MAX);
+    let tasks = &mut run_host.tasks;
     accept(&services, tasks, leases::PROTOCOL, AccessPolicy::Gated(no_lease), &slots, answer)?;
     let no_checkpoint = |_: &Exclusion| {
         let refused = CheckpointAnswer::Refused(CheckpointRefusal::Unknown);

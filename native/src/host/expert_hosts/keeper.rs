@@ -241,22 +241,175 @@ impl CheckpointKeeper {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use barnraise_protocol::access::KeyPair;
-    use barnraise_protocol::experts::leases::ExpertLease;
+    use std::path::Path;
+
+    use barnraise_learning::DataShape;
+    use barnraise_protocol::access::{KeyPair, UnixTime};
+    use barnraise_protocol::bulk::Partial;
+    use barnraise_protocol::dataset::ImageShape;
+    use barnraise_protocol::experts::checkpoints::OfferOutcome;
+    use barnraise_protocol::experts::leases::{ExpertLease, LeaseGrant};
     use barnraise_protocol::experts::{ExpertUid, LayerId};
+    use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
 
     use super::*;
+    use crate::config::RunConfig;
+    use crate::storage::simulated::SimulatedDisk;
 
-    #[test]
-    fn a_kept_checkpoint_begins_with_what_it_is() {
-        let place = (LayerId(3), ExpertUid::new(&[1, 2]).unwrap());
-        let key = KeyPair::from_seed(&[7; 32]);
-        let lease = ExpertLease { place, holder: key.public(), term: 5, grants: Vec::new() };
-        let checkpoint = ExpertCheckpoint::sign(&key, "barn", (lease, 9, Transfer::of(b"bytes"))).unwrap();
-        let sealed = sealed::seal_parts(KIND, &checkpoint, &[b"bytes"]).unwrap();
-        let start = &sealed[..sealed.len() - 5];
-        assert_eq!(sealed::peek_header::<ExpertCheckpoint>(KIND, start).unwrap(), checkpoint);
-        let (header, bytes) = sealed::open_parts::<ExpertCheckpoint>(KIND, &sealed).unwrap();
-        assert_eq!((header, bytes), (checkpoint, &b"bytes"[..]));
+    const RUN: Sha256Hash = Sha256Hash([5; 32]);
+    const MODEL: &str = r#"
+[run]
+id = "barn"
+
+[model.kind.graph]
+name = "experts"
+loss = "classification"
+parts = [{ name = "expert", blocks = [{ name = "only", op = { dense = { units = 4 } } }] }]
+blocks = [
+    { name = "flat", op = "flatten" },
+    { name = "first", op = { dense = { units = 4 } } },
+    { name = "moe", op = { experts = { part = "expert", side = 8, active = 2 } } },
+    { name = "fc", op = { dense = { units = "classes" } } },
+]
+
+[model.experts]
+"#;
+
+    fn layers() -> Vec<HostedLayer> {
+        let config = RunConfig::parse(MODEL, Path::new("run.toml")).unwrap();
+        let shape = ImageShape { height: 28, width: 28, channels: 1 };
+        HostedLayer::of_model(&config.model_spec(), DataShape::Images { shape, n_classes: 10 }).unwrap()
+    }
+
+    fn key(at: u8) -> KeyPair {
+        KeyPair::from_seed(&[at; 32])
+    }
+
+    fn place(index: u16) -> ExpertPlace {
+        (LayerId(0), ExpertUid::new(&[index]).unwrap())
+    }
+
+    /// What the host 9 has of an expert, under a lease of the backbone 1.
+    fn checkpoint(index: u16, term: u64, bytes: &[u8]) -> ExpertCheckpoint {
+        let (place, holder) = (place(index), key(9).public());
+        let grant = LeaseGrant::sign(&key(1), "barn", (place, holder, term), UnixTime(1)).unwrap();
+        let lease = ExpertLease { place, holder, term, grants: vec![grant] };
+        ExpertCheckpoint::sign(&key(9), "barn", (lease, 7, Transfer::of(bytes))).unwrap()
+    }
+
+    async fn keeper(disk: &SimulatedDisk) -> CheckpointKeeper {
+        let storage = Storage::on(Arc::new(disk.clone()));
+        let keeper = CheckpointKeeper::open(("barn", RUN), layers(), storage, 1 << 20).await.unwrap();
+        keeper.set_grantors(&Grantors::new([key(1).public()]).unwrap());
+        keeper
+    }
+
+    /// Holds a conversation of the peer with this key with the keeper.
+    async fn with<T>(
+        keeper: &CheckpointKeeper,
+        peer: u8,
+        conversation: impl AsyncFnOnce(&mut Compat<tokio::io::DuplexStream>) -> T,
+    ) -> T {
+        let (ours, theirs) = tokio::io::duplex(16 * 1024);
+        let (mut ours, mut theirs) = (ours.compat(), Paced::new(theirs.compat(), PACE));
+        let speaking = async {
+            let said = conversation(&mut ours).await;
+            drop(ours);
+            said
+        };
+        let (said, served) = futures::join!(speaking, keeper.serve(key(peer).public(), &mut theirs));
+        served.unwrap();
+        said
+    }
+
+    async fn offer(
+        keeper: &CheckpointKeeper,
+        peer: u8,
+        checkpoint: &ExpertCheckpoint,
+        bytes: &[u8],
+    ) -> Result<OfferOutcome, CheckpointRefusal> {
+        let bytes = Arc::from(bytes);
+        let offering =
+            async |stream: &mut Compat<_>| checkpoints::offer(stream, "barn", checkpoint, &bytes).await;
+        match with(keeper, peer, offering).await {
+            Ok(outcome) => Ok(outcome),
+            Err(CheckpointError::Refused(refusal)) => Err(refusal),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    async fn taken(keeper: &CheckpointKeeper, index: u16) -> Option<Vec<u8>> {
+        let taking = async |stream: &mut Compat<_>| {
+            let newest = checkpoints::newest(stream, "barn", place(index)).await.unwrap()?;
+            let mut partial = Partial::new(newest.transfer, 1 << 20).unwrap();
+            Some(checkpoints::fetch(stream, "barn", place(index), &mut partial).await.unwrap())
+        };
+        with(keeper, 8, taking).await
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_is_there_for_the_next_host_also_after_a_restart() {
+        let disk = SimulatedDisk::new(3);
+        let kept = keeper(&disk).await;
+        let (old, new) = (vec![1; 100_000], vec![2; 90_000]);
+        assert_eq!(taken(&kept, 3).await, None);
+        assert_eq!(offer(&kept, 9, &checkpoint(3, 5, &old), &old).await, Ok(OfferOutcome::Kept));
+        assert_eq!(offer(&kept, 9, &checkpoint(3, 5, &old), &old).await, Ok(OfferOutcome::AlreadyKept));
+        assert_eq!(taken(&kept, 3).await, Some(old.clone()));
+        assert_eq!(offer(&kept, 9, &checkpoint(3, 6, &new), &new).await, Ok(OfferOutcome::Kept));
+        assert_eq!(offer(&kept, 9, &checkpoint(3, 5, &old), &old).await, Ok(OfferOutcome::AlreadyKept));
+        drop(kept);
+        let again = keeper(&disk).await;
+        assert_eq!(again.newest(&place(3)), Some(checkpoint(3, 6, &new)));
+        assert_eq!(taken(&again, 3).await, Some(new));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_kept_for_a_peer_that_is_not_the_host() {
+        let kept = keeper(&SimulatedDisk::new(3)).await;
+        let bytes = vec![1; 1000];
+        let good = checkpoint(3, 5, &bytes);
+        assert_eq!(offer(&kept, 8, &good, &bytes).await, Err(CheckpointRefusal::Lease), "it is not its own");
+        let mut forged = good.clone();
+        forged.lease.term = 6;
+        assert_eq!(offer(&kept, 9, &forged, &bytes).await, Err(CheckpointRefusal::Lease));
+        let mut ungranted = good.clone();
+        ungranted.lease.grants.clear();
+        assert_eq!(offer(&kept, 9, &ungranted, &bytes).await, Err(CheckpointRefusal::Lease));
+        assert_eq!(offer(&kept, 9, &checkpoint(8, 5, &bytes), &bytes).await, Err(CheckpointRefusal::Unknown));
+        let max = layers()[0].checkpoint_bytes_max().min(1 << 20);
+        let large = vec![1; max as usize + 1];
+        let too_large = CheckpointRefusal::TooLarge { max, got: max + 1 };
+        assert_eq!(offer(&kept, 9, &checkpoint(3, 5, &large), &large).await, Err(too_large));
+        assert_eq!(kept.newest(&place(3)), None);
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_refuses_and_loses_nothing() {
+        let disk = SimulatedDisk::new(3);
+        let kept = keeper(&disk).await;
+        let (old, new) = (vec![1; 10_000], vec![2; 100_000]);
+        offer(&kept, 9, &checkpoint(3, 5, &old), &old).await.unwrap();
+        disk.holds(disk.n_bytes_used() + 20_000);
+        assert_eq!(offer(&kept, 9, &checkpoint(3, 6, &new), &new).await, Err(CheckpointRefusal::Full));
+        assert_eq!(offer(&kept, 9, &checkpoint(4, 6, &new), &new).await, Err(CheckpointRefusal::Full));
+        assert_eq!(taken(&kept, 3).await, Some(old.clone()));
+        disk.holds(1 << 20);
+        assert_eq!(offer(&kept, 9, &checkpoint(3, 6, &new), &new).await, Ok(OfferOutcome::Kept));
+        // A stream that breaks in the middle leaves no trace either.
+        let broken = async |stream: &mut Compat<_>| {
+            let question =
+                CheckpointQuestion::Offer { run_id: "barn".into(), checkpoint: checkpoint(3, 7, &old) };
+            barnraise_protocol::framing::write(stream, &question, checkpoints::MESSAGE_BYTES_MAX)
+                .await
+                .unwrap();
+        };
+        let (ours, theirs) = tokio::io::duplex(16 * 1024);
+        let (mut ours, mut theirs) = (ours.compat(), Paced::new(theirs.compat(), PACE));
+        broken(&mut ours).await;
+        drop(ours);
+        kept.serve(key(9).public(), &mut theirs).await.unwrap_err();
+        assert_eq!(taken(&kept, 3).await, Some(new));
+        assert_eq!(offer(&kept, 9, &checkpoint(3, 7, &old), &old).await, Ok(OfferOutcome::Kept));
     }
 }

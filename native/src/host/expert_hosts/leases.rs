@@ -23,6 +23,8 @@ use crate::host::peer_id;
 const VOTE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Questions of one host. One with the most experts renews all of them by 64 questions every ten seconds.
 const QUESTIONS_PER_MINUTE: u32 = 600;
+/// Of these, such in which this backbone is to choose among vacant places, which takes it milliseconds in a large grid.
+const CHOICES_PER_MINUTE: u32 = 30;
 /// An address counts as so many hosts.
 const GROUP_HOSTS: u32 = 8;
 /// Most hosts, and addresses, whose rate is remembered.
@@ -45,6 +47,8 @@ struct Books {
     leases: LeaseBook,
     of_host: RateLimiter<PublicKey>,
     of_group: RateLimiter<AddressGroup>,
+    choices: RateLimiter<PublicKey>,
+    choices_of_group: RateLimiter<AddressGroup>,
 }
 
 /// The leases of one run at one of its backbones.
@@ -74,6 +78,8 @@ impl LeaseService {
             leases: LeaseBook::new(key, run.clone(), Moment::ZERO, has_granted, seed),
             of_host: RateLimiter::new(QUESTIONS_PER_MINUTE, RATE_KEYS_MAX),
             of_group: RateLimiter::new(QUESTIONS_PER_MINUTE * GROUP_HOSTS, RATE_KEYS_MAX),
+            choices: RateLimiter::new(CHOICES_PER_MINUTE, RATE_KEYS_MAX),
+            choices_of_group: RateLimiter::new(CHOICES_PER_MINUTE * GROUP_HOSTS, RATE_KEYS_MAX),
         };
         Self { node, here, run, others, books: Mutex::new(books), started: Instant::now() }
     }
@@ -108,7 +114,8 @@ impl LeaseService {
                 }
             }
             LeaseQuestion::Vote { holder, host, asks, .. } => {
-                match self.books().leases.on_host(self.now(), holder, AddressGroup::UNKNOWN, &host) {
+                let heard = self.books().leases.on_host(self.now(), holder, AddressGroup::UNKNOWN, &host);
+                match heard {
                     Ok(()) => LeaseAnswer::Voted(self.own_votes(holder, &asks)),
                     Err(refusal) => LeaseAnswer::Refused(refusal),
                 }
@@ -195,6 +202,9 @@ impl LeaseService {
         n_vacant: usize,
     ) -> Result<(TermedAsks, Vec<Option<LeaseRefusal>>), LeaseRefusal> {
         let (mut books, now, wall) = (self.books(), self.now(), wall());
+        let may_choose =
+            n_vacant > 0 && books.choices.take(now, &holder) && books.choices_of_group.take(now, &group);
+        let n_vacant = if may_choose { n_vacant } else { 0 };
         let book = &mut books.leases;
         book.on_host(now, holder, group, host)?;
         let (mut termed, mut refused) = (Vec::with_capacity(asks.len()), Vec::with_capacity(asks.len()));
