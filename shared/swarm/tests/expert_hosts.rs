@@ -13,7 +13,7 @@ use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::dht::UnixMillis;
 use barnraise_protocol::experts::checkpoints::ExpertCheckpoint;
 use barnraise_protocol::experts::leases::{
-    ExpertLease, Grantors, LeaseAsk, LeaseGrant, LeaseVerdict, LeasingHost,
+    ExpertLease, Grantors, LeaseAsk, LeaseGrant, LeaseRefusal, LeaseVerdict, LeasingHost,
 };
 use barnraise_protocol::experts::{ExpertPlace, GridShape, LayerId};
 use barnraise_simulation::{Latency, Moment, Network, Simulation, seeds};
@@ -33,6 +33,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 const KILLED: usize = 3;
 const GONE_FOR: (Duration, Duration) = (MINUTE, Duration::from_secs(240));
 const BACKBONE_GONE_FOR: Duration = Duration::from_secs(15);
+/// Four checkpoints of eight bytes for each expert that a host has room for.
+const SHELF_BYTES: u64 = 4 * 8 * N_ROOM as u64;
 const START: UnixMillis = UnixMillis(1_795_000_000_000);
 /// A message is lost so often: its stream has broken.
 const LOSS: f64 = 0.01;
@@ -48,6 +50,7 @@ enum HostsEvent {
     Voted { ballot: usize, votes: Vec<LeaseVerdict<LeaseGrant>> },
     VoteTimeout { ballot: usize },
     Answer { ballot: usize, verdicts: Vec<LeaseVerdict<ExpertLease>> },
+    Release { holder: PublicKey, backbone: usize, left_over: Vec<(ExpertPlace, u64)> },
     Gathered { host: usize, life: u32, lease: ExpertLease },
     Kill { host: usize },
     Return { host: usize },
@@ -139,7 +142,7 @@ impl HostsWorld {
             is_gone: true,
             holder: LeaseHolder::new(0, [], 0),
             schedule: CheckpointSchedule::new(0),
-            shelf: CheckpointShelf::new(Moment::ZERO, 100, []),
+            shelf: CheckpointShelf::new(Moment::ZERO, SHELF_BYTES, []),
             open: None,
             wakes_at: None,
             served: BTreeMap::new(),
@@ -238,6 +241,13 @@ impl HostsWorld {
             }
             HostsEvent::VoteTimeout { ballot } => self.count(ballot),
             HostsEvent::Answer { ballot, verdicts } => self.answered(ballot, verdicts),
+            HostsEvent::Release { holder, backbone, left_over } => {
+                let (now, wall) = (self.book_time(backbone), self.wall(backbone));
+                for (place, term) in left_over {
+                    let release = LeaseAsk::Release { place, term };
+                    self.backbones[backbone].book.vote(now, wall, holder, &release, term);
+                }
+            }
             HostsEvent::Gathered { host, life, lease } if self.is_alive(host, life) => {
                 self.gathered(host, &lease);
                 self.wake(host);
@@ -256,7 +266,9 @@ impl HostsWorld {
             }
             HostsEvent::ReturnBackbone { backbone } => {
                 let life = self.backbones[backbone].life + 1;
-                self.backbones[backbone] = self.new_backbone(backbone, life);
+                let restarted = self.new_backbone(backbone, life);
+                let before = std::mem::replace(&mut self.backbones[backbone], restarted);
+                self.backbones[backbone].shelf = before.shelf;
             }
             _ => {}
         }
@@ -275,7 +287,7 @@ impl HostsWorld {
         // What it kept is on its disk.
         let kept: Vec<ExpertCheckpoint> =
             all_places().iter().filter_map(|place| host.shelf.newest(place).cloned()).collect();
-        host.shelf = CheckpointShelf::new(now, 100, kept);
+        host.shelf = CheckpointShelf::new(now, SHELF_BYTES, kept);
         self.wake(at);
     }
 
@@ -375,8 +387,26 @@ impl HostsWorld {
                 _ => count_votes(&self.grantors, (ask.place(), holder, *term), &votes),
             }
         };
-        let verdicts = of.asks.iter().enumerate().map(verdict).collect();
+        let verdicts: Vec<LeaseVerdict<ExpertLease>> = of.asks.iter().enumerate().map(verdict).collect();
+        let (home, n_asked) = (of.home, of.n_asked);
+        let left_over =
+            of.asks.iter().zip(&verdicts).filter_map(|((ask, term), verdict)| match (ask, verdict) {
+                (LeaseAsk::Claim(place), LeaseVerdict::Refused(_)) => Some((*place, *term)),
+                _ => None,
+            });
+        let left_over: Vec<(ExpertPlace, u64)> = left_over.collect();
+        let vacant: Vec<ExpertPlace> = of.asks.iter().skip(n_asked).map(|(ask, _)| ask.place()).collect();
+        let now = self.book_time(home);
+        for (place, verdict) in vacant.into_iter().zip(&verdicts[n_asked..]) {
+            if let LeaseVerdict::Refused(LeaseRefusal::Held { for_ms }) = verdict {
+                let time = Duration::from_millis(u64::from(*for_ms));
+                self.backbones[home].book.on_held_elsewhere(now, place, time);
+            }
+        }
         self.send(HostsEvent::Answer { ballot, verdicts });
+        for backbone in 0..N_BACKBONES {
+            self.send(HostsEvent::Release { holder, backbone, left_over: left_over.clone() });
+        }
     }
 
     fn answered(&mut self, ballot: usize, mut asked: Vec<LeaseVerdict<ExpertLease>>) {
@@ -499,7 +529,7 @@ fn keep(shelf: &mut CheckpointShelf, now: Moment, made: &ExpertCheckpoint) -> bo
 fn no_expert_is_away_for_longer_than_a_minute_while_hosts_are_killed() {
     for seed in seeds(0..6) {
         let mut world = HostsWorld::new(seed);
-        world.run_until(MINUTE);
+        world.run_until(2 * MINUTE);
         assert_eq!(world.served(), all_places(), "all cells are filled");
         let started = world.now();
         for round in 0..3 {

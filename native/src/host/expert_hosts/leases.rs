@@ -156,6 +156,7 @@ impl LeaseService {
     ) -> Result<(Vec<LeaseVerdict<ExpertLease>>, Vec<ExpertLease>), LeaseRefusal> {
         let n_asked = asks.len();
         let (termed, refused) = self.terms((holder, group), host, asks, n_vacant)?;
+        let vacant_places: Vec<_> = termed.iter().skip(n_asked).map(|(ask, _)| ask.place()).collect();
         let mut verdicts = self.collect(holder, host, termed.clone()).await;
         // One more attempt where a backbone knows a later term than this one.
         let is_behind = |(verdict, later): &(_, Option<u64>)| {
@@ -183,6 +184,12 @@ impl LeaseService {
         for (verdict, refusal) in asked.iter_mut().zip(refused) {
             if let Some(refusal) = refusal {
                 *verdict = LeaseVerdict::Refused(refusal);
+            }
+        }
+        for (place, verdict) in vacant_places.into_iter().zip(&of_vacant) {
+            if let LeaseVerdict::Refused(LeaseRefusal::Held { for_ms }) = verdict {
+                let time = Duration::from_millis(u64::from(*for_ms));
+                self.books().leases.on_held_elsewhere(self.now(), place, time);
             }
         }
         let granted = |verdict| match verdict {

@@ -1,5 +1,6 @@
 //! What one backbone has granted.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use barnraise_protocol::experts::leases::{
 };
 use barnraise_protocol::experts::{ExpertPlace, ExpertPrefix, GridShape, LayerId};
 
+use super::RENEWAL_INTERVAL;
 use super::standing::HostStandings;
 use crate::random::SplitMix64;
 use crate::{AddressGroup, Moment};
@@ -19,8 +21,12 @@ use crate::{AddressGroup, Moment};
 pub const LEASES_MAX: usize = 65_536;
 /// A place that was vacant for so long is anybody's, also where half of the run is at the same address.
 pub const VACANT_LONG: Duration = Duration::from_secs(120);
+/// A host has renewed what it holds within this time: a backbone that was restarted knows all leases after it.
+const LEARNING_TIME: Duration = Duration::from_secs(12);
 /// Places of a grid that are looked at for vacant ones, at most.
 const LOOKED_AT_MAX: u64 = 4096;
+
+const _: () = assert!(LEARNING_TIME.as_secs() > RENEWAL_INTERVAL.as_secs());
 
 /// The run whose places are leased.
 #[derive(Debug, Clone)]
@@ -34,17 +40,30 @@ pub struct LeasedRun {
 }
 
 /// A place that was granted once.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct PlaceEntry {
-    term: u64,
-    /// Of `term`. Where `is_held` is not set, its grant has expired, and it may still renew.
-    holder: PublicKey,
+    /// What may be renewed.
+    granted: GrantedTerm,
+    /// What was granted before, while nobody has renewed `granted`: where the others did not grant it, that still holds.
+    before: Option<GrantedTerm>,
+    /// The last term that was granted: claims are above.
+    term_max: u64,
+    /// The last term that was given back: no renewal of it counts. 0 before.
+    released: u64,
+    /// Whether its holder has renewed it.
+    is_renewed: bool,
+    /// Whether the grant has not expired. Otherwise its holder may still renew.
     is_held: bool,
-    /// The holder has given it back: no renewal of this term counts.
-    is_released: bool,
     /// Of the grant; where it is not held, when it was over.
     expires_at: Moment,
     n_waiting: u32,
+}
+
+/// A term of a place at this backbone.
+#[derive(Debug, Clone, Copy)]
+struct GrantedTerm {
+    term: u64,
+    holder: PublicKey,
 }
 
 /// The grants of one backbone, and how it chooses vacant places.
@@ -55,6 +74,8 @@ pub struct LeaseBook {
     began_at: Moment,
     quiet_until: Moment,
     places: BTreeMap<ExpertPlace, PlaceEntry>,
+    /// Places that others have granted, until then.
+    elsewhere: BTreeMap<ExpertPlace, Moment>,
     /// Of places that are held.
     expirations: BTreeSet<(Moment, ExpertPlace)>,
     hosts: HostStandings,
@@ -71,6 +92,7 @@ impl LeaseBook {
             began_at: now,
             quiet_until: if has_granted { now + LEASE_TIME } else { now },
             places: BTreeMap::new(),
+            elsewhere: BTreeMap::new(),
             expirations: BTreeSet::new(),
             hosts: HostStandings::default(),
             random: SplitMix64::new(seed),
@@ -104,7 +126,7 @@ impl LeaseBook {
 
     /// The term of a new lease of a place, at `wall` by the clock of expirations.
     pub fn next_term(&self, wall: UnixMillis, place: ExpertPlace) -> u64 {
-        let last = self.places.get(&place).map_or(0, |entry| entry.term);
+        let last = self.places.get(&place).map_or(0, |entry| entry.term_max);
         last.saturating_add(1).max(wall.0)
     }
 
@@ -123,7 +145,7 @@ impl LeaseBook {
         let n_places: u64 = self.run.grids.iter().map(|(_, grid)| grid.n_places()).sum();
         let max = n_places.div_ceil(2);
         let vacant_since = match self.places.get(&place) {
-            Some(entry) if entry.is_held && entry.holder == *holder => return Ok(()),
+            Some(entry) if entry.is_held && entry.granted.holder == *holder => return Ok(()),
             Some(entry) => entry.expires_at,
             None => self.began_at,
         };
@@ -175,14 +197,24 @@ impl LeaseBook {
         place: ExpertPlace,
         term: u64,
     ) -> Result<(), LeaseRefusal> {
+        self.check_free(now, holder, place)?;
+        match self.places.get(&place) {
+            Some(entry) if term <= entry.term_max => Err(LeaseRefusal::Later { term: entry.term_max }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether no other host has a grant that has not expired.
+    fn check_free(&self, now: Moment, holder: &PublicKey, place: ExpertPlace) -> Result<(), LeaseRefusal> {
         if now < self.quiet_until {
             return Err(LeaseRefusal::Quiet { for_ms: millis(self.quiet_until - now) });
         }
-        let Some(entry) = self.places.get(&place) else { return Ok(()) };
-        if entry.is_held && entry.holder != *holder {
-            return Err(LeaseRefusal::Held { for_ms: millis(entry.expires_at.saturating_sub(now)) });
+        match self.places.get(&place) {
+            Some(entry) if entry.is_held && entry.granted.holder != *holder => {
+                Err(LeaseRefusal::Held { for_ms: millis(entry.expires_at.saturating_sub(now)) })
+            }
+            _ => Ok(()),
         }
-        if term <= entry.term { Err(LeaseRefusal::Later { term: entry.term }) } else { Ok(()) }
     }
 
     fn check_renewal(
@@ -196,13 +228,22 @@ impl LeaseBook {
             return Err(LeaseRefusal::Unknown);
         }
         if let Some(entry) = self.places.get(&lease.place) {
-            let is_over = entry.is_released || entry.holder != *holder;
-            match entry.term.cmp(&lease.term) {
-                std::cmp::Ordering::Greater => return Err(LeaseRefusal::Later { term: entry.term }),
-                std::cmp::Ordering::Equal if is_over => return Err(LeaseRefusal::Later { term: entry.term }),
+            let GrantedTerm { term, holder: last } = entry.granted;
+            if entry.released == lease.term {
+                return Err(LeaseRefusal::Later { term: entry.term_max });
+            }
+            match term.cmp(&lease.term) {
+                // Whether the others have granted it too is known soon.
+                Ordering::Greater if entry.is_held && entry.before.is_some() && last != *holder => {
+                    return Err(LeaseRefusal::Held { for_ms: millis(entry.expires_at.saturating_sub(now)) });
+                }
+                Ordering::Greater => return Err(LeaseRefusal::Later { term }),
+                Ordering::Equal if last != *holder => {
+                    return Err(LeaseRefusal::Later { term });
+                }
                 // It has granted the place to nobody since, also where its grant has expired.
-                std::cmp::Ordering::Equal => return Ok(()),
-                std::cmp::Ordering::Less => {}
+                Ordering::Equal => return Ok(()),
+                Ordering::Less => {}
             }
         }
         // What it does not remember was granted before a restart, or by the others.
@@ -215,7 +256,7 @@ impl LeaseBook {
             return Ok(());
         }
         lease.verify(&self.run.run_id, &self.run.grantors).map_err(|_| LeaseRefusal::Unknown)?;
-        self.check_claim(now, holder, lease.place, lease.term)
+        self.check_free(now, holder, lease.place)
     }
 
     fn hold(
@@ -226,8 +267,9 @@ impl LeaseBook {
         term: u64,
         n_waiting: Option<u32>,
     ) -> Result<(), LeaseRefusal> {
-        let known = self.places.get(&place);
-        let before = known.filter(|entry| entry.is_held).map(|entry| (entry.holder, entry.expires_at));
+        let known = self.places.get(&place).copied();
+        let before =
+            known.filter(|entry| entry.is_held).map(|entry| (entry.granted.holder, entry.expires_at));
         let n_before = known.map_or(0, |entry| entry.n_waiting);
         if before.is_none_or(|(other, _)| other != holder) {
             self.hosts.check_room(&holder)?;
@@ -245,18 +287,35 @@ impl LeaseBook {
         self.hosts.on_places(&holder, true);
         let expires_at = now + LEASE_TIME;
         self.expirations.insert((expires_at, place));
+        // A renewal says that a majority has granted the term.
+        let is_renewal = n_waiting.is_some();
+        let last = known.filter(|_| !is_renewal).map(|entry| entry.before.unwrap_or(entry.granted));
+        let term_max = known.map_or(term, |entry| entry.term_max.max(term));
+        let released = known.map_or(0, |entry| entry.released);
         let n_waiting = n_waiting.unwrap_or(n_before);
-        let entry = PlaceEntry { term, holder, is_held: true, is_released: false, expires_at, n_waiting };
+        self.elsewhere.remove(&place);
+        let granted = GrantedTerm { term, holder };
+        let entry = PlaceEntry {
+            granted,
+            before: last,
+            term_max,
+            released,
+            is_renewed: is_renewal,
+            is_held: true,
+            expires_at,
+            n_waiting,
+        };
         self.places.insert(place, entry);
         Ok(())
     }
 
     fn release(&mut self, now: Moment, holder: PublicKey, place: ExpertPlace, term: u64) {
         let Some(entry) = self.places.get_mut(&place) else { return };
-        if entry.holder != holder || entry.term != term {
+        if entry.granted.holder != holder || entry.granted.term != term {
             return;
         }
-        entry.is_released = true;
+        entry.released = term;
+        entry.revert();
         if entry.is_held {
             entry.is_held = false;
             self.expirations.remove(&(entry.expires_at, place));
@@ -269,12 +328,15 @@ impl LeaseBook {
     /// whose neighbours on the grid have the most rows waiting.
     pub fn vacant(&mut self, now: Moment, holder: &PublicKey, n_max: usize) -> Vec<ExpertPlace> {
         self.forget_expired(now);
-        if n_max == 0 || now < self.quiet_until {
+        // By then all hosts have renewed what they hold, and others may grant a place while this backbone is still quiet.
+        let knows_all = now >= self.quiet_until || now >= self.began_at + LEARNING_TIME;
+        if n_max == 0 || !knows_all {
             return Vec::new();
         }
+        self.elsewhere.retain(|_, until| *until > now);
         let waiting = self.rows_waiting();
         let mut candidates = Vec::new();
-        for (place, entry) in self.places.iter().filter(|(_, entry)| !entry.is_held) {
+        for (place, entry) in self.places.iter().filter(|(_, entry)| entry.is_vacant(now, holder)) {
             // Its neighbours do part of its work now.
             let load = waiting.get(&neighbourhood(place)).copied().unwrap_or_default();
             candidates.push((true, load.max(u64::from(entry.n_waiting)), self.random.next_u64(), *place));
@@ -296,12 +358,23 @@ impl LeaseBook {
             std::cmp::Reverse((*was_hosted, *load, *by_chance, *place))
         });
         let places = candidates.into_iter().map(|(.., place)| place);
-        places.filter(|place| self.check_share(now, holder, *place).is_ok()).take(n_max).collect()
+        let is_free = |place: &ExpertPlace| {
+            !self.elsewhere.contains_key(place) && self.check_share(now, holder, *place).is_ok()
+        };
+        places.filter(is_free).take(n_max).collect()
+    }
+
+    /// The other backbones have granted a place that looked vacant here: it is not chosen again before that time has passed.
+    pub fn on_held_elsewhere(&mut self, now: Moment, place: ExpertPlace, time: Duration) {
+        if self.elsewhere.len() < LEASES_MAX {
+            self.elsewhere.insert(place, now + time.min(LEASE_TIME));
+        }
     }
 
     /// The hosts that keep the checkpoints of an expert, the first one first; never its holder.
     pub fn keepers(&self, now: Moment, place: ExpertPlace, n_max: usize) -> Vec<KnownHost> {
-        let holder = self.places.get(&place).filter(|entry| entry.is_held).map(|entry| entry.holder);
+        let entry = self.places.get(&place).filter(|entry| entry.is_held);
+        let holder = entry.map(|entry| entry.granted.holder);
         self.hosts.keepers(now, place, holder, n_max)
     }
 
@@ -313,7 +386,7 @@ impl LeaseBook {
     /// The holder of a place, as far as this backbone has granted it.
     pub fn holder(&self, now: Moment, place: ExpertPlace) -> Option<PublicKey> {
         let entry = self.places.get(&place)?;
-        (entry.is_held && entry.expires_at > now).then_some(entry.holder)
+        (entry.is_held && entry.expires_at > now).then_some(entry.granted.holder)
     }
 
     /// Mean of the rows that wait for each expert of a neighbourhood that has a host.
@@ -334,7 +407,8 @@ impl LeaseBook {
             self.expirations.pop_first();
             if let Some(entry) = self.places.get_mut(&place) {
                 entry.is_held = false;
-                let holder = entry.holder;
+                let holder = entry.granted.holder;
+                entry.revert();
                 self.hosts.on_places(&holder, false);
             }
         }
@@ -353,8 +427,27 @@ impl LeaseBook {
         let held: Vec<&PlaceEntry> = self.places.values().filter(|entry| entry.is_held).collect();
         assert_eq!(held.len(), self.expirations.len());
         for entry in held {
-            let n_held = self.places.values().filter(|other| other.is_held && other.holder == entry.holder);
-            assert_eq!(self.hosts.n_held(&entry.holder), n_held.count() as u64);
+            let n_held = self
+                .places
+                .values()
+                .filter(|other| other.is_held && other.granted.holder == entry.granted.holder);
+            assert_eq!(self.hosts.n_held(&entry.granted.holder), n_held.count() as u64);
+        }
+    }
+}
+
+impl PlaceEntry {
+    /// Whether a host may be given the place: nobody has it, or this host, and does not know it, since the answer was lost.
+    fn is_vacant(&self, now: Moment, holder: &PublicKey) -> bool {
+        let granted_at = self.expires_at.saturating_sub(LEASE_TIME);
+        let is_unknown = self.granted.holder == *holder && !self.is_renewed;
+        !self.is_held || (is_unknown && granted_at + LEARNING_TIME <= now)
+    }
+
+    /// A term that nobody has renewed is over: what was granted before it may be renewed again.
+    fn revert(&mut self) {
+        if let Some(before) = self.before.take() {
+            self.granted = before;
         }
     }
 }

@@ -87,7 +87,7 @@ fn a_place_has_one_holder_until_its_lease_is_over() {
     assert!(run.claim(secs(39), 2, place(&[3])).is_err());
     let taken = run.claim(secs(40), 2, place(&[3])).unwrap();
     assert!(taken.term > lease.term);
-    assert_eq!(run.renew(secs(40), 1, &renewed), Err(LeaseRefusal::Later { term: taken.term }));
+    assert_eq!(run.renew(secs(40), 1, &renewed), Err(LeaseRefusal::Held { for_ms: 30_000 }));
     // Who gives it back frees it at once, and does not get it again by a message that is late.
     run.release(secs(41), 1, &lease);
     assert!(run.claim(secs(41), 1, place(&[3])).is_err(), "it is not the first one's to free");
@@ -134,6 +134,60 @@ fn after_a_restart_only_leases_that_hold_are_renewed() {
     run.host(secs(30), 2, 0, 8);
     let next = run.claim(secs(30), 2, place(&[3])).unwrap();
     assert!(next.term > lease.term, "terms go on above those that are forgotten");
+}
+
+#[test]
+fn a_claim_that_finds_no_majority_does_not_push_the_holder_out() {
+    // The third of three backbones has not heard of the lease that the others granted.
+    let backbones: Vec<KeyPair> = (201..=203).map(|at| KeyPair::from_seed(&[at; 32])).collect();
+    let grantors = Grantors::new(backbones.iter().map(KeyPair::public)).unwrap();
+    let run = LeasedRun {
+        run_id: "barn".into(),
+        grids: vec![(LAYER, GridShape::new(&[8]).unwrap())],
+        grantors: grantors.clone(),
+    };
+    let mut third = LeaseBook::new(backbones[2].clone(), run, secs(0), false, 7);
+    for at in 1..=2 {
+        third.on_host(secs(0), key(at), AddressGroup(0), &LeasingHost::new(8, [])).unwrap();
+    }
+    let grant = |at: usize, term| {
+        LeaseGrant::sign(&backbones[at], "barn", (place(&[3]), key(1), term), UnixTime(1)).unwrap()
+    };
+    let lease =
+        ExpertLease { place: place(&[3]), holder: key(1), term: 5, grants: vec![grant(0, 5), grant(1, 5)] };
+    let renewal = LeaseAsk::Renew { lease: lease.clone(), n_waiting: 0 };
+    let claim = LeaseAsk::Claim(place(&[3]));
+    let release = |term| LeaseAsk::Release { place: place(&[3]), term };
+    let granted = |vote: &LeaseVerdict<LeaseGrant>| matches!(vote, LeaseVerdict::Granted(_));
+    assert!(granted(&third.vote(secs(1), WALL, key(2), &claim, 9)));
+    let held = third.vote(secs(2), WALL, key(1), &renewal, 5);
+    assert_eq!(held, LeaseVerdict::Refused(LeaseRefusal::Held { for_ms: 29_000 }), "one at a time");
+    // The others have refused the claim, and its backbone says so.
+    third.vote(secs(2), WALL, key(2), &release(9), 9);
+    assert!(granted(&third.vote(secs(2), WALL, key(1), &renewal, 5)), "a lease of a majority is renewed");
+    assert!(!granted(&third.vote(secs(3), WALL, key(2), &claim, 10)));
+    // Likewise where nobody says so, once the grant has expired.
+    third.vote(secs(3), WALL, key(1), &release(5), 5);
+    assert!(granted(&third.vote(secs(3), WALL, key(2), &claim, 10)));
+    third.on_host(secs(40), key(1), AddressGroup(0), &LeasingHost::new(8, [])).unwrap();
+    assert!(!granted(&third.vote(secs(40), WALL, key(1), &renewal, 5)), "it has given it back");
+    let next = ExpertLease { term: 7, grants: vec![grant(0, 7), grant(1, 7)], ..lease };
+    let next = LeaseAsk::Renew { lease: next, n_waiting: 0 };
+    assert!(granted(&third.vote(secs(40), WALL, key(1), &next, 7)));
+    assert!(!granted(&third.vote(secs(80), WALL, key(2), &claim, 10)), "no term is granted twice");
+    assert!(granted(&third.vote(secs(80), WALL, key(2), &claim, 11)));
+    third.vote(
+        secs(81),
+        WALL,
+        key(2),
+        &LeaseAsk::Renew {
+            lease: ExpertLease { place: place(&[3]), holder: key(2), term: 11, grants: Vec::new() },
+            n_waiting: 0,
+        },
+        11,
+    );
+    let late = third.vote(secs(120), WALL, key(1), &next, 7);
+    assert_eq!(late, LeaseVerdict::Refused(LeaseRefusal::Later { term: 11 }), "a majority has gone on");
 }
 
 #[test]
