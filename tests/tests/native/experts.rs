@@ -96,11 +96,11 @@ async fn experts_on_other_processes_learn_and_are_missed_and_come_back() {
     // The other one leaves, and has stored what its experts learned.
     let before = steps(&first);
     first.interrupt().unwrap();
-    wait_for(&first, "Leaving").await;
+    wait_for(&first, "All experts are handed over").await;
     trainer.kill().await.unwrap();
     first.kill().await.unwrap();
     let again = test_run.host_experts("first", &[&page, "--experts", "8"]).unwrap();
-    wait_for(&again, "Hosting").await;
+    wait_for(&again, "Hosting 8 experts").await;
     let trainer = test_run.join(&[&page]).unwrap();
     wait_for(&again, "learned from").await;
     let epoch = backbone.status().await.unwrap().progress.epoch;

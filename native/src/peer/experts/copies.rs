@@ -12,7 +12,8 @@ use barnraise_protocol::experts::checkpoints::{
 use barnraise_protocol::experts::leases::KnownHost;
 use barnraise_relay::NodeError;
 use barnraise_swarm::experts::checkpoints::COPIES;
-use futures::future::join_all;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use libp2p::Stream;
 
 use super::super::find::now;
@@ -163,7 +164,7 @@ pub(super) async fn newest(
             }
         };
         let wanted = records.iter().map(|record| record.checkpoint.version()).max();
-        match from_keepers(state, place, records, newest_here(&found)).await {
+        match from_keepers(state, place, records, (newest_here(&found), wanted)).await {
             Ok(Some(better)) => found = Some(better),
             Ok(None) => {}
             Err(error) => {
@@ -202,12 +203,12 @@ async fn recorded(state: &HostState, place: ExpertPlace) -> Result<Vec<Checkpoin
     Ok(records)
 }
 
-/// The newest checkpoint that a keeper has, if it is newer than `than`.
+/// The newest checkpoint that a keeper has, if it is newer than `than`. Where it is `wanted`, nobody else is waited for.
 async fn from_keepers(
     state: &HostState,
     place: ExpertPlace,
     records: Vec<CheckpointRecord>,
-    than: Option<CheckpointVersion>,
+    (than, wanted): (Option<CheckpointVersion>, Option<CheckpointVersion>),
 ) -> Result<Option<StoredExpert>, NewestError> {
     let me = state.key.public();
     let mut keepers = vec![Keeper::Backbone];
@@ -218,21 +219,31 @@ async fn from_keepers(
             keepers.push(Keeper::Host(host));
         }
     }
-    let asked = keepers.iter().map(|keeper| kept_by(state, keeper, place));
-    let answers = join_all(asked).await;
+    let is_newer = |checkpoint: &ExpertCheckpoint| {
+        Some(checkpoint.version()) > than && is_believed(state, place, checkpoint)
+    };
     let mut offers: Vec<(ExpertCheckpoint, Option<Keeper>)> = Vec::new();
-    for (keeper, answer) in keepers.into_iter().zip(answers) {
+    offers.extend(state.keeper.newest(&place).filter(is_newer).map(|checkpoint| (checkpoint, None)));
+    let asked = keepers.into_iter().map(|keeper| async {
+        let answer = kept_by(state, &keeper, place).await;
+        (keeper, answer)
+    });
+    let mut answers: FuturesUnordered<_> = asked.collect();
+    let is_wanted = |(checkpoint, _): &(ExpertCheckpoint, Option<Keeper>)| {
+        wanted.is_some_and(|wanted| checkpoint.version() >= wanted)
+    };
+    // One that is gone is waited for only where none has what is wanted.
+    while !offers.iter().any(is_wanted)
+        && let Some((keeper, answer)) = answers.next().await
+    {
         match answer {
-            Ok(Some(checkpoint)) => offers.push((checkpoint, Some(keeper))),
-            Ok(None) => {}
+            Ok(Some(checkpoint)) if is_newer(&checkpoint) => offers.push((checkpoint, Some(keeper))),
+            Ok(_) => {}
             // Others may be gone, and this one is there.
             Err(error) if keeper == Keeper::Backbone => return Err(error.into()),
             Err(error) => tracing::debug!(?keeper, %error, "a keeper of checkpoints does not answer"),
         }
     }
-    offers.extend(state.keeper.newest(&place).map(|checkpoint| (checkpoint, None)));
-    offers.retain(|(checkpoint, _)| is_believed(state, place, checkpoint));
-    offers.retain(|(checkpoint, _)| Some(checkpoint.version()) > than);
     offers.sort_by_key(|(checkpoint, _)| std::cmp::Reverse(checkpoint.version()));
     let mut partial: Option<Partial> = None;
     for (checkpoint, keeper) in offers {

@@ -14,6 +14,7 @@ use barnraise_protocol::experts::{ExpertPass, ExpertPlace};
 use barnraise_relay::tasks::{self, TaskSet};
 use barnraise_swarm::experts::checkpoints::CheckpointSchedule;
 use barnraise_swarm::experts::serving::{ExpertRuntime, ServingAction, ServingBatch, ServingLimits};
+use futures::StreamExt as _;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
@@ -40,6 +41,8 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 const SAY_PLACES_AFTER: Duration = Duration::from_millis(500);
 /// Longest wait for what the device has, and for the keepers, when the host leaves.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Experts that are handed over at a time.
+const HANDING_MAX: usize = 4;
 /// Longest wait until the backbone knows that the places are free.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Experts whose states are on the way here at a time.
@@ -172,7 +175,7 @@ impl ExpertHosting<'_> {
                 () = leaving.cancelled() => break,
                 () = state.changed.notified() => {}
                 done = results.recv() => match done {
-                    Some(done) => self.on_done(&mut places, done, Some(&stored)).await,
+                    Some(done) => drop(self.on_done(&mut places, done, Some(&stored)).await),
                     None => bail!("the thread that computes has ended"),
                 },
                 Some(event) = leased.recv() => self.on_event(&mut places, event, (&gathering, &ready)),
@@ -200,7 +203,14 @@ impl ExpertHosting<'_> {
         state.with(|runtime, _| runtime.on_drain());
         state.with_leases(|leases, _| leases.on_leaving());
         let ending = self.end(&mut places, jobs, results);
-        let ended = tokio::time::timeout(LEAVE_TIMEOUT, ending).await;
+        let ended = tokio::time::timeout(LEAVE_TIMEOUT, async {
+            let stored = ending.await?;
+            // What one of them waits for holds up no other.
+            let handing = stored.into_iter().map(|checkpoint| self.hand_over(checkpoint));
+            futures::stream::iter(handing).buffer_unordered(HANDING_MAX).collect::<()>().await;
+            anyhow::Ok(())
+        })
+        .await;
         self.release().await;
         match ended {
             Ok(ended) => ended.map(|()| self.display.say("All experts are handed over.")),
@@ -303,17 +313,25 @@ impl ExpertHosting<'_> {
         places.jobs.push_back(ExpertJob::Remove { expert });
     }
 
-    /// Computes what it has, and stores and hands over all experts.
+    /// Gives the last state of an expert to its keepers, and its place to other hosts.
+    async fn hand_over(&self, StoredCheckpoint { lease, version, bytes }: StoredCheckpoint) {
+        let place = lease.place;
+        give(&self.state, lease, version, &bytes).await;
+        self.state.with_leases(|leases, now| leases.on_given_up(now, &place));
+    }
+
+    /// Computes what it has, and stores all experts.
     async fn end(
         &self,
         places: &mut Places,
         jobs: mpsc::Sender<ExpertJob>,
         mut results: mpsc::Receiver<JobDone>,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Vec<StoredCheckpoint>> {
         self.act(places);
         let hosted: Vec<ExpertPlace> = places.numbers.values().copied().collect();
         hosted.into_iter().for_each(|place| self.stop(places, place));
         let mut jobs = Some(jobs);
+        let mut stored = Vec::new();
         loop {
             if let Some(sender) = &jobs {
                 places.flush(sender)?;
@@ -323,8 +341,8 @@ impl ExpertHosting<'_> {
                 jobs = None;
             }
             match results.recv().await {
-                Some(done) => self.on_done(places, done, None).await,
-                None => return Ok(()),
+                Some(done) => stored.extend(self.on_done(places, done, None).await),
+                None => return Ok(stored),
             }
         }
     }
@@ -376,13 +394,13 @@ impl ExpertHosting<'_> {
         }
     }
 
-    /// `giver` is where checkpoints are given away; without it they are at once.
+    /// `giver` is where checkpoints are given away. Returns what was stored of an expert that is removed.
     async fn on_done(
         &self,
         places: &mut Places,
         done: JobDone,
         giver: Option<&mpsc::Sender<StoredCheckpoint>>,
-    ) {
+    ) -> Option<StoredCheckpoint> {
         let state = &self.state;
         match done {
             JobDone::Computed { batch, result } => {
@@ -393,8 +411,8 @@ impl ExpertHosting<'_> {
             JobDone::Store { expert, state: of_expert } => {
                 places.is_storing = false;
                 let counted = state.lock().runtime.counted(expert).unwrap_or_default();
-                let Some(&place) = places.numbers.get(&expert) else { return };
-                let Some(checkpoint) = self.save(places, place, of_expert, counted).await else { return };
+                let place = *places.numbers.get(&expert)?;
+                let checkpoint = self.save(places, place, of_expert, counted).await?;
                 if places.schedule.is_offered(state.now(), &place, checkpoint.version)
                     && let Some(giver) = giver
                 {
@@ -408,17 +426,13 @@ impl ExpertHosting<'_> {
             JobDone::Removed { expert, state: of_expert } => {
                 let counted = state.lock().runtime.counted(expert).unwrap_or_default();
                 state.with(|runtime, now| runtime.on_expert_removed(now, expert));
-                let Some(place) = places.numbers.remove(&expert) else { return };
+                let place = places.numbers.remove(&expert)?;
                 let saved = self.save(places, place, of_expert, counted).await;
                 places.stopping.remove(&place);
-                if giver.is_none()
-                    && let Some(StoredCheckpoint { lease, version, bytes }) = saved
-                {
-                    give(state, lease, version, &bytes).await;
-                    state.with_leases(|leases, now| leases.on_given_up(now, &place));
-                }
+                return saved;
             }
         }
+        None
     }
 
     fn on_added(

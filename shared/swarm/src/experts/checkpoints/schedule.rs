@@ -15,7 +15,7 @@ pub const COPIES: usize = 2;
 pub const OFFER_INTERVAL: Duration = Duration::from_secs(60);
 /// The first one of an expert that is new here comes within this time, spread over it.
 const FIRST_WITHIN: Duration = Duration::from_secs(5);
-/// After a checkpoint that too few peers keep.
+/// After a checkpoint that nobody keeps.
 const RETRY_AFTER: Duration = Duration::from_secs(15);
 /// A checkpoint that has not changed is offered again after this time: a keeper may be gone, or may have forgotten it.
 const REMIND_INTERVAL: Duration = Duration::from_secs(300);
@@ -82,10 +82,11 @@ impl CheckpointSchedule {
         n_keepers: usize,
     ) {
         let Some(expert) = self.experts.get_mut(place) else { return };
-        if n_keepers >= COPIES {
-            expert.offered = Some((version, now));
-        } else {
-            expert.due = expert.due.min(now + RETRY_AFTER);
+        match n_keepers {
+            0 => expert.due = expert.due.min(now + RETRY_AFTER),
+            // There are too few peers: it is offered again with the next one.
+            1..COPIES => {}
+            _ => expert.offered = Some((version, now)),
         }
     }
 

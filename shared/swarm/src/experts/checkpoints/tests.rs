@@ -127,9 +127,12 @@ fn a_state_is_offered_until_enough_peers_keep_it_and_reminded_of_later() {
     assert_eq!(schedule.next_due(secs(5)), Some(place(1)));
     let version = |n_steps| CheckpointVersion { term: 1, n_steps };
     assert!(schedule.is_offered(secs(5), &place(1), version(4)));
-    schedule.on_offered(secs(5), &place(1), version(4), COPIES - 1);
+    schedule.on_offered(secs(5), &place(1), version(4), 0);
     assert_eq!(schedule.next_due(secs(19)), None);
     assert_eq!(schedule.next_due(secs(20)), Some(place(1)), "sooner than a minute");
+    assert!(schedule.is_offered(secs(20), &place(1), version(4)));
+    schedule.on_offered(secs(20), &place(1), version(4), COPIES - 1);
+    assert_eq!(schedule.next_due(secs(50)), None, "there are no more peers");
     assert!(schedule.is_offered(secs(20), &place(1), version(4)));
     schedule.on_offered(secs(20), &place(1), version(4), COPIES);
     assert!(!schedule.is_offered(secs(80), &place(1), version(4)));
