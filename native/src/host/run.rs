@@ -107,6 +107,8 @@ pub(crate) struct OpenedRun {
     pub(crate) first: FirstValues,
     pub(crate) readiness: Readiness,
     pub(crate) keypair: Keypair,
+    /// A process served this run before.
+    was_served: bool,
     /// The run's folder, whose disk may fill up.
     folder: Storage,
     operator: Option<OperatorPage>,
@@ -132,7 +134,8 @@ impl OpenedRun {
         let readiness = Readiness::starting(around.shutdown.clone());
         let operator = operator_page(&config, &readiness, &around.shutdown).await?;
         let mut storage = Storage::open(&config.storage.folder)?;
-        let keypair = own_keypair(&config.storage.folder, bound::read(&storage).await?.is_some())?;
+        let was_served = bound::read(&storage).await?.is_some();
+        let keypair = own_keypair(&config.storage.folder, was_served)?;
         // First of all, so that nothing of another run is replayed.
         config.clone().bind(&storage).await?;
         let folder = storage.clone();
@@ -155,7 +158,9 @@ impl OpenedRun {
         }
         readiness.done(StartupStep::Data);
         let shards = Arc::new(shards);
-        Ok((Self { config, storage, shards, first, readiness, keypair, folder, operator, around }, data))
+        let opened =
+            Self { config, storage, shards, first, readiness, keypair, was_served, folder, operator, around };
+        Ok((opened, data))
     }
 
     /// The stores of a model with this layout.
@@ -207,6 +212,8 @@ pub(crate) struct RunHost {
     /// They end with the run; the first that fails ends it.
     pub(crate) tasks: RunTasks,
     pub(crate) shutdown: CancellationToken,
+    /// A process served this run before.
+    pub(crate) was_served: bool,
     storage: Storage,
     operator: Option<OperatorPage>,
     /// Executes the operator's commands.
@@ -234,7 +241,18 @@ pub(crate) struct RunPage {
 impl RunHost {
     /// Opens access control, and starts the node. No conversation is held before the driver accepts streams.
     pub(crate) async fn start(opened: OpenedRun) -> anyhow::Result<Self> {
-        let OpenedRun { config, storage, shards, first, readiness, keypair, operator, around, .. } = opened;
+        let OpenedRun {
+            config,
+            storage,
+            shards,
+            first,
+            readiness,
+            keypair,
+            was_served,
+            operator,
+            around,
+            ..
+        } = opened;
         let access = Access::open(&config, &keypair).await?;
         let rooms = rooms(&config, &access)?;
         let login = Login::new(&config.access, access.authority.as_ref())?;
@@ -260,6 +278,7 @@ impl RunHost {
             addresses,
             tasks,
             shutdown,
+            was_served,
             storage,
             operator,
             admin: None,
@@ -268,6 +287,11 @@ impl RunHost {
             login,
             rooms,
         })
+    }
+
+    /// For all that lasts; in S3, where the run asks for it.
+    pub(crate) fn storage(&self) -> &Storage {
+        &self.storage
     }
 
     /// Opens the database of contributions, for a run that goes on from `epoch`.

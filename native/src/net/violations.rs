@@ -2,6 +2,7 @@
 
 use barnraise_protocol::access::{self, RequestRefusal, TokenRefusal};
 use barnraise_protocol::bulk::BulkError;
+use barnraise_protocol::experts::checkpoints::CheckpointError;
 use barnraise_protocol::{ConversationError, gradient};
 use barnraise_relay::Violation;
 
@@ -11,6 +12,15 @@ pub(crate) fn of_conversation(error: &ConversationError) -> Option<Violation> {
         ConversationError::Frame(error) => Violation::of_frame(error),
         ConversationError::Bulk(error) => of_bulk(error),
         _ => None,
+    }
+}
+
+/// Why a conversation about checkpoints of experts broke off.
+pub(crate) fn of_checkpoint(error: &CheckpointError) -> Option<Violation> {
+    match error {
+        CheckpointError::Frame(error) => Violation::of_frame(error),
+        CheckpointError::Bulk(error) => of_bulk(error),
+        CheckpointError::Refused(_) | CheckpointError::Unexpected => None,
     }
 }
 

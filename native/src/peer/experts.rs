@@ -1,33 +1,40 @@
 //! `barnraise experts`: this machine hosts experts of a run's model (Learning@home §3.3). Trainers find them in the DHT, have
 //! them compute, and send gradients, by which they step here.
 //!
-//! What is computed next is decided in [`barnraise_swarm::experts::serving`]. Only the thread of the device has the experts.
+//! What is computed next is decided in [`barnraise_swarm::experts::serving`], and which places of the grid are served in
+//! [`barnraise_swarm::experts::leases`]. Only the thread of the device has the experts.
 
 mod announce;
 mod answer;
+mod copies;
 mod device;
 mod driver;
-mod places;
+mod home;
+mod keep;
+mod leasing;
 mod state;
 mod store;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use anyhow::{Context, bail};
-use barnraise_learning::graph::{HostedBody, ResolvedGraph};
-use barnraise_learning::{DataShape, DeviceChoice, open_device};
-use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::access::AccessMode;
+use barnraise_learning::{DeviceChoice, open_device};
+use barnraise_protocol::access::{AccessMode, KeyPair};
 use barnraise_protocol::commitment::run_hash;
-use barnraise_protocol::experts::{ExpertUid, GridShape, LayerId};
+use barnraise_protocol::experts::{ExpertPlace, LayerId};
 use barnraise_protocol::run::{self, RunDescription};
+use barnraise_swarm::experts::leases::LeaseHolder;
 use libp2p::identity::Keypair;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use self::device::ExpertDevice;
 use self::driver::ExpertHosting;
+use self::home::HomeBackbone;
+use self::state::HostState;
 use self::store::ExpertStore;
 use super::args::{CACHE_SIZE_DEFAULT, ExpertsArgs};
 use super::cache::ShardCache;
@@ -35,18 +42,14 @@ use super::display::Display;
 use super::platform::{ListenConfig, NativePlatform};
 use crate::config::cache_folder;
 use crate::host::access;
+use crate::host::addresses::AddressGroups;
+use crate::host::expert_hosts::keeper::CheckpointKeeper;
+use crate::host::expert_hosts::layers::HostedLayer;
 use crate::storage::Storage;
 
-/// A layer of the model, and the grid that its experts stand on.
-#[derive(Debug, Clone)]
-struct HostedLayer {
-    id: LayerId,
-    grid: GridShape,
-    body: Arc<HostedBody>,
-}
-
-/// Where an expert stands.
-type ExpertPlace = (LayerId, ExpertUid);
+/// A host keeps so many checkpoints of others for each expert that it has room for: twice as many as it is asked to on average,
+/// where all hosts have as much room.
+const KEPT_PER_EXPERT: u64 = 4;
 
 /// Hosts experts until the user ends it.
 ///
@@ -75,35 +78,54 @@ pub async fn run(args: ExpertsArgs, display: &Display) -> anyhow::Result<()> {
 
     let cache = ShardCache::new(cache_folder().join("peer"), CACHE_SIZE_DEFAULT.as_u64());
     let doors = ListenConfig { listen: args.listen, relays: args.relay };
-    let platform = NativePlatform::new(args.address.address, args.run, keypair, cache)
+    let platform = NativePlatform::new(args.address.address.clone(), args.run.clone(), keypair, cache)
         .with_listen_config(doors)
         .hosting_experts();
     let (node, home) = platform.connect_home().await?;
     let described = run::describe(&mut node.open(home, run::PROTOCOL).await?).await?;
     barnraise_contributor::description::validate(&described).context("the run cannot be trained")?;
-    let layers = layers(&described)?;
-    let store = ExpertStore::new(storage, run_hash(&described)?);
-    let mut expert_device = ExpertDevice::new(described.model.clone(), layers.clone(), device);
-    let wanted = args.experts;
-    let mut experts = store.places(&layers).await?;
-    experts.truncate(wanted);
-    let found = places::vacant((&node, home), &described, &layers, &experts, wanted - experts.len()).await?;
-    experts.extend(found);
-    for &place in &experts {
-        let stored = store.load(place).await?;
-        expert_device.add(place, stored)?;
-    }
+    let home = HomeBackbone::new(node.clone(), home, args.address.address, args.run);
+    let n_room = u32::try_from(args.experts).unwrap_or(u32::MAX);
+    let (state, store) = opened(&described, (storage, key, home), n_room).await?;
+    let started = ExpertDevice::start(described.model.clone(), state.layers.clone(), device)?;
     let id = &described.identity.run_id;
-    display.say(&match experts.len() {
-        0 => format!("All experts of `{id}` have a host already."),
-        n => format!("Hosting {n} experts of `{id}`: {}", shown(&experts)),
-    });
-    if !experts.is_empty() {
-        let hosting = ExpertHosting { node: node.clone(), home, key, run: described, layers, store, display };
-        hosting.serve(expert_device.start()?, leaving).await?;
-    }
+    display.say(&format!("Room for {n_room} experts of `{id}`: asking the run which ones are wanted."));
+    let hosting = ExpertHosting { state: Arc::new(state), store, display, n_room };
+    hosting.serve(started, leaving).await?;
     node.shutdown().await;
     Ok(())
+}
+
+/// What a host of this run begins with.
+async fn opened(
+    described: &RunDescription,
+    (storage, key, home): (Storage, KeyPair, HomeBackbone),
+    n_room: u32,
+) -> anyhow::Result<(HostState, ExpertStore)> {
+    let layers = layers(described)?;
+    let run = run_hash(described)?;
+    let run_id = described.identity.run_id.clone();
+    let largest = layers.iter().map(HostedLayer::checkpoint_bytes_max).max().unwrap_or_default();
+    let bytes_max = largest.saturating_mul(KEPT_PER_EXPERT).saturating_mul(n_room.into());
+    let keeper = CheckpointKeeper::open((&run_id, run), layers.clone(), storage.clone(), bytes_max).await?;
+    let store = ExpertStore::new(storage, run);
+    let own = store.places(&layers).await?;
+    let [a, b, c, d, e, f, g, h, ..] = key.public().0;
+    let seed = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+    let state = HostState {
+        run_id,
+        groups: AddressGroups::new(&key),
+        key,
+        home,
+        layers,
+        keeper: Arc::new(keeper),
+        leases: Mutex::new(LeaseHolder::new(n_room as usize, own, seed)),
+        leases_changed: Notify::new(),
+        inner: Mutex::new(driver::idle()),
+        changed: Notify::new(),
+        started: Instant::now(),
+    };
+    Ok((state, store))
 }
 
 fn default_folder() -> PathBuf {
@@ -133,22 +155,5 @@ fn layers(run: &RunDescription) -> anyhow::Result<Vec<HostedLayer>> {
     if run.access.mode != AccessMode::Open {
         bail!("experts are hosted in open runs, and `{}` is not open", run.identity.run_id);
     }
-    let graph = ResolvedGraph::of_model(&run.model, DataShape::of(&run.data.manifest.samples))?;
-    let mut layers: Vec<HostedLayer> = Vec::new();
-    for (grid, body) in graph.hosted() {
-        let side = u16::try_from(grid.side)?;
-        let grid = GridShape::new(&vec![side; grid.n_dimensions])?;
-        layers.push(HostedLayer { id: LayerId(u16::try_from(body.layer)?), grid, body: body.clone() });
-    }
-    Ok(layers)
-}
-
-/// Name of an expert in a folder.
-fn name((layer, uid): ExpertPlace) -> String {
-    format!("{}-{uid}", layer.0)
-}
-
-/// A number that follows from a place, for everybody the same.
-fn order_of(place: ExpertPlace, by: &[u8]) -> Sha256Hash {
-    Sha256Hash::of(&[name(place).as_bytes(), by].concat())
+    HostedLayer::of_run(run)
 }

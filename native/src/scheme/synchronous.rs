@@ -45,6 +45,7 @@ use crate::host::contributions::{Issuer, NameRecorder, Recording, RefusalCounts,
 use crate::host::conversations::RunServices;
 use crate::host::evaluator::majority_accuracy;
 use crate::host::events::EventSender;
+use crate::host::expert_hosts::service;
 use crate::host::operator::request::OperatorHandle;
 use crate::host::operator::state::OperatorStateStore;
 use crate::host::readiness::StartupStep;
@@ -170,6 +171,7 @@ impl SynchronousRun {
         let recomputing = parts.recompute(&mut host, standings).await?;
         let services = parts.services(&mut host, ledger, (issuer, recomputing));
         streams::serve(&services, host.config.network.contributors_max, &mut host.tasks)?;
+        service::serve(services.as_ref(), &mut host).await.context("experts cannot be leased to hosts")?;
         let others = parts.coordinate(&mut host, &storing, outputs.stands.subscribe())?;
         host.keep_current();
         let of_data = (data.tokenizer.clone(), data.columns.as_ref());

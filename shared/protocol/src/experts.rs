@@ -14,6 +14,8 @@
 //!
 //! Nothing here computes, decides, or knows where an expert is hosted: that is in [`crate::dht::experts`].
 
+pub mod checkpoints;
+pub mod leases;
 mod place;
 mod tensors;
 
@@ -22,7 +24,7 @@ use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use serde::{Deserialize, Serialize};
 
 pub use self::place::{
-    DIMENSIONS_MAX, ExpertPrefix, ExpertUid, GRID_SIDE_MAX, GridShape, LayerId, PlaceError,
+    DIMENSIONS_MAX, ExpertPlace, ExpertPrefix, ExpertUid, GRID_SIDE_MAX, GridShape, LayerId, PlaceError,
 };
 pub use self::tensors::{ExpertRows, ExpertTensors, PreparedRequest, PreparedRows};
 use crate::bulk::{self, BulkError, CHUNK_BYTES, Transfer, WINDOW_CHUNKS};

@@ -210,6 +210,50 @@ fn experts() {
 }
 
 #[test]
+fn expert_leases() {
+    use experts::leases::{self, ExpertLease, Grantors, LeaseAnswer, LeaseQuestion, PLACES_MAX};
+
+    fuzz!("expert_leases", |payload| {
+        messages::<LeaseQuestion, LeaseAnswer>(payload, leases::MESSAGE_BYTES_MAX);
+        let read = block_on(leases::receive(&mut InputStream(payload)));
+        if let Ok(Some(question)) = read
+            && question.check("barn").is_ok()
+        {
+            let n_places = match &question {
+                LeaseQuestion::Lease { asks, n_vacant, .. } => asks.len() + usize::from(*n_vacant),
+                LeaseQuestion::Vote { asks, .. } => asks.len(),
+                LeaseQuestion::Keepers { places, .. } => places.len(),
+            };
+            assert!(n_places <= PLACES_MAX);
+        }
+        if let Some(lease) = message::<ExpertLease>(payload, payload.len()) {
+            let grantors = Grantors::new([access::PublicKey([7; 32])]).unwrap();
+            lease.verify("barn", &grantors).unwrap_err();
+        }
+    });
+}
+
+#[test]
+fn expert_checkpoints() {
+    use dht::checkpoints::CheckpointRecord;
+    use experts::checkpoints::{self, CheckpointAnswer, CheckpointQuestion};
+
+    fuzz!("expert_checkpoints", |payload| {
+        messages::<CheckpointQuestion, CheckpointAnswer>(payload, checkpoints::MESSAGE_BYTES_MAX);
+        message::<CheckpointRecord>(payload, payload.len());
+        let key = access::KeyPair::from_seed(&[9; 32]);
+        let name = RecordName::dictionary(b"barn");
+        let value = payload[..payload.len().min(dht::record::VALUE_BYTES_MAX)].to_vec();
+        let owner = Some(dht::Subkey::of_owner(key.public()));
+        let record = Record::sign(&key, name, owner, value, UnixMillis(1)).unwrap();
+        if let Some(read) = CheckpointRecord::read(&record) {
+            assert_eq!(read.checkpoint.lease.holder, key.public());
+            assert!(read.keepers.len() <= dht::checkpoints::RECORD_KEEPERS_MAX);
+        }
+    });
+}
+
+#[test]
 fn run() {
     fuzz!("run", |payload| {
         message::<run::ContributorToBackbone>(payload, run::MESSAGE_BYTES_MAX);

@@ -3,7 +3,8 @@
 //!
 //! A trainer finds the best experts of each row by [`ExpertSearch`]: algorithm 1 of appendix B, for all rows of a batch, and for
 //! several layers, by one sequence of lookups in the DHT. It asks their hosts by [`calls`]. A host tells of its experts by
-//! [`ExpertAnnouncer`], and decides what its device computes next by [`serving`].
+//! [`ExpertAnnouncer`], and decides what its device computes next by [`serving`]. Which places of the grid it serves follows from
+//! [`leases`], and what lasts of an expert when its host is gone from [`checkpoints`].
 //!
 //! What differs from the paper:
 //!
@@ -20,9 +21,11 @@
 
 mod announcer;
 pub mod calls;
+pub mod checkpoints;
 #[cfg(test)]
 mod fuzz;
 mod hosts;
+pub mod leases;
 mod prefixes;
 mod row;
 mod search;

@@ -3,12 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use barnraise_protocol::access::KeyPair;
-use barnraise_protocol::dht::experts::AnnouncedExpert;
-use barnraise_relay::Node;
+use barnraise_protocol::experts::ExpertPlace;
 use barnraise_relay::tasks;
 use barnraise_swarm::experts::{AnnouncerAction, ExpertAnnouncer};
-use libp2p::PeerId;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::super::find::now;
@@ -19,12 +16,10 @@ use crate::net::announced::to_announce;
 /// Interval of looks at what has changed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Announces until the handle is dropped. Records expire by themselves.
-pub(super) fn spawn(
-    (node, home): (Node, PeerId),
-    key: KeyPair,
-    state: Arc<HostState>,
-) -> AbortOnDropHandle<()> {
+pub(super) fn spawn(state: Arc<HostState>) -> AbortOnDropHandle<()> {
     tasks::spawn("announcing experts", async move {
+        let (node, key) = (state.home.node.clone(), state.key.clone());
+        let mut known: Vec<ExpertPlace> = Vec::new();
         let [a, b, c, d, e, f, g, h, ..] = key.public().0;
         let seed = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         let mut announcer = ExpertAnnouncer::new(key, state.run_id.clone(), Vec::new(), seed);
@@ -33,16 +28,19 @@ pub(super) fn spawn(
             ticks.tick().await;
             let addresses = to_announce(node.addresses(), node.reachability());
             announcer.on_addresses(state.now(), addresses);
-            let (n_waiting, n_steps) = state.standing();
-            for (&(layer, uid), n_steps) in state.places.iter().zip(n_steps) {
-                let n_waiting = u32::try_from(n_waiting).unwrap_or(u32::MAX);
-                let expert = AnnouncedExpert { uid, n_waiting, n_steps };
+            let announced = state.announced();
+            let places: Vec<ExpertPlace> = announced.iter().map(|(layer, it)| (*layer, it.uid)).collect();
+            for (layer, uid) in known.iter().filter(|place| !places.contains(place)) {
+                announcer.on_removed(*layer, *uid);
+            }
+            known = places;
+            for (layer, expert) in announced {
                 if let Err(error) = announcer.on_expert(state.now(), layer, expert) {
                     tracing::warn!(%error, "an expert is not announced");
                 }
             }
             while let Ok(Some(AnnouncerAction::Put(records))) = announcer.poll_action(state.now(), now()) {
-                match put_all(&node, home, records).await {
+                match put_all(&node, state.home.peer(), records).await {
                     Ok(verdicts) => verdicts.into_iter().filter_map(Result::err).for_each(|refusal| {
                         tracing::debug!(%refusal, "the DHT did not take a record of an expert");
                     }),

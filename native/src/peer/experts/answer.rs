@@ -15,6 +15,7 @@ use libp2p::{PeerId, Stream};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::state::HostState;
+use crate::host::expert_hosts::layers::layer_of;
 use crate::net::transfer_slots::TransferSlots;
 
 /// Requests at a time.
@@ -114,9 +115,10 @@ async fn served(
     request: &ExpertRequest,
 ) -> Result<ServedRequest, ExpertRefusal> {
     request.check()?;
-    let layer = state.layers.iter().find(|layer| layer.id == request.layer);
-    let expert = state.places.iter().position(|place| *place == (request.layer, request.uid));
-    let (Some(layer), Some(expert)) = (layer, expert) else { return Err(ExpertRefusal::Unknown) };
+    let place = (request.layer, request.uid);
+    let (Some(layer), Some(expert)) = (layer_of(&state.layers, place), state.number_of(&place)) else {
+        return Err(ExpertRefusal::Unknown);
+    };
     if request.run_id != state.run_id {
         return Err(ExpertRefusal::Unknown);
     }
@@ -131,7 +133,7 @@ async fn served(
     Ok(ServedRequest {
         client: PeerKey(peer.to_bytes()),
         group: state.groups.group_of(node, peer).await,
-        expert: u32::try_from(expert).unwrap_or(u32::MAX),
+        expert,
         pass: request.pass,
         n_rows: request.n_rows,
         // Decoded, in the batch, and encoded again.

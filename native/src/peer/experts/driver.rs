@@ -1,157 +1,375 @@
-//! Feeds the runtime of a host: requests of trainers in, batches to the device, answers out; stores the experts, and announces
-//! them.
+//! Feeds the runtime of a host: requests of trainers in, batches to the device, answers out. Takes up the places that it has leases
+//! for, stores their experts, and hands them over.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::{Context, bail};
-use barnraise_learning::hosted::ExpertError;
-use barnraise_protocol::access::KeyPair;
-use barnraise_protocol::experts::ExpertPass;
-use barnraise_protocol::run::RunDescription;
-use barnraise_relay::Node;
-use barnraise_swarm::Moment;
+use anyhow::bail;
+use barnraise_learning::hosted::{ExpertError, ExpertState};
+use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::experts::checkpoints::{CheckpointVersion, ExpertCheckpoint};
+use barnraise_protocol::experts::leases::ExpertLease;
+use barnraise_protocol::experts::{ExpertPass, ExpertPlace};
+use barnraise_relay::tasks::{self, TaskSet};
+use barnraise_swarm::experts::checkpoints::CheckpointSchedule;
 use barnraise_swarm::experts::serving::{ExpertRuntime, ServingAction, ServingBatch, ServingLimits};
-use libp2p::PeerId;
-use tokio::sync::{Notify, mpsc};
+use futures::StreamExt as _;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::super::display::Display;
 use super::device::{ExpertJob, JobDone, StartedDevice};
-use super::state::{HostState, Inner};
+use super::leasing::{self, EVENTS_MAX, LeaseEvent};
+use super::state::{HostState, Inner, ServedExpert};
 use super::store::{ExpertStore, StoredExpert};
-use super::{HostedLayer, announce, answer};
-use crate::host::addresses::AddressGroups;
+use super::{announce, answer, copies, keep, shown};
 
 /// Limits of a host that grants half a GiB to requests.
-const LIMITS: ServingLimits = ServingLimits {
+pub(super) const LIMITS: ServingLimits = ServingLimits {
     rows_max: 4096,
     request_rows_max: 16_384,
     batch_delay: Duration::from_millis(20),
     bytes_max: 512 * 1024 * 1024,
     requests_per_minute: 6000,
 };
-/// Interval at which each expert is stored.
-const STORE_EVERY: Duration = Duration::from_secs(60);
-/// Least interval between two of them.
-const STORE_INTERVAL_MIN: Duration = Duration::from_millis(50);
 /// Interval of what is said about the work.
 const SAY_EVERY: Duration = Duration::from_secs(10);
-/// Longest wait for what the device has, when the host leaves.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
+/// New places are said together after so long.
+const SAY_PLACES_AFTER: Duration = Duration::from_millis(500);
+/// Longest wait for what the device has, and for the keepers, when the host leaves.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Experts that are handed over at a time.
+const HANDING_MAX: usize = 4;
+/// Longest wait until the backbone knows that the places are free.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Experts whose states are on the way here at a time.
+const GATHERING_MAX: usize = 4;
 /// Without a deadline the clock is looked at again after so long.
 const IDLE: Duration = Duration::from_secs(3600);
 
 /// What a host does, and with what.
 pub(super) struct ExpertHosting<'a> {
-    pub(super) node: Node,
-    pub(super) home: PeerId,
-    pub(super) key: KeyPair,
-    pub(super) run: RunDescription,
-    pub(super) layers: Vec<HostedLayer>,
+    pub(super) state: Arc<HostState>,
     pub(super) store: ExpertStore,
     pub(super) display: &'a Display,
+    /// Experts that it hosts at most.
+    pub(super) n_room: u32,
+}
+
+/// A place that was leased, with what disk and swarm have of it.
+type ReadyPlace = (ExpertLease, Option<StoredExpert>);
+
+/// What was stored, for its keepers.
+struct StoredCheckpoint {
+    lease: ExpertLease,
+    version: CheckpointVersion,
+    bytes: Arc<[u8]>,
+}
+
+/// What only the driver knows.
+struct Places {
+    /// Their states are on the way here.
+    gathering: BTreeMap<ExpertPlace, AbortHandle>,
+    /// A backbone answers few questions of one host at a time.
+    gathering_turns: Arc<Semaphore>,
+    /// Given to the device, by number.
+    numbers: HashMap<u32, ExpertPlace>,
+    /// The terms under which experts step here.
+    terms: BTreeMap<ExpertPlace, u64>,
+    /// The device gives their states back.
+    stopping: BTreeSet<ExpertPlace>,
+    /// Leased once more while they are stopping.
+    deferred: BTreeMap<ExpertPlace, ExpertLease>,
+    n_numbers: u32,
+    /// For the device, once it has room.
+    jobs: VecDeque<ExpertJob>,
+    schedule: CheckpointSchedule,
+    is_storing: bool,
+    /// Said next.
+    news: Vec<ExpertPlace>,
+}
+
+impl Places {
+    fn new(seed: u64) -> Self {
+        Self {
+            gathering: BTreeMap::new(),
+            gathering_turns: Arc::new(Semaphore::new(GATHERING_MAX)),
+            numbers: HashMap::new(),
+            terms: BTreeMap::new(),
+            stopping: BTreeSet::new(),
+            deferred: BTreeMap::new(),
+            n_numbers: 0,
+            jobs: VecDeque::new(),
+            schedule: CheckpointSchedule::new(seed),
+            is_storing: false,
+            news: Vec::new(),
+        }
+    }
+
+    /// Gives the device what it has room for.
+    fn flush(&mut self, jobs: &mpsc::Sender<ExpertJob>) -> anyhow::Result<()> {
+        while let Some(job) = self.jobs.pop_front() {
+            match jobs.try_send(job) {
+                Ok(()) => {}
+                Err(TrySendError::Full(job)) => {
+                    self.jobs.push_front(job);
+                    return Ok(());
+                }
+                Err(TrySendError::Closed(_)) => bail!("the thread that computes has ended"),
+            }
+        }
+        Ok(())
+    }
 }
 
 impl ExpertHosting<'_> {
-    /// Hosts until `leaving`, then stores the experts.
+    /// Hosts until `leaving`, then stores the experts and hands them over.
     ///
     /// # Errors
-    /// The node has another host already, or an expert cannot be stored at the end.
+    /// The node has another host already, or the thread that computes has ended.
     pub(super) async fn serve(self, device: StartedDevice, leaving: CancellationToken) -> anyhow::Result<()> {
-        let StartedDevice { places, jobs, mut results } = device;
-        let mut runtime = ExpertRuntime::new(LIMITS);
-        for (expert, (_, counted, _)) in places.iter().enumerate() {
-            runtime.on_expert_added(Moment::ZERO, u32::try_from(expert)?, counted)?;
-        }
-        let n_steps = places.iter().map(|(_, _, n_steps)| *n_steps).collect();
-        let inner = Inner { runtime, held: HashMap::new(), n_steps, n_forward: 0, n_backward: 0 };
-        let state = Arc::new(HostState {
-            run_id: self.run.identity.run_id.clone(),
-            layers: self.layers.clone(),
-            places: places.iter().map(|(place, ..)| *place).collect(),
-            groups: AddressGroups::new(&self.key),
-            inner: Mutex::new(inner),
-            changed: Notify::new(),
-            started: Instant::now(),
+        let StartedDevice { jobs, mut results } = device;
+        let state = &self.state;
+        let _answering = answer::spawn(&state.home.node, state)?;
+        let _keeping = keep::spawn(&state.home.node, state)?;
+        let _announcing = announce::spawn(state.clone());
+        let (events, mut leased) = mpsc::channel(EVENTS_MAX);
+        let _leasing = leasing::spawn(state.clone(), self.n_room, events);
+        let (ready, mut gathered) = mpsc::channel::<ReadyPlace>(1);
+        let gathering = TaskSet::default();
+        let (stored, mut to_give) = mpsc::channel::<StoredCheckpoint>(1);
+        let (given, mut kept) = mpsc::channel(1);
+        let giver = state.clone();
+        let _giving = tasks::spawn("giving checkpoints to keepers", async move {
+            while let Some(StoredCheckpoint { lease, version, bytes }) = to_give.recv().await {
+                let place = lease.place;
+                let n_keepers = give(&giver, lease, version, &bytes).await;
+                let n_steps = version.n_steps;
+                tracing::debug!(expert = %place.1, n_steps, n_keepers, "a checkpoint was given to its keepers");
+                if given.send((place, version, n_keepers)).await.is_err() {
+                    return;
+                }
+            }
         });
-        let _answering = answer::spawn(&self.node, &state)?;
-        let _announcing = announce::spawn((self.node.clone(), self.home), self.key.clone(), state.clone());
-        // One after the other, so that the device is never held up for long.
-        let n_experts = u32::try_from(state.places.len())?.max(1);
-        let mut store_at = tokio::time::interval((STORE_EVERY / n_experts).max(STORE_INTERVAL_MIN));
-        let mut next_stored = 0;
+        let [a, b, c, d, e, f, g, h, ..] = state.key.public().0;
+        let mut places = Places::new(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
         let mut say_at = tokio::time::interval(SAY_EVERY);
-        store_at.reset();
+        let mut say_places_at = None;
         loop {
-            self.act(&state, &jobs).await;
+            self.act(&mut places);
+            self.store_next(&mut places, stored.capacity() > 0);
+            places.flush(&jobs)?;
+            if !places.news.is_empty() && say_places_at.is_none() {
+                say_places_at = Some(tokio::time::Instant::now() + SAY_PLACES_AFTER);
+            }
             let deadline = state.lock().runtime.next_deadline();
+            let due = if places.is_storing { None } else { places.schedule.next_deadline() };
+            let deadline = [deadline, due].into_iter().flatten().min();
             let wait = deadline.map_or(IDLE, |deadline| deadline.saturating_sub(state.now()));
+            // What is due waits for room at the giver, and then for its end.
+            let wait = if stored.capacity() == 0 { wait.max(Duration::from_secs(1)) } else { wait };
             tokio::select! {
                 () = leaving.cancelled() => break,
                 () = state.changed.notified() => {}
                 done = results.recv() => match done {
-                    Some(done) => self.on_done(&state, done).await,
+                    Some(done) => drop(self.on_done(&mut places, done, Some(&stored)).await),
                     None => bail!("the thread that computes has ended"),
                 },
-                _ = store_at.tick() => {
-                    // While the device has all that it takes, another tick will do.
-                    if jobs.try_send(ExpertJob::Store { expert: next_stored }).is_ok() {
-                        next_stored = (next_stored + 1) % n_experts;
-                    }
+                Some(event) = leased.recv() => self.on_event(&mut places, event, (&gathering, &ready)),
+                Some((lease, stored)) = gathered.recv() => self.on_gathered(&mut places, lease, stored),
+                Some((place, version, n_keepers)) = kept.recv() => {
+                    places.schedule.on_offered(state.now(), &place, version, n_keepers);
                 }
-                _ = say_at.tick() => self.say(&state),
+                () = at(say_places_at) => {
+                    say_places_at = None;
+                    self.say_places(&std::mem::take(&mut places.news));
+                }
+                _ = say_at.tick() => self.say(),
                 () = tokio::time::sleep(wait) => state.with(|runtime, now| runtime.on_timeout(now)),
             }
+            // A place that was leased again while it was stopping.
+            for (place, lease) in std::mem::take(&mut places.deferred) {
+                if places.stopping.contains(&place) {
+                    places.deferred.insert(place, lease);
+                } else {
+                    self.gather(&mut places, lease, (&gathering, &ready));
+                }
+            }
         }
+        drop(gathering);
         state.with(|runtime, _| runtime.on_drain());
-        let ending = self.end(&state, jobs, results);
-        tokio::time::timeout(LEAVE_TIMEOUT, ending).await.unwrap_or(Ok(()))
+        state.with_leases(|leases, _| leases.on_leaving());
+        let ending = self.end(&mut places, jobs, results);
+        let ended = tokio::time::timeout(LEAVE_TIMEOUT, async {
+            let stored = ending.await?;
+            // What one of them waits for holds up no other.
+            let handing = stored.into_iter().map(|checkpoint| self.hand_over(checkpoint));
+            futures::stream::iter(handing).buffer_unordered(HANDING_MAX).collect::<()>().await;
+            anyhow::Ok(())
+        })
+        .await;
+        self.release().await;
+        match ended {
+            Ok(ended) => ended.map(|()| self.display.say("All experts are handed over.")),
+            Err(_) => bail!(
+                "some experts were not handed over within {LEAVE_TIMEOUT:?}; those on the disk stay there"
+            ),
+        }
+    }
+
+    fn on_event(
+        &self,
+        places: &mut Places,
+        event: LeaseEvent,
+        gathering: (&TaskSet, &mpsc::Sender<ReadyPlace>),
+    ) {
+        match event {
+            LeaseEvent::Host(lease) => {
+                let place = lease.place;
+                if places.stopping.contains(&place) {
+                    places.deferred.insert(place, lease);
+                } else if places.numbers.values().any(|known| *known == place) {
+                    // It is here, under a term that has begun meanwhile.
+                    places.terms.insert(place, lease.term);
+                } else {
+                    self.gather(places, lease, gathering);
+                }
+            }
+            LeaseEvent::Stop(place) => self.stop(places, place),
+            LeaseEvent::Yield((layer, uid)) => {
+                let layer = layer.0;
+                self.display
+                    .say(&format!("Another host has the expert {uid} of layer {layer}: it stays there."));
+            }
+        }
+    }
+
+    /// Gets the newest state of a place: from the disk, or from other peers.
+    fn gather(
+        &self,
+        places: &mut Places,
+        lease: ExpertLease,
+        (gathering, ready): (&TaskSet, &mpsc::Sender<ReadyPlace>),
+    ) {
+        let (place, state) = (lease.place, self.state.clone());
+        let (store, ready, display) = (self.store.clone(), ready.clone(), self.display.clone());
+        let turns = places.gathering_turns.clone();
+        let task = async move {
+            let Ok(_turn) = turns.acquire_owned().await else { return };
+            let own = match store.load(place).await {
+                Ok(own) => own,
+                Err(error) => {
+                    display.say(&format!("An expert on this disk cannot be read: {error}"));
+                    // Its file stays as it is.
+                    state.with_leases(|leases, now| leases.on_given_up(now, &place));
+                    return;
+                }
+            };
+            let version = own.as_ref().map(StoredExpert::version);
+            match copies::newest(&state, place, version).await {
+                Ok(newest) => drop(ready.send((lease, newest.or(own))).await),
+                Err(error) => {
+                    // To begin it anew would lose what it has learned elsewhere.
+                    tracing::debug!(expert = %place.1, %error, "an expert is not taken over");
+                    state.with_leases(|leases, now| leases.on_given_up(now, &place));
+                }
+            }
+        };
+        if let Some(before) = places.gathering.insert(place, gathering.spawn("taking an expert", task)) {
+            before.abort();
+        }
+    }
+
+    fn on_gathered(&self, places: &mut Places, lease: ExpertLease, stored: Option<StoredExpert>) {
+        let place = lease.place;
+        if places.gathering.remove(&place).is_none() || self.state.lease(&place).is_none() {
+            return;
+        }
+        let expert = places.n_numbers;
+        places.n_numbers += 1;
+        places.numbers.insert(expert, place);
+        places.terms.insert(place, lease.term);
+        places.jobs.push_back(ExpertJob::Add { expert, lease, stored });
+    }
+
+    /// A lease is over: nothing more is computed, and what was learned is stored.
+    fn stop(&self, places: &mut Places, place: ExpertPlace) {
+        places.deferred.remove(&place);
+        places.news.retain(|new| *new != place);
+        if let Some(gathering) = places.gathering.remove(&place) {
+            gathering.abort();
+        }
+        let number = places.numbers.iter().find(|(_, known)| **known == place).map(|(number, _)| *number);
+        let Some(expert) = number else { return };
+        if !places.stopping.insert(place) {
+            return;
+        }
+        places.schedule.on_removed(&place);
+        self.state.with(|runtime, now| runtime.on_expert_closed(now, expert));
+        self.state.lock().experts.remove(&place);
+        places.jobs.push_back(ExpertJob::Remove { expert });
+    }
+
+    /// Gives the last state of an expert to its keepers, and its place to other hosts.
+    async fn hand_over(&self, StoredCheckpoint { lease, version, bytes }: StoredCheckpoint) {
+        let place = lease.place;
+        give(&self.state, lease, version, &bytes).await;
+        self.state.with_leases(|leases, now| leases.on_given_up(now, &place));
     }
 
     /// Computes what it has, and stores all experts.
     async fn end(
         &self,
-        state: &HostState,
+        places: &mut Places,
         jobs: mpsc::Sender<ExpertJob>,
         mut results: mpsc::Receiver<JobDone>,
-    ) -> anyhow::Result<()> {
-        self.act(state, &jobs).await;
-        for expert in 0..state.places.len() {
-            let job = ExpertJob::Store { expert: u32::try_from(expert)? };
-            let mut sending = std::pin::pin!(jobs.send(job));
-            // Both channels are bounded: what is done is taken meanwhile.
-            loop {
-                tokio::select! {
-                    sent = &mut sending => {
-                        sent.ok().context("the thread that computes has ended")?;
-                        break;
-                    }
-                    Some(done) = results.recv() => self.on_done(state, done).await,
-                }
+    ) -> anyhow::Result<Vec<StoredCheckpoint>> {
+        self.act(places);
+        let hosted: Vec<ExpertPlace> = places.numbers.values().copied().collect();
+        hosted.into_iter().for_each(|place| self.stop(places, place));
+        let mut jobs = Some(jobs);
+        let mut stored = Vec::new();
+        loop {
+            if let Some(sender) = &jobs {
+                places.flush(sender)?;
+            }
+            if places.jobs.is_empty() {
+                // The thread ends once it has done what it has.
+                jobs = None;
+            }
+            match results.recv().await {
+                Some(done) => stored.extend(self.on_done(places, done, None).await),
+                None => return Ok(stored),
             }
         }
-        drop(jobs);
-        while let Some(done) = results.recv().await {
-            self.on_done(state, done).await;
-        }
-        Ok(())
+    }
+
+    /// Gives all leases back, so that others need not wait until they expire.
+    async fn release(&self) {
+        let state = &self.state;
+        state.with_leases(|leases, now| {
+            let held: Vec<ExpertPlace> = leases.places().collect();
+            held.iter().for_each(|place| leases.on_given_up(now, place));
+        });
+        let settled = async {
+            while !state.with_leases(|leases, _| leases.is_settled()) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let _ = tokio::time::timeout(RELEASE_TIMEOUT, settled).await;
     }
 
     /// Does all that the runtime wants.
-    async fn act(&self, state: &HostState, jobs: &mpsc::Sender<ExpertJob>) {
+    fn act(&self, places: &mut Places) {
+        let state = &self.state;
         loop {
             let action = state.lock().runtime.poll_action();
             match action {
                 None => return,
-                Some(ServingAction::Compute(batch)) => {
-                    let job = gather(state, &batch);
-                    // The runtime gives the device two batches at most, and the channel has room for more.
-                    if jobs.send(job).await.is_err() {
-                        return;
-                    }
-                }
+                Some(ServingAction::Compute(batch)) => places.jobs.push_back(gather_rows(state, &batch)),
                 Some(ServingAction::Refuse { key, refusal }) => {
                     if let Some(held) = state.lock().held.remove(&key) {
                         let _ = held.answer.send(Err(refusal));
@@ -164,25 +382,132 @@ impl ExpertHosting<'_> {
         }
     }
 
-    async fn on_done(&self, state: &HostState, done: JobDone) {
+    /// Has the device tell the state of the expert that is due, one after the other.
+    fn store_next(&self, places: &mut Places, has_room: bool) {
+        if places.is_storing || !has_room {
+            return;
+        }
+        let Some(place) = places.schedule.next_due(self.state.now()) else { return };
+        if let Some(expert) = self.state.lock().experts.get(&place) {
+            places.jobs.push_back(ExpertJob::Store { expert: expert.number });
+            places.is_storing = true;
+        }
+    }
+
+    /// `giver` is where checkpoints are given away. Returns what was stored of an expert that is removed.
+    async fn on_done(
+        &self,
+        places: &mut Places,
+        done: JobDone,
+        giver: Option<&mpsc::Sender<StoredCheckpoint>>,
+    ) -> Option<StoredCheckpoint> {
+        let state = &self.state;
         match done {
-            JobDone::Computed { batch, result } => on_computed(state, &batch, result),
+            JobDone::Computed { batch, result } => {
+                let place = places.numbers.get(&batch.expert).copied();
+                on_computed(state, &batch, place, result);
+            }
+            JobDone::Added { expert, lease, result } => self.on_added(places, expert, &lease, result),
             JobDone::Store { expert, state: of_expert } => {
+                places.is_storing = false;
                 let counted = state.lock().runtime.counted(expert).unwrap_or_default();
-                let Some(&place) = state.places.get(expert as usize) else { return };
-                let stored = StoredExpert { state: of_expert, counted };
-                if let Err(error) = self.store.save(place, stored).await {
-                    self.display.say(&format!("An expert could not be stored: {error}"));
+                let place = *places.numbers.get(&expert)?;
+                let checkpoint = self.save(places, place, of_expert, counted).await?;
+                if places.schedule.is_offered(state.now(), &place, checkpoint.version)
+                    && let Some(giver) = giver
+                {
+                    // Where the giver is busy, it is due again.
+                    let (version, sent) = (checkpoint.version, giver.try_send(checkpoint));
+                    if sent.is_err() {
+                        places.schedule.on_offered(state.now(), &place, version, 0);
+                    }
                 }
+            }
+            JobDone::Removed { expert, state: of_expert } => {
+                let counted = state.lock().runtime.counted(expert).unwrap_or_default();
+                state.with(|runtime, now| runtime.on_expert_removed(now, expert));
+                let place = places.numbers.remove(&expert)?;
+                let saved = self.save(places, place, of_expert, counted).await;
+                places.stopping.remove(&place);
+                return saved;
+            }
+        }
+        None
+    }
+
+    fn on_added(
+        &self,
+        places: &mut Places,
+        expert: u32,
+        lease: &ExpertLease,
+        result: anyhow::Result<(barnraise_swarm::experts::serving::CountedState, u64)>,
+    ) {
+        let (state, place) = (&self.state, lease.place);
+        let added = result.and_then(|(counted, n_steps)| {
+            if !places.stopping.contains(&place) {
+                state.with(|runtime, now| runtime.on_expert_added(now, expert, &counted))?;
+                state.lock().experts.insert(place, ServedExpert { number: expert, n_steps });
+            }
+            Ok(())
+        });
+        match added {
+            Ok(()) if places.stopping.contains(&place) => {}
+            Ok(()) => {
+                places.schedule.on_hosted(state.now(), place);
+                places.news.push(place);
+            }
+            Err(error) => {
+                let (layer, uid) = (place.0.0, place.1);
+                self.display.say(&format!("The expert {uid} of layer {layer} cannot be served: {error:#}"));
+                places.numbers.remove(&expert);
+                places.stopping.remove(&place);
+                state.with_leases(|leases, now| leases.on_given_up(now, &place));
             }
         }
     }
 
-    fn say(&self, state: &HostState) {
-        let mut inner = state.lock();
+    /// Stores the state of an expert. Returns what its keepers get, if there was a lease for it.
+    async fn save(
+        &self,
+        places: &Places,
+        place: ExpertPlace,
+        state: ExpertState,
+        counted: barnraise_swarm::experts::serving::CountedState,
+    ) -> Option<StoredCheckpoint> {
+        let term = *places.terms.get(&place)?;
+        let stored = StoredExpert { term, state, counted };
+        let version = stored.version();
+        let bytes = match stored.sealed().await {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                self.display.say(&format!("An expert could not be stored: {error}"));
+                return None;
+            }
+        };
+        if let Err(error) = self.store.save(place, bytes.clone()).await {
+            self.display.say(&format!("An expert could not be stored: {error}"));
+        }
+        let lease = self.state.lease(&place).filter(|lease| lease.term == term)?;
+        Some(StoredCheckpoint { lease, version, bytes })
+    }
+
+    fn say_places(&self, news: &[ExpertPlace]) {
+        let inner = self.state.lock();
+        let (n_all, n_news, id) = (inner.experts.len(), news.len(), &self.state.run_id);
+        let n_steps: u64 =
+            news.iter().filter_map(|place| inner.experts.get(place)).map(|it| it.n_steps).sum();
+        drop(inner);
+        self.display.say(&format!(
+            "Hosting {n_all} experts of `{id}`, {n_news} of them now, with {n_steps} steps behind them: {}",
+            shown(news)
+        ));
+    }
+
+    fn say(&self) {
+        let mut inner = self.state.lock();
         let (n_forward, n_backward) = (inner.n_forward, inner.n_backward);
         (inner.n_forward, inner.n_backward) = (0, 0);
-        let n_steps: u64 = inner.n_steps.iter().sum();
+        let n_steps: u64 = inner.experts.values().map(|expert| expert.n_steps).sum();
         let speed = inner.runtime.load().rows_per_second;
         drop(inner);
         if n_forward + n_backward > 0 {
@@ -194,8 +519,34 @@ impl ExpertHosting<'_> {
     }
 }
 
+/// Gives a checkpoint to its keepers; returns how many have it.
+async fn give(state: &HostState, lease: ExpertLease, version: CheckpointVersion, bytes: &Arc<[u8]>) -> usize {
+    let hashing = {
+        let bytes = bytes.clone();
+        move || Transfer::of(&bytes)
+    };
+    let transfer = crate::computing::compute(bytes.len(), hashing).await;
+    match ExpertCheckpoint::sign(&state.key, &state.run_id, (lease, version.n_steps, transfer)) {
+        Ok(checkpoint) => copies::give(state, &checkpoint, bytes).await,
+        Err(_) => 0,
+    }
+}
+
+async fn at(moment: Option<tokio::time::Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A host without experts.
+pub(super) fn idle() -> Inner {
+    let (held, experts) = (HashMap::new(), BTreeMap::new());
+    Inner { runtime: ExpertRuntime::new(LIMITS), held, experts, n_forward: 0, n_backward: 0 }
+}
+
 /// The job of a batch: the rows of its parts one after the other.
-fn gather(state: &HostState, batch: &ServingBatch) -> ExpertJob {
+fn gather_rows(state: &HostState, batch: &ServingBatch) -> ExpertJob {
     let inner = state.lock();
     let (mut inputs, mut gradients) = (Vec::new(), None);
     for (key, _) in &batch.parts {
@@ -209,7 +560,12 @@ fn gather(state: &HostState, batch: &ServingBatch) -> ExpertJob {
 }
 
 /// Hands out what a batch gave.
-fn on_computed(state: &HostState, batch: &ServingBatch, result: Result<(u64, Vec<f32>), ExpertError>) {
+fn on_computed(
+    state: &HostState,
+    batch: &ServingBatch,
+    place: Option<ExpertPlace>,
+    result: Result<(u64, Vec<f32>), ExpertError>,
+) {
     let now = state.now();
     let mut inner = state.lock();
     let (n_steps, rows) = match result {
@@ -225,8 +581,8 @@ fn on_computed(state: &HostState, batch: &ServingBatch, result: Result<(u64, Vec
         ExpertPass::Forward => inner.n_forward += n_rows,
         ExpertPass::Backward => {
             inner.n_backward += n_rows;
-            if let Some(steps) = inner.n_steps.get_mut(batch.expert as usize) {
-                *steps = n_steps + 1;
+            if let Some(expert) = place.and_then(|place| inner.experts.get_mut(&place)) {
+                expert.n_steps = n_steps + 1;
             }
         }
     }

@@ -1,16 +1,22 @@
-//! What the driver of a host shares with its conversations and its announcements.
+//! What the driver of a host shares with its conversations, its leases and its announcements.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use barnraise_protocol::experts::ExpertTensors;
+use barnraise_protocol::access::KeyPair;
+use barnraise_protocol::dht::experts::AnnouncedExpert;
+use barnraise_protocol::experts::leases::ExpertLease;
+use barnraise_protocol::experts::{ExpertPlace, ExpertTensors, LayerId};
 use barnraise_swarm::Moment;
+use barnraise_swarm::experts::leases::LeaseHolder;
 use barnraise_swarm::experts::serving::{ExpertRuntime, RequestKey, ServedRequest, ServingRefusal};
 use tokio::sync::{Notify, oneshot};
 
-use super::{ExpertPlace, HostedLayer};
+use super::home::HomeBackbone;
 use crate::host::addresses::AddressGroups;
+use crate::host::expert_hosts::keeper::CheckpointKeeper;
+use crate::host::expert_hosts::layers::HostedLayer;
 
 /// What the device gave for a request: the steps behind it, and the rows.
 pub(super) type Answer = Result<(u64, Vec<f32>), ServingRefusal>;
@@ -24,23 +30,35 @@ pub(super) struct HeldTensors {
 /// What the conversations share with the driver.
 pub(super) struct HostState {
     pub(super) run_id: String,
+    pub(super) key: KeyPair,
+    pub(super) home: HomeBackbone,
     pub(super) layers: Vec<HostedLayer>,
-    /// By the number of the expert.
-    pub(super) places: Vec<ExpertPlace>,
     /// Of trainers, by which their shares are limited.
     pub(super) groups: AddressGroups,
+    /// Checkpoints of other hosts' experts.
+    pub(super) keeper: Arc<CheckpointKeeper>,
+    pub(super) leases: Mutex<LeaseHolder>,
+    /// Notified when there may be something to ask the backbone.
+    pub(super) leases_changed: Notify,
     pub(super) inner: Mutex<Inner>,
     /// Notified when the runtime may want something.
     pub(super) changed: Notify,
     pub(super) started: Instant,
 }
 
+/// An expert that is served.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ServedExpert {
+    /// At the runtime and the device. No number is used twice.
+    pub(super) number: u32,
+    pub(super) n_steps: u64,
+}
+
 /// What changes.
 pub(super) struct Inner {
     pub(super) runtime: ExpertRuntime,
     pub(super) held: HashMap<RequestKey, HeldTensors>,
-    /// Steps of each expert.
-    pub(super) n_steps: Vec<u64>,
+    pub(super) experts: BTreeMap<ExpertPlace, ServedExpert>,
     pub(super) n_forward: u64,
     pub(super) n_backward: u64,
 }
@@ -54,11 +72,37 @@ impl HostState {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Does something with the leases, and lets their driver do what follows.
+    pub(super) fn with_leases<T>(&self, f: impl FnOnce(&mut LeaseHolder, Moment) -> T) -> T {
+        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = f(&mut leases, self.now());
+        drop(leases);
+        self.leases_changed.notify_one();
+        result
+    }
+
+    fn holds(&self, place: &ExpertPlace) -> bool {
+        let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        leases.holds(self.now(), place)
+    }
+
+    /// The lease of a place, while it holds.
+    pub(super) fn lease(&self, place: &ExpertPlace) -> Option<ExpertLease> {
+        let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        leases.lease(self.now(), place).cloned()
+    }
+
     /// Does something with the runtime, and lets the driver do what follows.
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut ExpertRuntime, Moment) -> T) -> T {
         let result = f(&mut self.lock().runtime, self.now());
         self.changed.notify_one();
         result
+    }
+
+    /// The number of an expert that is served here under a lease.
+    pub(super) fn number_of(&self, place: &ExpertPlace) -> Option<u32> {
+        let number = self.lock().experts.get(place).map(|expert| expert.number)?;
+        self.holds(place).then_some(number)
     }
 
     /// Admits a request by its head.
@@ -91,9 +135,13 @@ impl HostState {
         self.changed.notify_one();
     }
 
-    /// Rows that wait, and the steps of each expert.
-    pub(super) fn standing(&self) -> (u64, Vec<u64>) {
+    /// The experts that are served, with the rows that wait for each.
+    pub(super) fn announced(&self) -> Vec<(LayerId, AnnouncedExpert)> {
         let inner = self.lock();
-        (inner.runtime.load().rows_waiting, inner.n_steps.clone())
+        let announced = |(&(layer, uid), expert): (&ExpertPlace, &ServedExpert)| {
+            let n_waiting = u32::try_from(inner.runtime.rows_waiting(expert.number)).unwrap_or(u32::MAX);
+            (layer, AnnouncedExpert { uid, n_waiting, n_steps: expert.n_steps })
+        };
+        inner.experts.iter().map(announced).collect()
     }
 }

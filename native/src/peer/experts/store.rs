@@ -1,22 +1,23 @@
 //! The experts of this host on its disk: an object for each, with parameters, optimizer, and the requests that it has counted,
-//! all of one step.
+//! all of one step. The same bytes are what other peers keep of it.
 
 use std::sync::Arc;
 
 use barnraise_learning::OptimizerState;
 use barnraise_learning::hosted::ExpertState;
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::experts::{ExpertUid, LayerId};
+use barnraise_protocol::experts::{ExpertPlace, ExpertUid, LayerId};
+use barnraise_swarm::experts::checkpoints::CheckpointVersion;
 use barnraise_swarm::experts::serving::CountedState;
 use object_store::path::Path as ObjectPath;
 use serde::{Deserialize, Serialize};
 
-use super::{ExpertPlace, HostedLayer, name};
 use crate::computing::{ParameterBytes, compute};
+use crate::host::expert_hosts::layers::{HostedLayer, layer_of, name};
 use crate::storage::sealed::{self, ObjectKind, SealError};
 use crate::storage::{Storage, StorageError};
 
-const KIND: ObjectKind = ObjectKind { name: *b"exps", what: "expert", version: 1 };
+const KIND: ObjectKind = ObjectKind { name: *b"exps", what: "expert", version: 2 };
 const FOLDER: &str = "experts";
 /// Largest expert: two GiB of parameters with Adam's moments.
 const EXPERT_BYTES_MAX: u64 = 6 * 1024 * 1024 * 1024;
@@ -34,6 +35,8 @@ pub(super) enum ExpertStoreError {
 /// An expert with what it has counted.
 #[derive(Debug, Clone)]
 pub(super) struct StoredExpert {
+    /// Of the lease under which it has stepped.
+    pub(super) term: u64,
     pub(super) state: ExpertState,
     pub(super) counted: CountedState,
 }
@@ -41,6 +44,7 @@ pub(super) struct StoredExpert {
 /// Before the raw parameters.
 #[derive(Serialize, Deserialize)]
 struct ExpertHeader {
+    term: u64,
     n_parameters: u64,
     optimizer: OptimizerState,
     counted: CountedState,
@@ -65,7 +69,7 @@ impl ExpertStore {
         let mut places: Vec<ExpertPlace> = found
             .iter()
             .filter_map(|object| place_of(object.location.filename()?))
-            .filter(|(id, uid)| layers.iter().any(|layer| layer.id == *id && layer.grid.contains(uid)))
+            .filter(|place| layer_of(layers, *place).is_some())
             .collect();
         places.sort_unstable_by_key(|place| name(*place));
         Ok(places)
@@ -79,16 +83,9 @@ impl ExpertStore {
         opened.map(Some).map_err(|source| ExpertStoreError::Sealed { path: path.to_string(), source })
     }
 
-    pub(super) async fn save(
-        &self,
-        place: ExpertPlace,
-        expert: StoredExpert,
-    ) -> Result<(), ExpertStoreError> {
-        let path = self.path(place);
-        let n_bytes = size_of_val(expert.state.parameters.as_slice());
-        let sealed = compute(n_bytes, move || seal(expert)).await;
-        let sealed = sealed.map_err(|source| ExpertStoreError::Sealed { path: path.to_string(), source })?;
-        Ok(self.storage.put(&path, sealed).await?)
+    /// Stores what [`seal`] gave.
+    pub(super) async fn save(&self, place: ExpertPlace, sealed: Arc<[u8]>) -> Result<(), ExpertStoreError> {
+        Ok(self.storage.put(&self.path(place), bytes::Bytes::from_owner(sealed)).await?)
     }
 
     fn folder(&self) -> ObjectPath {
@@ -100,9 +97,27 @@ impl ExpertStore {
     }
 }
 
+impl StoredExpert {
+    /// Which state it is.
+    pub(super) fn version(&self) -> CheckpointVersion {
+        CheckpointVersion { term: self.term, n_steps: self.state.optimizer.n_steps }
+    }
+
+    /// As it is stored, and as other peers keep it.
+    pub(super) async fn sealed(self) -> Result<Arc<[u8]>, SealError> {
+        let n_bytes = size_of_val(self.state.parameters.as_slice());
+        compute(n_bytes, move || seal(self).map(Arc::from)).await
+    }
+
+    /// From what another peer kept.
+    pub(super) async fn opened(bytes: Vec<u8>) -> Result<Self, SealError> {
+        compute(bytes.len(), move || open(&bytes)).await
+    }
+}
+
 fn seal(expert: StoredExpert) -> Result<Vec<u8>, SealError> {
-    let StoredExpert { state: ExpertState { parameters, optimizer }, counted } = expert;
-    let header = ExpertHeader { n_parameters: parameters.len() as u64, optimizer, counted };
+    let StoredExpert { term, state: ExpertState { parameters, optimizer }, counted } = expert;
+    let header = ExpertHeader { term, n_parameters: parameters.len() as u64, optimizer, counted };
     let parameters = ParameterBytes(Arc::new(parameters));
     sealed::seal_parts(KIND, &header, &[parameters.as_ref()])
 }
@@ -118,7 +133,7 @@ fn open(bytes: &[u8]) -> Result<StoredExpert, SealError> {
         return Err(SealError::Payload("a parameter is not finite".into()));
     }
     let state = ExpertState { parameters, optimizer: header.optimizer };
-    Ok(StoredExpert { state, counted: header.counted })
+    Ok(StoredExpert { term: header.term, state, counted: header.counted })
 }
 
 /// The place that a file is named after.
@@ -143,9 +158,16 @@ mod tests {
         let optimizer =
             OptimizerState { n_steps: 4, beta_products: [0.5, 0.25], moments: vec![vec![1.0, 2.0]] };
         let state = ExpertState { parameters: vec![0.5, -1.0], optimizer };
-        let stored = StoredExpert { state: state.clone(), counted: CountedState::default() };
-        store.save(place, stored).await.unwrap();
-        assert_eq!(store.load(place).await.unwrap().unwrap().state, state);
+        let stored = StoredExpert { term: 9, state: state.clone(), counted: CountedState::default() };
+        assert_eq!(stored.version(), CheckpointVersion { term: 9, n_steps: 4 });
+        let sealed = stored.clone().sealed().await.unwrap();
+        store.save(place, sealed.clone()).await.unwrap();
+        let loaded = store.load(place).await.unwrap().unwrap();
+        assert_eq!((loaded.version(), &loaded.state), (stored.version(), &state));
+        assert_eq!(StoredExpert::opened(sealed.to_vec()).await.unwrap().state, state, "another peer kept it");
+        // What an older program wrote is refused by name.
+        let older = ObjectKind { version: 1, ..KIND };
+        assert!(open(&sealed::seal(older, b"")).unwrap_err().is_version());
         let other = ExpertStore::new(store.storage.clone(), Sha256Hash([8; 32]));
         assert!(other.load(place).await.unwrap().is_none(), "of another run");
         store.storage.put(&store.path(place), b"barn".to_vec()).await.unwrap();

@@ -7,6 +7,7 @@
 //! of questions on a stream, one after the other.
 
 pub mod backbone;
+pub mod checkpoints;
 pub mod experts;
 pub mod progress;
 pub mod record;

@@ -31,6 +31,9 @@ pub struct ExpertPrefix {
 #[serde(try_from = "ExpertPrefix", into = "ExpertPrefix")]
 pub struct ExpertUid(ExpertPrefix);
 
+/// Where an expert stands: its layer, and its place there.
+pub type ExpertPlace = (LayerId, ExpertUid);
+
 /// Places along each dimension of a layer's grid; at least one dimension, each side 1 to [`GRID_SIDE_MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GridShape {
@@ -253,6 +256,11 @@ impl GridShape {
     /// Scores of one input of the gating function: the sum of the sides.
     pub fn n_scores(&self) -> usize {
         self.sides().iter().map(|side| usize::from(*side)).sum()
+    }
+
+    /// Number of places.
+    pub fn n_places(&self) -> u64 {
+        self.sides().iter().map(|side| u64::from(*side)).product()
     }
 
     /// Whether an expert with this uid stands on the grid.

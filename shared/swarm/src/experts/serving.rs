@@ -76,6 +76,8 @@ struct HeldRequest {
 pub struct ExpertRuntime {
     limits: ServingLimits,
     experts: BTreeMap<u32, CountedRequests>,
+    /// Of these experts, those that take nothing more.
+    closed: BTreeSet<u32>,
     requests: BTreeMap<RequestKey, HeldRequest>,
     /// By expert, and whether it is the backward pass. None is empty.
     queues: BTreeMap<(u32, bool), Queue>,
@@ -110,6 +112,7 @@ impl ExpertRuntime {
             group_rate: RateLimiter::new(per_minute.saturating_mul(GROUP_CLIENTS), RATE_KEYS_MAX),
             limits,
             experts: BTreeMap::new(),
+            closed: BTreeSet::new(),
             requests: BTreeMap::new(),
             queues: BTreeMap::new(),
             uncounted: BTreeSet::new(),
@@ -140,9 +143,21 @@ impl ExpertRuntime {
         Ok(())
     }
 
-    /// The host no longer has the expert: what waits for it is refused. A batch that the device has goes on.
+    /// The host no longer has the expert: what waits for it is refused. A batch that the device has goes on, and is not
+    /// counted; see [`Self::on_expert_closed`].
     pub fn on_expert_removed(&mut self, now: Moment, expert: u32) {
+        self.on_expert_closed(now, expert);
+        self.closed.remove(&expert);
         self.experts.remove(&expert);
+    }
+
+    /// The host is to have the expert no longer: what waits for it is refused, and so is what comes. A batch that the device has
+    /// goes on and is counted, until [`Self::on_expert_removed`].
+    pub fn on_expert_closed(&mut self, now: Moment, expert: u32) {
+        if !self.experts.contains_key(&expert) {
+            return;
+        }
+        self.closed.insert(expert);
         let has = |held: &HeldRequest| held.request.expert == expert && held.is_waiting();
         let keys: Vec<RequestKey> =
             self.requests.iter().filter(|(_, held)| has(held)).map(|(key, _)| *key).collect();
@@ -201,7 +216,7 @@ impl ExpertRuntime {
 
     fn check(&self, request: &ServedRequest) -> Result<(), ServingRefusal> {
         let (max, got) = (self.limits.request_rows_max, request.n_rows);
-        if !self.experts.contains_key(&request.expert) {
+        if !self.is_open(request.expert) {
             return Err(ServingRefusal::Unknown);
         }
         if self.is_draining {
@@ -290,7 +305,7 @@ impl ExpertRuntime {
     pub fn on_failed(&mut self, now: Moment, batch: BatchId) {
         let Some(given) = self.take_given(batch) else { return };
         self.throughput.on_failed(now);
-        let is_hosted = self.experts.contains_key(&given.queue.0);
+        let is_hosted = self.is_open(given.queue.0);
         for &key in &given.keys {
             if is_hosted && given.keys.len() > 1 {
                 self.wait_alone(now, given.queue, key);
@@ -331,6 +346,15 @@ impl ExpertRuntime {
             rows_waiting: self.holdings.n_rows(),
             rows_per_second: self.throughput.rows_per_second(),
         }
+    }
+
+    /// Rows that wait for an expert.
+    pub fn rows_waiting(&self, expert: u32) -> u64 {
+        [false, true].iter().filter_map(|pass| self.queues.get(&(expert, *pass))).map(Queue::n_rows).sum()
+    }
+
+    fn is_open(&self, expert: u32) -> bool {
+        self.experts.contains_key(&expert) && !self.closed.contains(&expert)
     }
 
     /// Memory that requests and answers take, never above [`ServingLimits::bytes_max`].

@@ -17,6 +17,10 @@ pub(super) struct Queue {
 }
 
 impl Queue {
+    pub(super) fn n_rows(&self) -> u64 {
+        self.n_rows
+    }
+
     pub(super) fn insert(&mut self, turn: u64, key: RequestKey, n_rows: u32) {
         if self.order.insert((turn, key)) {
             self.n_rows += u64::from(n_rows);

@@ -1,0 +1,336 @@
+//! A backbone grants leases of experts' places: it asks the other named backbones for their grants, and answers the host that
+//! asked with those of a majority.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use barnraise_protocol::access::{KeyPair, PublicKey};
+use barnraise_protocol::dht::UnixMillis;
+use barnraise_protocol::experts::leases::{
+    self, ExpertLease, Grantors, KEEPERS_MAX, LeaseAnswer, LeaseAsk, LeaseAskError, LeaseGrant,
+    LeaseQuestion, LeaseRefusal, LeaseVerdict, LeasingHost,
+};
+use barnraise_relay::{Node, NodeError};
+use barnraise_swarm::experts::leases::{LeaseBook, LeasedRun, count_votes};
+use barnraise_swarm::guard::RateLimiter;
+use barnraise_swarm::{AddressGroup, Moment};
+use futures::future::join_all;
+use libp2p::PeerId;
+
+use crate::host::peer_id;
+
+/// Timeout of another backbone's votes: the host that asked waits for them.
+const VOTE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Questions of one host. One with the most experts renews all of them by 64 questions every ten seconds.
+const QUESTIONS_PER_MINUTE: u32 = 600;
+/// Of these, such in which this backbone is to choose among vacant places, which takes it milliseconds in a large grid.
+const CHOICES_PER_MINUTE: u32 = 30;
+/// An address counts as so many hosts.
+const GROUP_HOSTS: u32 = 8;
+/// Most hosts, and addresses, whose rate is remembered.
+const RATE_KEYS_MAX: usize = 8192;
+/// A host that asks too often asks again then.
+const SLOWER_MS: u32 = 1000;
+
+/// Why another backbone has not voted.
+#[derive(Debug, thiserror::Error)]
+enum VoteError {
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(transparent)]
+    Ask(#[from] LeaseAskError),
+    #[error("no answer within {VOTE_TIMEOUT:?}")]
+    Timeout,
+}
+
+struct Books {
+    leases: LeaseBook,
+    of_host: RateLimiter<PublicKey>,
+    of_group: RateLimiter<AddressGroup>,
+    choices: RateLimiter<PublicKey>,
+    choices_of_group: RateLimiter<AddressGroup>,
+}
+
+/// The leases of one run at one of its backbones.
+pub(crate) struct LeaseService {
+    node: Node,
+    here: PublicKey,
+    run: LeasedRun,
+    /// The other backbones whose grants count.
+    others: Vec<PeerId>,
+    books: Mutex<Books>,
+    started: Instant,
+}
+
+/// What a host asks for: each ask with the term of its claim.
+type TermedAsks = Vec<(LeaseAsk, u64)>;
+
+impl LeaseService {
+    /// Of a backbone that begins now. Where it `has_granted` leases before, it grants none of other hosts until those have
+    /// expired.
+    pub(crate) fn new(node: Node, key: KeyPair, run: LeasedRun, has_granted: bool) -> Self {
+        let here = key.public();
+        let others = run.grantors.keys().iter().filter(|grantor| **grantor != here);
+        let others = others.filter_map(|grantor| peer_id(*grantor)).collect();
+        let [a, b, c, d, e, f, g, h, ..] = here.0;
+        let seed = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        let books = Books {
+            leases: LeaseBook::new(key, run.clone(), Moment::ZERO, has_granted, seed),
+            of_host: RateLimiter::new(QUESTIONS_PER_MINUTE, RATE_KEYS_MAX),
+            of_group: RateLimiter::new(QUESTIONS_PER_MINUTE * GROUP_HOSTS, RATE_KEYS_MAX),
+            choices: RateLimiter::new(CHOICES_PER_MINUTE, RATE_KEYS_MAX),
+            choices_of_group: RateLimiter::new(CHOICES_PER_MINUTE * GROUP_HOSTS, RATE_KEYS_MAX),
+        };
+        Self { node, here, run, others, books: Mutex::new(books), started: Instant::now() }
+    }
+
+    /// Whose grants make a lease.
+    pub(crate) fn grantors(&self) -> &Grantors {
+        &self.run.grantors
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The answer to a question of a peer with this key, from this address.
+    pub(crate) async fn answer(
+        &self,
+        peer: PublicKey,
+        group: AddressGroup,
+        question: LeaseQuestion,
+    ) -> LeaseAnswer {
+        if let Err(refusal) = self.check(peer, group, &question) {
+            return LeaseAnswer::Refused(refusal);
+        }
+        match question {
+            LeaseQuestion::Lease { host, asks, n_vacant, .. } => {
+                match self.lease((peer, group), &host, asks, n_vacant.into()).await {
+                    Ok((asked, vacant)) => {
+                        let grantors = self.run.grantors.clone();
+                        LeaseAnswer::Leased { grantors, asked, vacant }
+                    }
+                    Err(refusal) => LeaseAnswer::Refused(refusal),
+                }
+            }
+            LeaseQuestion::Vote { holder, host, asks, .. } => {
+                let heard = self.books().leases.on_host(self.now(), holder, AddressGroup::UNKNOWN, &host);
+                match heard {
+                    Ok(()) => LeaseAnswer::Voted(self.own_votes(holder, &asks)),
+                    Err(refusal) => LeaseAnswer::Refused(refusal),
+                }
+            }
+            LeaseQuestion::Keepers { places, .. } => {
+                let (books, now) = (self.books(), self.now());
+                let keepers = |place| books.leases.keepers(now, place, KEEPERS_MAX);
+                LeaseAnswer::Keepers(places.into_iter().map(keepers).collect())
+            }
+        }
+    }
+
+    fn check(
+        &self,
+        peer: PublicKey,
+        group: AddressGroup,
+        question: &LeaseQuestion,
+    ) -> Result<(), LeaseRefusal> {
+        question.check(&self.run.run_id)?;
+        if matches!(question, LeaseQuestion::Vote { .. }) {
+            let is_named = self.run.grantors.keys().contains(&peer);
+            return if is_named { Ok(()) } else { Err(LeaseRefusal::NotNamed) };
+        }
+        let (mut books, now) = (self.books(), self.now());
+        // In this order, so that a host which asks too often does not use up the rate of its address.
+        match books.of_host.take(now, &peer) && books.of_group.take(now, &group) {
+            true => Ok(()),
+            false => Err(LeaseRefusal::Busy { for_ms: SLOWER_MS }),
+        }
+    }
+
+    async fn lease(
+        &self,
+        (holder, group): (PublicKey, AddressGroup),
+        host: &LeasingHost,
+        asks: Vec<LeaseAsk>,
+        n_vacant: usize,
+    ) -> Result<(Vec<LeaseVerdict<ExpertLease>>, Vec<ExpertLease>), LeaseRefusal> {
+        let n_asked = asks.len();
+        let (termed, refused) = self.terms((holder, group), host, asks, n_vacant)?;
+        let vacant_places: Vec<_> = termed.iter().skip(n_asked).map(|(ask, _)| ask.place()).collect();
+        let mut verdicts = self.collect(holder, host, termed.clone()).await;
+        // One more attempt where a backbone knows a later term than this one.
+        let is_behind = |(verdict, later): &(_, Option<u64>)| {
+            later.filter(|_| matches!(verdict, LeaseVerdict::<ExpertLease>::Refused(_)))
+        };
+        let again: Vec<(usize, u64)> = verdicts
+            .iter()
+            .zip(&termed)
+            .enumerate()
+            .filter(|(_, (_, (ask, _)))| matches!(ask, LeaseAsk::Claim(_)))
+            .filter_map(|(at, (verdict, _))| Some((at, is_behind(verdict)?.checked_add(1)?)))
+            .collect();
+        if !again.is_empty() {
+            let asks = again.iter().filter_map(|(at, term)| Some((termed.get(*at)?.0.clone(), *term)));
+            let anew = self.collect(holder, host, asks.collect()).await;
+            for ((at, _), verdict) in again.into_iter().zip(anew) {
+                if let Some(before) = verdicts.get_mut(at) {
+                    *before = verdict;
+                }
+            }
+        }
+        let mut asked: Vec<LeaseVerdict<ExpertLease>> =
+            verdicts.into_iter().map(|(verdict, _)| verdict).collect();
+        let of_vacant = asked.split_off(n_asked.min(asked.len()));
+        for (verdict, refusal) in asked.iter_mut().zip(refused) {
+            if let Some(refusal) = refusal {
+                *verdict = LeaseVerdict::Refused(refusal);
+            }
+        }
+        for (place, verdict) in vacant_places.into_iter().zip(&of_vacant) {
+            if let LeaseVerdict::Refused(LeaseRefusal::Held { for_ms }) = verdict {
+                let time = Duration::from_millis(u64::from(*for_ms));
+                self.books().leases.on_held_elsewhere(self.now(), place, time);
+            }
+        }
+        let granted = |verdict| match verdict {
+            LeaseVerdict::Granted(lease) => Some(lease),
+            _ => None,
+        };
+        Ok((asked, of_vacant.into_iter().filter_map(granted).collect()))
+    }
+
+    /// The asks of a host with the terms of its claims, those of vacant places at the end; and of each of its own asks why this
+    /// backbone does not even ask the others. Such a claim has the term 0, which nobody grants.
+    fn terms(
+        &self,
+        (holder, group): (PublicKey, AddressGroup),
+        host: &LeasingHost,
+        asks: Vec<LeaseAsk>,
+        n_vacant: usize,
+    ) -> Result<(TermedAsks, Vec<Option<LeaseRefusal>>), LeaseRefusal> {
+        let (mut books, now, wall) = (self.books(), self.now(), wall());
+        let may_choose =
+            n_vacant > 0 && books.choices.take(now, &holder) && books.choices_of_group.take(now, &group);
+        let n_vacant = if may_choose { n_vacant } else { 0 };
+        let book = &mut books.leases;
+        book.on_host(now, holder, group, host)?;
+        let (mut termed, mut refused) = (Vec::with_capacity(asks.len()), Vec::with_capacity(asks.len()));
+        for ask in asks {
+            let checked = match &ask {
+                LeaseAsk::Claim(place) if !book.has(*place) => Err(LeaseRefusal::Unknown),
+                LeaseAsk::Claim(place) => {
+                    book.check_share(now, &holder, *place).map(|()| book.next_term(wall, *place))
+                }
+                LeaseAsk::Renew { lease, .. } => Ok(lease.term),
+                LeaseAsk::Release { term, .. } => Ok(*term),
+            };
+            refused.push(checked.err());
+            termed.push((ask, checked.unwrap_or_default()));
+        }
+        for place in book.vacant(now, &holder, n_vacant) {
+            termed.push((LeaseAsk::Claim(place), book.next_term(wall, place)));
+        }
+        Ok((termed, refused))
+    }
+
+    /// Asks all backbones, and counts their votes; of each ask with the latest term that one of them knows.
+    async fn collect(
+        &self,
+        holder: PublicKey,
+        host: &LeasingHost,
+        asks: TermedAsks,
+    ) -> Vec<(LeaseVerdict<ExpertLease>, Option<u64>)> {
+        let wanted: TermedAsks =
+            asks.iter().filter(|(ask, term)| *term > 0 || !is_claim(ask)).cloned().collect();
+        let mut ballots = vec![self.own_votes(holder, &wanted)];
+        let others = self.others.iter().map(|other| self.votes_of(*other, holder, host, wanted.clone()));
+        for (other, votes) in self.others.iter().zip(join_all(others).await) {
+            match votes {
+                Ok(votes) => ballots.push(votes),
+                Err(error) => tracing::debug!(%other, %error, "a backbone has not voted on leases"),
+            }
+        }
+        let mut counted = Vec::with_capacity(asks.len());
+        let mut left_over = Vec::new();
+        let mut at = 0;
+        for (ask, term) in asks {
+            if term == 0 && is_claim(&ask) {
+                counted.push((LeaseVerdict::Refused(LeaseRefusal::Unknown), None));
+                continue;
+            }
+            let votes: Vec<LeaseVerdict<LeaseGrant>> =
+                ballots.iter().filter_map(|ballot| ballot.get(at)).map(LeaseVerdict::clone).collect();
+            at += 1;
+            let later = votes.iter().filter_map(|vote| match vote {
+                LeaseVerdict::Refused(LeaseRefusal::Later { term }) => Some(*term),
+                _ => None,
+            });
+            let later = later.max();
+            if matches!(ask, LeaseAsk::Release { .. }) {
+                counted.push((LeaseVerdict::Released, None));
+                continue;
+            }
+            let place = ask.place();
+            let verdict = count_votes(&self.run.grantors, (place, holder, term), &votes);
+            let is_minority = matches!(verdict, LeaseVerdict::Refused(_))
+                && votes.iter().any(|vote| matches!(vote, LeaseVerdict::Granted(_)));
+            if is_minority && is_claim(&ask) {
+                left_over.push((LeaseAsk::Release { place, term }, term));
+            }
+            counted.push((verdict, later));
+        }
+        if !left_over.is_empty() {
+            // Grants that make no lease would keep the place from others.
+            self.own_votes(holder, &left_over);
+            let others = self.others.iter();
+            join_all(others.map(|other| self.votes_of(*other, holder, host, left_over.clone()))).await;
+        }
+        counted
+    }
+
+    fn own_votes(&self, holder: PublicKey, asks: &[(LeaseAsk, u64)]) -> Vec<LeaseVerdict<LeaseGrant>> {
+        let (mut books, now, wall) = (self.books(), self.now(), wall());
+        asks.iter().map(|(ask, term)| books.leases.vote(now, wall, holder, ask, *term)).collect()
+    }
+
+    async fn votes_of(
+        &self,
+        other: PeerId,
+        holder: PublicKey,
+        host: &LeasingHost,
+        asks: TermedAsks,
+    ) -> Result<Vec<LeaseVerdict<LeaseGrant>>, VoteError> {
+        let run_id = self.run.run_id.clone();
+        let question = LeaseQuestion::Vote { run_id, holder, host: host.clone(), asks };
+        let asking = async {
+            // The links of aggregators keep the connection.
+            let mut stream = self.node.open(other, leases::PROTOCOL).await?;
+            Ok::<_, VoteError>(leases::ask(&mut stream, &question, &self.here).await?)
+        };
+        match tokio::time::timeout(VOTE_TIMEOUT, asking).await.map_err(|_| VoteError::Timeout)?? {
+            LeaseAnswer::Voted(votes) => {
+                // Only its own grants count.
+                let own = |vote: LeaseVerdict<LeaseGrant>| match vote {
+                    LeaseVerdict::Granted(grant) if peer_id(grant.grantor) != Some(other) => {
+                        LeaseVerdict::Refused(LeaseRefusal::Unknown)
+                    }
+                    vote => vote,
+                };
+                Ok(votes.into_iter().map(own).collect())
+            }
+            _ => Err(LeaseAskError::Unexpected.into()),
+        }
+    }
+
+    fn now(&self) -> Moment {
+        self.started.elapsed()
+    }
+}
+
+fn is_claim(ask: &LeaseAsk) -> bool {
+    matches!(ask, LeaseAsk::Claim(_))
+}
+
+fn wall() -> UnixMillis {
+    UnixMillis(0).after(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}

@@ -1,0 +1,114 @@
+//! What a backbone does for the hosts of experts: grants leases, and keeps checkpoints where there are too few hosts.
+
+use std::sync::Arc;
+
+use barnraise_protocol::access::PublicKey;
+use barnraise_protocol::commitment::run_hash;
+use barnraise_protocol::experts::checkpoints::{self, CheckpointAnswer, CheckpointError, CheckpointRefusal};
+use barnraise_protocol::experts::leases::{self, Grantors, LeaseAnswer, LeaseRefusal};
+use barnraise_protocol::framing::{self, FrameError};
+use barnraise_relay::Paced;
+use barnraise_swarm::experts::leases::LeasedRun;
+use bytesize::ByteSize;
+use libp2p::{PeerId, Stream};
+
+use super::keeper::CheckpointKeeper;
+use super::layers::HostedLayer;
+use super::leases::LeaseService;
+use crate::host::access::Exclusion;
+use crate::host::addresses::AddressGroups;
+use crate::host::conversations::{AccessPolicy, Caller, RunServices, StreamError, StreamSlots, accept};
+use crate::host::run::RunHost;
+use crate::net::violations;
+
+/// Checkpoints that a backbone keeps, at most.
+const KEPT_BYTES_MAX: ByteSize = ByteSize::gib(4);
+
+/// What the conversations with hosts of experts share.
+#[derive(Clone)]
+struct ExpertServices {
+    host: RunServices,
+    leases: Arc<LeaseService>,
+    keeper: Arc<CheckpointKeeper>,
+    groups: AddressGroups,
+}
+
+impl AsRef<RunServices> for ExpertServices {
+    fn as_ref(&self) -> &RunServices {
+        &self.host
+    }
+}
+
+/// Serves the hosts of a run's experts until its node shuts down; nothing, where the model has none that peers host.
+///
+/// # Errors
+/// The model does not fit the data, or what was kept cannot be read.
+pub(crate) async fn serve(services: &RunServices, run_host: &mut RunHost) -> anyhow::Result<()> {
+    let (host, key, config) = (services, &run_host.key, &run_host.config);
+    let description = &host.description;
+    let layers = HostedLayer::of_run(description)?;
+    if layers.is_empty() {
+        return Ok(());
+    }
+    let named = config.aggregators.peers().map(|(peer, _)| peer).filter_map(key_of);
+    let grantors = Grantors::new(named.chain([key.public()]))?;
+    let run_id = description.identity.run_id.clone();
+    let grids = layers.iter().map(|layer| (layer.id, layer.grid)).collect();
+    let run = LeasedRun { run_id: run_id.clone(), grids, grantors };
+    let leases = Arc::new(LeaseService::new(host.node.clone(), key.clone(), run, run_host.was_served));
+    let of_run = (&run_id[..], run_hash(description)?);
+    let keeper =
+        CheckpointKeeper::open(of_run, layers, run_host.storage().clone(), KEPT_BYTES_MAX.as_u64()).await?;
+    keeper.set_grantors(leases.grantors());
+    let groups = AddressGroups::new(key);
+    let services = ExpertServices { host: host.clone(), leases, keeper: Arc::new(keeper), groups };
+    let slots = StreamSlots::new(&host.conversations, config.network.contributors_max);
+    let no_lease =
+        |_: &Exclusion| no_access(&LeaseAnswer::Refused(LeaseRefusal::Unknown), leases::MESSAGE_BYTES_MAX);
+    let tasks = &mut run_host.tasks;
+    accept(&services, tasks, leases::PROTOCOL, AccessPolicy::Gated(no_lease), &slots, answer)?;
+    let no_checkpoint = |_: &Exclusion| {
+        let refused = CheckpointAnswer::Refused(CheckpointRefusal::Unknown);
+        no_access(&refused, checkpoints::MESSAGE_BYTES_MAX)
+    };
+    accept(&services, tasks, checkpoints::PROTOCOL, AccessPolicy::Gated(no_checkpoint), &slots, keep)?;
+    Ok(())
+}
+
+fn no_access<A: serde::Serialize>(answer: &A, bytes_max: usize) -> Result<Vec<u8>, FrameError> {
+    framing::encode(answer, bytes_max)
+}
+
+fn key_of(peer: PeerId) -> Option<PublicKey> {
+    PublicKey::of_peer_id(&peer.to_bytes())
+}
+
+async fn answer(services: ExpertServices, caller: Caller, stream: Stream) -> Result<(), StreamError> {
+    let Some(peer) = key_of(caller.peer) else { return Ok(()) };
+    let group = services.groups.group_of(&services.host.node, caller.peer).await;
+    let mut stream = Paced::new(stream, services.host.conversations.pace());
+    let pace = stream.pace();
+    loop {
+        pace.wait();
+        let Some(question) = leases::receive(&mut stream).await? else { return Ok(()) };
+        let answer = services.leases.answer(peer, group, question).await;
+        pace.answer();
+        leases::reply(&mut stream, &answer).await?;
+    }
+}
+
+async fn keep(services: ExpertServices, caller: Caller, stream: Stream) -> Result<(), StreamError> {
+    let Some(peer) = key_of(caller.peer) else { return Ok(()) };
+    let mut stream = Paced::new(stream, super::keeper::PACE);
+    match services.keeper.serve(peer, &mut stream).await {
+        Ok(()) => Ok(()),
+        Err(CheckpointError::Frame(error)) => Err(error.into()),
+        Err(error) => {
+            if let Some(violation) = violations::of_checkpoint(&error) {
+                services.host.node.report(caller.peer, violation);
+            }
+            tracing::debug!(peer = %caller.peer, %error, "a host of experts is served no longer");
+            Ok(())
+        }
+    }
+}

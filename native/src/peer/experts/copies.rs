@@ -1,0 +1,316 @@
+//! Checkpoints of this host's experts at other peers: gives them away, and takes the newest one of an expert that is new here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use barnraise_protocol::bulk::Partial;
+use barnraise_protocol::dht::checkpoints::{self as records, CheckpointRecord, RECORD_KEEPERS_MAX};
+use barnraise_protocol::experts::ExpertPlace;
+use barnraise_protocol::experts::checkpoints::{
+    self, CheckpointError, CheckpointVersion, ExpertCheckpoint, OfferOutcome,
+};
+use barnraise_protocol::experts::leases::KnownHost;
+use barnraise_relay::NodeError;
+use barnraise_swarm::experts::checkpoints::COPIES;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use libp2p::Stream;
+
+use super::super::find::now;
+use super::super::platform::ConnectError;
+use super::super::sharing::announce::put_all;
+use super::home::LookUpError;
+use super::leasing::{self, LeasingError};
+use super::state::HostState;
+use super::store::StoredExpert;
+use crate::host::expert_hosts::layers::layer_of;
+use crate::host::peer_id;
+use crate::net::announced::open_announced;
+
+/// Timeout of a question to a keeper, the dial included.
+const ASK_TIMEOUT: Duration = Duration::from_secs(8);
+/// Timeout of a transfer: at the slowest, six GiB by a link of a home.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(1800);
+/// Where a newer checkpoint is known than one that a keeper has, the keepers are asked again so many times.
+const ATTEMPTS: u32 = 3;
+/// Pause before that.
+const PAUSE: Duration = Duration::from_secs(4);
+
+/// Why a keeper was of no use.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum KeeperError {
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error("no answer in time")]
+    Timeout,
+    #[error("its key is no peer's")]
+    Key,
+}
+
+/// A peer that may keep checkpoints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Keeper {
+    Host(KnownHost),
+    Backbone,
+}
+
+async fn open(state: &HostState, keeper: &Keeper) -> Result<Stream, KeeperError> {
+    match keeper {
+        Keeper::Backbone => Ok(state.home.open(checkpoints::PROTOCOL).await?),
+        Keeper::Host(host) => {
+            let peer = peer_id(host.peer).ok_or(KeeperError::Key)?;
+            Ok(open_announced(&state.home.node, peer, &host.addresses, checkpoints::PROTOCOL).await?)
+        }
+    }
+}
+
+/// Gives a checkpoint to [`COPIES`] peers, hosts before the backbone, and tells the DHT. Returns how many keep it.
+pub(super) async fn give(state: &HostState, checkpoint: &ExpertCheckpoint, bytes: &Arc<[u8]>) -> usize {
+    let place = checkpoint.lease.place;
+    let hosts = leasing::keepers(state, place).await.unwrap_or_else(|error| {
+        tracing::debug!(%error, "nobody says who keeps the checkpoints of an expert");
+        Vec::new()
+    });
+    let candidates = hosts.into_iter().map(Keeper::Host).chain([Keeper::Backbone]);
+    let mut keepers = Vec::new();
+    for keeper in candidates {
+        if keepers.len() >= COPIES {
+            break;
+        }
+        match give_to(state, &keeper, checkpoint, bytes).await {
+            Ok(OfferOutcome::Kept | OfferOutcome::AlreadyKept) => keepers.push(keeper),
+            Err(error) => tracing::debug!(?keeper, %error, "a checkpoint of an expert was not kept"),
+        }
+    }
+    if !keepers.is_empty() {
+        announce(state, checkpoint, &keepers).await;
+    }
+    keepers.len()
+}
+
+async fn give_to(
+    state: &HostState,
+    keeper: &Keeper,
+    checkpoint: &ExpertCheckpoint,
+    bytes: &Arc<[u8]>,
+) -> Result<OfferOutcome, KeeperError> {
+    let opening = tokio::time::timeout(ASK_TIMEOUT, open(state, keeper));
+    let mut stream = opening.await.map_err(|_| KeeperError::Timeout)??;
+    let offering = checkpoints::offer(&mut stream, &state.run_id, checkpoint, bytes);
+    let offered = tokio::time::timeout(TRANSFER_TIMEOUT, offering).await;
+    Ok(offered.map_err(|_| KeeperError::Timeout)??)
+}
+
+/// Tells the DHT who keeps a checkpoint.
+async fn announce(state: &HostState, checkpoint: &ExpertCheckpoint, keepers: &[Keeper]) {
+    let mut known = Vec::new();
+    for keeper in keepers.iter().take(RECORD_KEEPERS_MAX) {
+        known.push(match keeper {
+            Keeper::Host(host) => host.clone(),
+            Keeper::Backbone => {
+                let addresses = state.home.addresses().await;
+                let key = state.home.peer().to_bytes();
+                let Some(key) = barnraise_protocol::access::PublicKey::of_peer_id(&key) else { continue };
+                KnownHost::new(key, addresses)
+            }
+        });
+    }
+    let record = CheckpointRecord { checkpoint: checkpoint.clone(), keepers: known };
+    let record = record.sign(&state.key, &state.run_id, now().after(records::LIFETIME));
+    let put = match record {
+        Ok(record) => put_all(&state.home.node, state.home.peer(), vec![record]).await,
+        Err(refusal) => {
+            tracing::warn!(%refusal, "the record of a checkpoint cannot be made");
+            return;
+        }
+    };
+    match put.map(|mut verdicts| verdicts.pop()) {
+        Ok(Some(Err(refusal))) => {
+            tracing::debug!(%refusal, "the DHT did not take the record of a checkpoint");
+        }
+        Err(error) => tracing::debug!(%error, "a checkpoint could not be announced in the DHT"),
+        Ok(_) => {}
+    }
+}
+
+/// The newest state of an expert that other peers keep, if it is newer than `own`. Where one is known to be newer than all that
+/// can be had, it is waited for a while.
+///
+/// # Errors
+/// Neither the DHT nor the backbone says what there is: the expert may have learned much elsewhere.
+pub(super) async fn newest(
+    state: &HostState,
+    place: ExpertPlace,
+    own: Option<CheckpointVersion>,
+) -> Result<Option<StoredExpert>, NewestError> {
+    let mut found = None;
+    let mut tried = Ok(());
+    for attempt in 0..ATTEMPTS {
+        if attempt > 0 {
+            tokio::time::sleep(PAUSE).await;
+        }
+        let newest_here = |found: &Option<StoredExpert>| {
+            [own, found.as_ref().map(StoredExpert::version)].into_iter().flatten().max()
+        };
+        let records = match recorded(state, place).await {
+            Ok(records) => records,
+            Err(error) => {
+                tried = Err(error.into());
+                continue;
+            }
+        };
+        let wanted = records.iter().map(|record| record.checkpoint.version()).max();
+        match from_keepers(state, place, records, (newest_here(&found), wanted)).await {
+            Ok(Some(better)) => found = Some(better),
+            Ok(None) => {}
+            Err(error) => {
+                tried = Err(error);
+                continue;
+            }
+        }
+        tried = Ok(());
+        if wanted <= newest_here(&found) {
+            break;
+        }
+        tracing::debug!(attempt, "a newer checkpoint of an expert is known than can be had");
+    }
+    tried.map(|()| found)
+}
+
+/// Why it is not known which checkpoints an expert has.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NewestError {
+    #[error("the DHT does not say who keeps its checkpoints: {0}")]
+    LookUp(#[from] LookUpError),
+    #[error("the backbone does not say which checkpoint it keeps: {0}")]
+    Backbone(#[from] KeeperError),
+    #[error("the backbone does not say who keeps its checkpoints: {0}")]
+    Keepers(#[from] LeasingError),
+}
+
+/// What the DHT says of an expert's checkpoints, by holders of leases alone; the newest first.
+async fn recorded(state: &HostState, place: ExpertPlace) -> Result<Vec<CheckpointRecord>, LookUpError> {
+    let Some(grantors) = state.keeper.grantors() else { return Ok(Vec::new()) };
+    let found = state.home.look_up(records::key(&state.run_id, place)).await?;
+    let records = found.iter().filter_map(CheckpointRecord::read);
+    let mut records: Vec<CheckpointRecord> =
+        records.filter(|record| record.verify(&state.run_id, place, grantors)).collect();
+    records.sort_by_key(|record| std::cmp::Reverse(record.checkpoint.version()));
+    Ok(records)
+}
+
+/// The newest checkpoint that a keeper has, if it is newer than `than`. Where it is `wanted`, nobody else is waited for.
+async fn from_keepers(
+    state: &HostState,
+    place: ExpertPlace,
+    records: Vec<CheckpointRecord>,
+    (than, wanted): (Option<CheckpointVersion>, Option<CheckpointVersion>),
+) -> Result<Option<StoredExpert>, NewestError> {
+    let me = state.key.public();
+    let mut keepers = vec![Keeper::Backbone];
+    let of_records = records.into_iter().take(2).flat_map(|record| record.keepers);
+    let of_backbone = leasing::keepers(state, place).await?;
+    for host in of_records.chain(of_backbone).filter(|host| host.peer != me) {
+        if !keepers.iter().any(|keeper| matches!(keeper, Keeper::Host(known) if known.peer == host.peer)) {
+            keepers.push(Keeper::Host(host));
+        }
+    }
+    let is_newer = |checkpoint: &ExpertCheckpoint| {
+        Some(checkpoint.version()) > than && is_believed(state, place, checkpoint)
+    };
+    let mut offers: Vec<(ExpertCheckpoint, Option<Keeper>)> = Vec::new();
+    offers.extend(state.keeper.newest(&place).filter(is_newer).map(|checkpoint| (checkpoint, None)));
+    let asked = keepers.into_iter().map(|keeper| async {
+        let answer = kept_by(state, &keeper, place).await;
+        (keeper, answer)
+    });
+    let mut answers: FuturesUnordered<_> = asked.collect();
+    let is_wanted = |(checkpoint, _): &(ExpertCheckpoint, Option<Keeper>)| {
+        wanted.is_some_and(|wanted| checkpoint.version() >= wanted)
+    };
+    // One that is gone is waited for only where none has what is wanted.
+    while !offers.iter().any(is_wanted)
+        && let Some((keeper, answer)) = answers.next().await
+    {
+        match answer {
+            Ok(Some(checkpoint)) if is_newer(&checkpoint) => offers.push((checkpoint, Some(keeper))),
+            Ok(_) => {}
+            // Others may be gone, and this one is there.
+            Err(error) if keeper == Keeper::Backbone => return Err(error.into()),
+            Err(error) => tracing::debug!(?keeper, %error, "a keeper of checkpoints does not answer"),
+        }
+    }
+    offers.sort_by_key(|(checkpoint, _)| std::cmp::Reverse(checkpoint.version()));
+    let mut partial: Option<Partial> = None;
+    for (checkpoint, keeper) in offers {
+        match fetch(state, place, &checkpoint, keeper.as_ref(), &mut partial).await {
+            Some(stored) if stored.version() == checkpoint.version() => return Ok(Some(stored)),
+            Some(_) => tracing::warn!("a checkpoint of an expert is another one than its holder said"),
+            None => {}
+        }
+    }
+    Ok(None)
+}
+
+async fn kept_by(
+    state: &HostState,
+    keeper: &Keeper,
+    place: ExpertPlace,
+) -> Result<Option<ExpertCheckpoint>, KeeperError> {
+    let asking = async {
+        let mut stream = open(state, keeper).await?;
+        Ok(checkpoints::newest(&mut stream, &state.run_id, place).await?)
+    };
+    tokio::time::timeout(ASK_TIMEOUT, asking).await.unwrap_or(Err(KeeperError::Timeout))
+}
+
+fn is_believed(state: &HostState, place: ExpertPlace, checkpoint: &ExpertCheckpoint) -> bool {
+    let is_valid = |grantors| checkpoint.is_valid(&state.run_id, grantors);
+    let bytes_max = layer_of(&state.layers, place).map_or(0, |layer| layer.checkpoint_bytes_max());
+    checkpoint.lease.place == place
+        && checkpoint.transfer.n_bytes <= bytes_max
+        && state.keeper.grantors().is_some_and(is_valid)
+}
+
+/// Pulls a checkpoint from a keeper, going on where another keeper of the same bytes was lost; or reads it, where it is kept here.
+async fn fetch(
+    state: &HostState,
+    place: ExpertPlace,
+    checkpoint: &ExpertCheckpoint,
+    keeper: Option<&Keeper>,
+    partial: &mut Option<Partial>,
+) -> Option<StoredExpert> {
+    let transfer = checkpoint.transfer;
+    let bytes = match keeper {
+        None => state.keeper.read(place, transfer.sha256).await.map(|(_, bytes)| bytes.to_vec())?,
+        Some(keeper) => {
+            let partial = match partial {
+                Some(partial) if partial.transfer() == transfer => partial,
+                partial => partial.insert(Partial::new(transfer, transfer.n_bytes).ok()?),
+            };
+            let fetching = async {
+                let mut stream = open(state, keeper).await?;
+                Ok::<_, KeeperError>(checkpoints::fetch(&mut stream, &state.run_id, place, partial).await?)
+            };
+            match tokio::time::timeout(TRANSFER_TIMEOUT, fetching).await.unwrap_or(Err(KeeperError::Timeout))
+            {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    tracing::debug!(?keeper, %error, "a checkpoint of an expert did not come");
+                    return None;
+                }
+            }
+        }
+    };
+    match StoredExpert::opened(bytes).await {
+        Ok(stored) => Some(stored),
+        Err(error) => {
+            tracing::warn!(%error, "a checkpoint of an expert cannot be read");
+            None
+        }
+    }
+}

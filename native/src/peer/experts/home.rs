@@ -1,0 +1,85 @@
+//! The backbone of a host of experts: the DHT peer that it asks, and the one that grants its leases. It is dialled again, or another
+//! one of the run is found, where the connection is gone.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use barnraise_protocol::dht::{self, DhtError, Freshness, Record, RecordKey};
+use barnraise_protocol::experts::leases::HOST_ADDRESSES_MAX;
+use barnraise_relay::Node;
+use barnraise_swarm::dht::StorageLimits;
+use libp2p::{Multiaddr, PeerId, Stream};
+
+use super::super::address;
+use super::super::args::{JoinAddress, RunName};
+use super::super::find;
+use super::super::platform::ConnectError;
+
+/// See the module. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct HomeBackbone {
+    pub(super) node: Node,
+    address: JoinAddress,
+    run: Option<RunName>,
+    connected: Arc<Mutex<PeerId>>,
+    /// One attempt at a time.
+    dialling: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl HomeBackbone {
+    /// A backbone that `node` is connected to.
+    pub(super) fn new(node: Node, peer: PeerId, address: JoinAddress, run: Option<RunName>) -> Self {
+        let (connected, dialling) = (Arc::new(Mutex::new(peer)), Arc::default());
+        Self { node, address, run, connected, dialling }
+    }
+
+    /// The backbone that was connected last.
+    pub(super) fn peer(&self) -> PeerId {
+        *self.connected.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A stream to the backbone, or to another one of the run where that one is gone.
+    pub(super) async fn open(&self, protocol: &'static str) -> Result<Stream, ConnectError> {
+        let before = self.peer();
+        if let Ok(stream) = self.node.open(before, protocol).await {
+            return Ok(stream);
+        }
+        let dialling = self.dialling.lock().await;
+        // Another task may have been here meanwhile.
+        if self.peer() == before || self.node.open(self.peer(), protocol).await.is_err() {
+            let addresses = address::resolve(&self.address).await?;
+            let mut peer = find::dial_any(&self.node, addresses).await?;
+            if let Some(run) = &self.run {
+                peer = find::backbone(&self.node, peer, run, Some(before)).await?.0;
+            }
+            *self.connected.lock().unwrap_or_else(PoisonError::into_inner) = peer;
+        }
+        drop(dialling);
+        Ok(self.node.open(self.peer(), protocol).await?)
+    }
+
+    /// The newest records of a key of the DHT, whose signatures are valid.
+    pub(super) async fn look_up(&self, key: RecordKey) -> Result<Vec<Record>, LookUpError> {
+        let mut stream = self.open(dht::PROTOCOL).await?;
+        let lifetime_max = StorageLimits::default().lifetime_max;
+        let found = dht::get(&mut stream, vec![key], Freshness::Newest, find::now(), lifetime_max).await;
+        Ok(found?.into_iter().flatten().collect())
+    }
+
+    /// Where others reach the backbone, as far as this peer knows: nothing, where it was found through another peer.
+    pub(super) async fn addresses(&self) -> Vec<Vec<u8>> {
+        let resolved = match &self.run {
+            Some(_) => Vec::new(),
+            None => address::resolve(&self.address).await.unwrap_or_default(),
+        };
+        resolved.iter().take(HOST_ADDRESSES_MAX).map(Multiaddr::to_vec).collect()
+    }
+}
+
+/// Why the DHT gave no records.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LookUpError {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Dht(#[from] DhtError),
+}

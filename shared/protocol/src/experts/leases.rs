@@ -1,0 +1,526 @@
+//! The `expert-leases` conversation: a host asks the run's backbones for the places of the grid that it may serve (leases: Gray
+//! and Cheriton 1989), and learns which hosts keep checkpoints of an expert.
+//!
+//! ```text
+//! host -> its backbone          Lease: claims, renewals, releases, and how many vacant places it would take
+//! backbone -> named backbone    Vote: the same for one host, a term for each place
+//! named backbone -> backbone    Voted: its own grants
+//! backbone -> host              Leased: for each place a lease that a majority granted, or why there is none
+//! ```
+//!
+//! Any number of questions on a stream, one after the other. A grant is a signature of one backbone. A lease has the grants of a
+//! majority of the run's named backbones, so that everybody who knows their keys can check it; no two holders have leases of a
+//! place with the same term. Whether a lease still holds is known to its holder alone, which counts from when it asked: the
+//! expiration in a grant is by the clock of the backbone that gave it, and only this one reads it.
+
+use std::time::Duration;
+
+use futures::io::{AsyncRead, AsyncWrite};
+use serde::{Deserialize, Serialize};
+
+use super::DIMENSIONS_MAX;
+use super::place::ExpertPlace;
+use crate::access::{KeyPair, PublicKey, Signature, UnixTime};
+use crate::framing::{self, FrameError};
+use crate::receipt::RUN_ID_BYTES_MAX;
+
+/// libp2p protocol name.
+pub const PROTOCOL: &str = "/barnraise/expert-leases/1";
+/// Largest message of this conversation.
+pub const MESSAGE_BYTES_MAX: usize = 192 * 1024;
+/// A grant expires so long after it was given.
+pub const LEASE_TIME: Duration = Duration::from_secs(30);
+/// Backbones of a run that grant leases: those with the first keys, where there are more.
+pub const GRANTORS_MAX: usize = 16;
+/// Most places in one message.
+pub const PLACES_MAX: usize = 64;
+/// Most addresses of a host.
+pub const HOST_ADDRESSES_MAX: usize = 4;
+/// Longest address of a host, in the binary form of multiaddresses.
+pub const HOST_ADDRESS_BYTES_MAX: usize = 160;
+/// Hosts that are named as keepers of one expert's checkpoints, at most.
+pub const KEEPERS_MAX: usize = 4;
+
+/// Domain separator: nothing else that a backbone signs begins with it.
+const DOMAIN: &[u8] = b"barnraise expert lease 1\0";
+
+/// Bytes of a place: a layer, and its indices with their number.
+const PLACE_BYTES: usize = 3 + 1 + DIMENSIONS_MAX * 3;
+/// Bytes of a lease with the most grants.
+const LEASE_BYTES: usize = PLACE_BYTES + 32 + 10 + 1 + GRANTORS_MAX * (32 + 10 + 64);
+/// Bytes of a host with the most and longest addresses.
+const HOST_BYTES: usize = 32 + 1 + HOST_ADDRESSES_MAX * (HOST_ADDRESS_BYTES_MAX + 2);
+
+// Leases and as many numbers beside them; in an answer those of vacant places too, and never more than the host asked for in all.
+const _: () =
+    assert!(RUN_ID_BYTES_MAX + PLACES_MAX * (LEASE_BYTES + 32) + HOST_BYTES + 128 <= MESSAGE_BYTES_MAX);
+const _: () = assert!(PLACES_MAX * KEEPERS_MAX * HOST_BYTES + PLACES_MAX * 8 <= MESSAGE_BYTES_MAX);
+
+/// The backbones that grant leases of a run, each once and in the order of their keys; at least one, at most
+/// [`GRANTORS_MAX`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<PublicKey>", into = "Vec<PublicKey>")]
+pub struct Grantors(Vec<PublicKey>);
+
+/// What one backbone signs: that it grants a place to nobody else until then, by its own clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseGrant {
+    /// The backbone.
+    pub grantor: PublicKey,
+    /// By its clock.
+    pub expires_at: UnixTime,
+    /// Of the run, the place, the holder, the term and the expiration.
+    pub signature: Signature,
+}
+
+/// A place of the grid that a host may serve.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpertLease {
+    /// The place.
+    pub place: ExpertPlace,
+    /// The host.
+    pub holder: PublicKey,
+    /// Grows with each new holder: of two checkpoints the one of the later term counts.
+    pub term: u64,
+    /// At most [`GRANTORS_MAX`].
+    pub grants: Vec<LeaseGrant>,
+}
+
+/// What is wanted of a place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LeaseAsk {
+    /// A lease of a place that the asking host does not hold.
+    Claim(ExpertPlace),
+    /// The same lease for longer.
+    Renew {
+        /// As it was granted last.
+        lease: ExpertLease,
+        /// Rows that wait for the expert.
+        n_waiting: u32,
+    },
+    /// Another host may have the place now.
+    Release {
+        /// The place.
+        place: ExpertPlace,
+        /// Of the lease.
+        term: u64,
+    },
+}
+
+/// A host that takes places.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeasingHost {
+    /// Experts that it hosts at most.
+    pub n_room: u32,
+    /// Where it listens, as binary multiaddresses: at most [`HOST_ADDRESSES_MAX`] of at most [`HOST_ADDRESS_BYTES_MAX`] bytes.
+    pub addresses: Vec<Vec<u8>>,
+}
+
+/// Host to backbone, and between backbones.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LeaseQuestion {
+    /// From a host, for itself.
+    Lease {
+        /// The run.
+        run_id: String,
+        /// The host.
+        host: LeasingHost,
+        /// At most [`PLACES_MAX`].
+        asks: Vec<LeaseAsk>,
+        /// Vacant places that the backbone may choose for it, at most so many as are left of [`PLACES_MAX`].
+        n_vacant: u8,
+    },
+    /// From a named backbone that a host has asked.
+    Vote {
+        /// The run.
+        run_id: String,
+        /// Key of the host.
+        holder: PublicKey,
+        /// The host.
+        host: LeasingHost,
+        /// At most [`PLACES_MAX`], each with the term of a claim; that of others is in the ask.
+        asks: Vec<(LeaseAsk, u64)>,
+    },
+    /// Which hosts keep the checkpoints of these experts?
+    Keepers {
+        /// The run.
+        run_id: String,
+        /// At most [`PLACES_MAX`].
+        places: Vec<ExpertPlace>,
+    },
+}
+
+/// The answer to a [`LeaseQuestion`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LeaseAnswer {
+    /// To [`LeaseQuestion::Lease`].
+    Leased {
+        /// Whose grants make a lease.
+        grantors: Grantors,
+        /// For each ask, in order.
+        asked: Vec<LeaseVerdict<ExpertLease>>,
+        /// Of places that were vacant.
+        vacant: Vec<ExpertLease>,
+    },
+    /// To [`LeaseQuestion::Vote`]: for each ask, in order.
+    Voted(Vec<LeaseVerdict<LeaseGrant>>),
+    /// To [`LeaseQuestion::Keepers`]: for each place at most [`KEEPERS_MAX`] hosts, the first one first.
+    Keepers(Vec<Vec<KnownHost>>),
+    /// To any question.
+    Refused(LeaseRefusal),
+}
+
+/// What became of an ask.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LeaseVerdict<T> {
+    /// Granted, or renewed.
+    Granted(T),
+    /// The place is free.
+    Released,
+    /// Not granted.
+    Refused(LeaseRefusal),
+}
+
+/// A host, and where it listens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownHost {
+    /// Its key.
+    pub peer: PublicKey,
+    /// As in [`LeasingHost`].
+    pub addresses: Vec<Vec<u8>>,
+}
+
+/// Why a lease is not granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum LeaseRefusal {
+    /// Another run, or a place that its grids do not have.
+    #[error("there is no such place here")]
+    Unknown,
+    /// Another host has it.
+    #[error("another host has the place for at least {for_ms} ms")]
+    Held {
+        /// Unless it renews.
+        for_ms: u32,
+    },
+    /// A lease of a later term was granted.
+    #[error("a lease of term {term} was granted, this one is over")]
+    Later {
+        /// The last one.
+        term: u64,
+    },
+    /// The backbone has just begun, and does not know which leases it gave before.
+    #[error("the backbone has begun a moment ago, and grants in {for_ms} ms")]
+    Quiet {
+        /// Until all leases from before have expired.
+        for_ms: u32,
+    },
+    /// The host has as many places as it has room for.
+    #[error("the host has said that it has room for {n_room} experts, and has them")]
+    Room {
+        /// Of the host.
+        n_room: u32,
+    },
+    /// Hosts of the same address have half of the run's places already.
+    #[error("hosts at the same address have {max} places already: others come first for {for_ms} ms")]
+    Share {
+        /// The limit.
+        max: u64,
+        /// After that the place is anybody's.
+        for_ms: u32,
+    },
+    /// Fewer than a majority of the backbones granted it.
+    #[error("{got} of the run's backbones grant it, {want} are wanted")]
+    Majority {
+        /// More than half.
+        want: u8,
+        /// Grants.
+        got: u8,
+    },
+    /// The sender is not a backbone that this one names.
+    #[error("votes are for the backbones of the run")]
+    NotNamed,
+    /// The memory of leases is full, or too many questions came.
+    #[error("too many leases or questions: ask again in {for_ms} ms")]
+    Busy {
+        /// When to ask again.
+        for_ms: u32,
+    },
+    /// More in one message than is answered.
+    #[error("{got} places in one message, at most {max} are answered", max = PLACES_MAX)]
+    TooMany {
+        /// What came.
+        got: u32,
+    },
+}
+
+/// Keys that grant no leases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum GrantorsError {
+    /// None, or too many.
+    #[error("{got} backbones grant leases, 1 to {GRANTORS_MAX} are wanted")]
+    Count {
+        /// What came.
+        got: usize,
+    },
+    /// One twice, or not in their order.
+    #[error("the backbones that grant leases are not in the order of their keys")]
+    Order,
+}
+
+/// Why something is no lease of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LeaseError {
+    /// Too few backbones of the run have signed it.
+    #[error("{got} backbones of the run have signed the lease, {want} are wanted")]
+    Grants {
+        /// A majority.
+        want: usize,
+        /// Valid and of the run's backbones, each once.
+        got: usize,
+    },
+}
+
+/// Why a question about leases has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseAskError {
+    /// A message failed.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The backbone declined.
+    #[error(transparent)]
+    Refused(#[from] LeaseRefusal),
+    /// An answer to another question, or one with too much in it.
+    #[error("the answer does not belong to the question")]
+    Unexpected,
+    /// A lease that a majority of the backbones has not signed.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+}
+
+impl Grantors {
+    /// The first [`GRANTORS_MAX`] of these keys in their order.
+    ///
+    /// # Errors
+    /// No key.
+    pub fn new(keys: impl IntoIterator<Item = PublicKey>) -> Result<Self, GrantorsError> {
+        let mut keys: Vec<PublicKey> = keys.into_iter().collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys.truncate(GRANTORS_MAX);
+        keys.try_into()
+    }
+
+    /// The keys.
+    pub fn keys(&self) -> &[PublicKey] {
+        &self.0
+    }
+
+    /// Grants that make a lease: more than half.
+    pub fn majority(&self) -> usize {
+        self.0.len() / 2 + 1
+    }
+}
+
+impl TryFrom<Vec<PublicKey>> for Grantors {
+    type Error = GrantorsError;
+
+    fn try_from(keys: Vec<PublicKey>) -> Result<Self, GrantorsError> {
+        if keys.is_empty() || keys.len() > GRANTORS_MAX {
+            return Err(GrantorsError::Count { got: keys.len() });
+        }
+        if keys.is_sorted_by(|a, b| a < b) { Ok(Self(keys)) } else { Err(GrantorsError::Order) }
+    }
+}
+
+impl From<Grantors> for Vec<PublicKey> {
+    fn from(grantors: Grantors) -> Self {
+        grantors.0
+    }
+}
+
+impl LeaseGrant {
+    /// Grants `place` to `holder` for a term.
+    ///
+    /// # Errors
+    /// Does not happen.
+    pub fn sign(
+        key: &KeyPair,
+        run_id: &str,
+        (place, holder, term): (ExpertPlace, PublicKey, u64),
+        expires_at: UnixTime,
+    ) -> Result<Self, postcard::Error> {
+        let bytes = signed_bytes(run_id, (place, holder, term), expires_at)?;
+        Ok(Self { grantor: key.public(), expires_at, signature: key.sign(&bytes) })
+    }
+
+    /// Whether its grantor has signed it.
+    pub fn is_of(&self, run_id: &str, leased: (ExpertPlace, PublicKey, u64)) -> bool {
+        signed_bytes(run_id, leased, self.expires_at)
+            .is_ok_and(|bytes| self.grantor.has_signed(&bytes, &self.signature))
+    }
+}
+
+fn signed_bytes(
+    run_id: &str,
+    (place, holder, term): (ExpertPlace, PublicKey, u64),
+    expires_at: UnixTime,
+) -> Result<Vec<u8>, postcard::Error> {
+    postcard::to_extend(&(run_id, place, holder, term, expires_at), DOMAIN.to_vec())
+}
+
+impl ExpertLease {
+    /// Checks that a majority of the run's backbones has granted it, now or before. It may have expired.
+    ///
+    /// # Errors
+    /// Too few have.
+    pub fn verify(&self, run_id: &str, grantors: &Grantors) -> Result<(), LeaseError> {
+        let leased = (self.place, self.holder, self.term);
+        let is_valid = |grant: &&LeaseGrant| {
+            // Of two grants of one backbone the first counts.
+            let of_grantor = self.grants.iter().find(|other| other.grantor == grant.grantor);
+            of_grantor.is_some_and(|first| std::ptr::eq(first, *grant))
+                && grantors.0.contains(&grant.grantor)
+                && grant.is_of(run_id, leased)
+        };
+        let want = grantors.majority();
+        let got = self.grants.iter().take(GRANTORS_MAX).filter(is_valid).take(want).count();
+        if got < want { Err(LeaseError::Grants { want, got }) } else { Ok(()) }
+    }
+
+    /// The grant of one backbone.
+    pub fn grant_of(&self, grantor: &PublicKey) -> Option<&LeaseGrant> {
+        self.grants.iter().take(GRANTORS_MAX).find(|grant| grant.grantor == *grantor)
+    }
+}
+
+impl LeaseAsk {
+    /// The place that it is about.
+    pub fn place(&self) -> ExpertPlace {
+        match self {
+            Self::Claim(place) | Self::Release { place, .. } => *place,
+            Self::Renew { lease, .. } => lease.place,
+        }
+    }
+}
+
+impl LeasingHost {
+    /// A host with as many of its addresses as the limits allow.
+    pub fn new(n_room: u32, addresses: impl IntoIterator<Item = Vec<u8>>) -> Self {
+        Self { n_room, addresses: bounded(addresses) }
+    }
+}
+
+impl KnownHost {
+    /// A host with as many of its addresses as the limits allow.
+    pub fn new(peer: PublicKey, addresses: impl IntoIterator<Item = Vec<u8>>) -> Self {
+        Self { peer, addresses: bounded(addresses) }
+    }
+}
+
+fn bounded(addresses: impl IntoIterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
+    let short_enough = addresses.into_iter().filter(|address| address.len() <= HOST_ADDRESS_BYTES_MAX);
+    short_enough.take(HOST_ADDRESSES_MAX).collect()
+}
+
+impl LeaseQuestion {
+    /// Checks the run, and the number of places.
+    ///
+    /// # Errors
+    /// [`LeaseRefusal::Unknown`] or [`LeaseRefusal::TooMany`].
+    pub fn check(&self, of_run: &str) -> Result<(), LeaseRefusal> {
+        let (run_id, got) = match self {
+            Self::Lease { run_id, asks, n_vacant, .. } => (run_id, asks.len() + usize::from(*n_vacant)),
+            Self::Vote { run_id, asks, .. } => (run_id, asks.len()),
+            Self::Keepers { run_id, places } => (run_id, places.len()),
+        };
+        if run_id != of_run {
+            return Err(LeaseRefusal::Unknown);
+        }
+        if got > PLACES_MAX {
+            return Err(LeaseRefusal::TooMany { got: u32::try_from(got).unwrap_or(u32::MAX) });
+        }
+        Ok(())
+    }
+}
+
+/// Asks, and checks that the answer belongs to the question: each lease is one of the asking host `holder` that a majority has
+/// signed.
+///
+/// # Errors
+/// A refusal of all, an answer that is none, or a stream that failed.
+pub async fn ask<S>(
+    stream: &mut S,
+    question: &LeaseQuestion,
+    asking: &PublicKey,
+) -> Result<LeaseAnswer, LeaseAskError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    framing::write(stream, question, MESSAGE_BYTES_MAX).await?;
+    let mut answer: LeaseAnswer = framing::read(stream, MESSAGE_BYTES_MAX).await?;
+    match (question, &mut answer) {
+        (_, LeaseAnswer::Refused(refusal)) => return Err((*refusal).into()),
+        (
+            LeaseQuestion::Lease { run_id, asks, n_vacant, .. },
+            LeaseAnswer::Leased { grantors, asked, vacant },
+        ) => {
+            if asked.len() != asks.len() || vacant.len() > usize::from(*n_vacant) {
+                return Err(LeaseAskError::Unexpected);
+            }
+            for lease in vacant.iter() {
+                check_lease(lease, (run_id, asking), grantors)?;
+            }
+            for (ask, verdict) in asks.iter().zip(asked.iter()) {
+                let LeaseVerdict::Granted(lease) = verdict else { continue };
+                check_lease(lease, (run_id, asking), grantors)?;
+                if lease.place != ask.place() {
+                    return Err(LeaseAskError::Unexpected);
+                }
+            }
+        }
+        (LeaseQuestion::Vote { asks, .. }, LeaseAnswer::Voted(votes)) if votes.len() == asks.len() => {}
+        (LeaseQuestion::Keepers { places, .. }, LeaseAnswer::Keepers(keepers))
+            if keepers.len() == places.len() =>
+        {
+            for hosts in keepers {
+                hosts.truncate(KEEPERS_MAX);
+                for host in hosts {
+                    host.addresses = bounded(std::mem::take(&mut host.addresses));
+                }
+            }
+        }
+        _ => return Err(LeaseAskError::Unexpected),
+    }
+    Ok(answer)
+}
+
+fn check_lease(
+    lease: &ExpertLease,
+    (run_id, holder): (&str, &PublicKey),
+    grantors: &Grantors,
+) -> Result<(), LeaseAskError> {
+    if lease.holder != *holder {
+        return Err(LeaseAskError::Unexpected);
+    }
+    Ok(lease.verify(run_id, grantors)?)
+}
+
+/// Reads a question; `None` where the other side closed the stream.
+///
+/// # Errors
+/// A message that is none of this conversation.
+pub async fn receive<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Option<LeaseQuestion>, FrameError> {
+    match framing::read(stream, MESSAGE_BYTES_MAX).await {
+        Ok(question) => Ok(Some(question)),
+        Err(FrameError::Closed) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Answers a question.
+///
+/// # Errors
+/// The stream failed.
+pub async fn reply<S: AsyncWrite + Unpin>(stream: &mut S, answer: &LeaseAnswer) -> Result<(), FrameError> {
+    framing::write(stream, answer, MESSAGE_BYTES_MAX).await
+}

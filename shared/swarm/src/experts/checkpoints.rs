@@ -1,0 +1,12 @@
+//! What lasts of an expert when its host is gone (Learning@home §3.3): when a host gives its state to other peers, and what a peer
+//! keeps for others.
+
+mod schedule;
+mod shelf;
+#[cfg(test)]
+mod tests;
+
+pub use barnraise_protocol::experts::checkpoints::CheckpointVersion;
+
+pub use self::schedule::{COPIES, CheckpointSchedule, OFFER_INTERVAL};
+pub use self::shelf::{CheckpointShelf, KEPT_LONG, OfferVerdict, TRANSFERS_MAX};

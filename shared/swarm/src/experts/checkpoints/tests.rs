@@ -1,0 +1,142 @@
+//! The shelf of a keeper, and the schedule of a host.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::access::KeyPair;
+use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::experts::checkpoints::{CheckpointRefusal, ExpertCheckpoint};
+use barnraise_protocol::experts::leases::ExpertLease;
+use barnraise_protocol::experts::{ExpertPlace, ExpertUid, LayerId};
+
+use super::*;
+use crate::Moment;
+
+const EXPERT_BYTES_MAX: u64 = 100;
+
+const fn secs(seconds: u64) -> Moment {
+    Moment::from_secs(seconds)
+}
+
+fn place(index: u16) -> ExpertPlace {
+    (LayerId(0), ExpertUid::new(&[index]).unwrap())
+}
+
+fn checkpoint(index: u16, term: u64, n_steps: u64, n_bytes: u64) -> ExpertCheckpoint {
+    let key = KeyPair::from_seed(&[1; 32]);
+    let lease = ExpertLease { place: place(index), holder: key.public(), term, grants: Vec::new() };
+    let transfer = Transfer { n_bytes, sha256: Sha256Hash([n_steps as u8; 32]) };
+    ExpertCheckpoint::sign(&key, "barn", (lease, n_steps, transfer)).unwrap()
+}
+
+fn offer(
+    shelf: &mut CheckpointShelf,
+    now: Moment,
+    checkpoint: &ExpertCheckpoint,
+) -> Result<OfferVerdict, CheckpointRefusal> {
+    let verdict = shelf.on_offer(now, checkpoint, EXPERT_BYTES_MAX);
+    if matches!(verdict, Ok(OfferVerdict::Wanted { .. })) {
+        shelf.on_kept(now, checkpoint.clone());
+    }
+    verdict
+}
+
+const WANTED: Result<OfferVerdict, CheckpointRefusal> = Ok(OfferVerdict::Wanted { evicted: Vec::new() });
+const KEPT: Result<OfferVerdict, CheckpointRefusal> = Ok(OfferVerdict::AlreadyKept);
+
+#[test]
+fn the_newest_checkpoint_of_an_expert_is_kept() {
+    let mut shelf = CheckpointShelf::new(secs(0), 1000, []);
+    assert_eq!(offer(&mut shelf, secs(0), &checkpoint(1, 5, 10, 50)), WANTED);
+    assert_eq!(offer(&mut shelf, secs(1), &checkpoint(1, 5, 10, 50)), KEPT);
+    assert_eq!(offer(&mut shelf, secs(1), &checkpoint(1, 5, 9, 50)), KEPT, "older");
+    assert_eq!(offer(&mut shelf, secs(1), &checkpoint(1, 4, 99, 50)), KEPT, "of an earlier term");
+    assert_eq!(offer(&mut shelf, secs(1), &checkpoint(1, 6, 3, 60)), WANTED);
+    assert_eq!(shelf.newest(&place(1)), Some(&checkpoint(1, 6, 3, 60)));
+    assert_eq!(shelf.n_bytes(), 60, "it is in the place of the one before");
+    assert!(shelf.with_hash(&place(1), &Sha256Hash([3; 32])).is_some());
+    assert!(shelf.with_hash(&place(1), &Sha256Hash([10; 32])).is_none());
+    shelf.on_damaged(&place(1));
+    assert_eq!((shelf.newest(&place(1)), shelf.n_bytes()), (None, 0));
+}
+
+#[test]
+fn a_checkpoint_that_does_not_come_leaves_the_one_before() {
+    let mut shelf = CheckpointShelf::new(secs(0), 1000, []);
+    offer(&mut shelf, secs(0), &checkpoint(1, 5, 10, 50)).unwrap();
+    let newer = checkpoint(1, 5, 11, 70);
+    assert_eq!(shelf.on_offer(secs(1), &newer, EXPERT_BYTES_MAX), WANTED);
+    assert_eq!(shelf.n_bytes(), 120, "both are on the disk for a while");
+    assert_eq!(shelf.on_offer(secs(1), &newer, EXPERT_BYTES_MAX), Err(CheckpointRefusal::Busy));
+    shelf.on_lost(&place(1));
+    shelf.on_lost(&place(1));
+    assert_eq!(shelf.newest(&place(1)), Some(&checkpoint(1, 5, 10, 50)));
+    assert_eq!(shelf.n_bytes(), 50);
+    shelf.on_kept(secs(2), newer);
+    assert_eq!(shelf.newest(&place(1)), Some(&checkpoint(1, 5, 10, 50)), "nobody announced it");
+}
+
+#[test]
+fn a_shelf_takes_no_more_than_it_has_room_for() {
+    let mut shelf = CheckpointShelf::new(secs(0), 250, [checkpoint(0, 1, 1, 100)]);
+    let too_large = CheckpointRefusal::TooLarge { max: 100, got: 101 };
+    assert_eq!(offer(&mut shelf, secs(0), &checkpoint(1, 5, 10, 101)), Err(too_large));
+    assert_eq!(offer(&mut shelf, secs(0), &checkpoint(1, 5, 10, 100)), WANTED);
+    assert_eq!(offer(&mut shelf, secs(0), &checkpoint(2, 5, 10, 100)), Err(CheckpointRefusal::Full));
+    // What nobody has offered again for long makes room, the oldest first, and not what was offered.
+    assert_eq!(offer(&mut shelf, KEPT_LONG - secs(1), &checkpoint(0, 1, 1, 100)), KEPT);
+    let evicted = vec![place(1)];
+    let verdict = offer(&mut shelf, KEPT_LONG, &checkpoint(2, 5, 10, 100));
+    assert_eq!(verdict, Ok(OfferVerdict::Wanted { evicted }));
+    assert!(shelf.newest(&place(0)).is_some() && shelf.newest(&place(1)).is_none());
+    assert_eq!(shelf.n_bytes(), 200);
+    assert_eq!(offer(&mut shelf, KEPT_LONG, &checkpoint(2, 5, 11, 60)), Err(CheckpointRefusal::Full));
+    assert_eq!(offer(&mut shelf, KEPT_LONG, &checkpoint(2, 5, 11, 50)), WANTED);
+    let n_incoming = (10..20).filter(|index| {
+        let mut large = CheckpointShelf::new(secs(0), 10_000, []);
+        (10..*index).all(|before| large.on_offer(secs(0), &checkpoint(before, 1, 1, 10), 100) == WANTED)
+    });
+    assert_eq!(n_incoming.count(), TRANSFERS_MAX + 1, "as many at a time as there may be, and none");
+}
+
+#[test]
+fn each_expert_is_stored_once_a_minute_and_soon_where_it_is_new() {
+    let mut schedule = CheckpointSchedule::new(7);
+    (0..20).for_each(|index| schedule.on_hosted(secs(100), place(index)));
+    let mut at = secs(100);
+    let mut first = BTreeSet::new();
+    while at <= secs(105) {
+        while let Some(place) = schedule.next_due(at) {
+            assert!(first.insert(place), "{place:?} twice");
+        }
+        at += Duration::from_millis(50);
+    }
+    assert_eq!(first.len(), 20);
+    let next = schedule.next_deadline().unwrap();
+    assert!(next >= secs(154) && next <= secs(165), "{next:?}");
+    schedule.on_removed(&place(3));
+    let due = std::iter::from_fn(|| schedule.next_due(secs(166)));
+    assert_eq!(due.count(), 19);
+}
+
+#[test]
+fn a_state_is_offered_until_enough_peers_keep_it_and_reminded_of_later() {
+    let mut schedule = CheckpointSchedule::new(7);
+    schedule.on_hosted(secs(0), place(1));
+    assert_eq!(schedule.next_due(secs(5)), Some(place(1)));
+    let version = |n_steps| CheckpointVersion { term: 1, n_steps };
+    assert!(schedule.is_offered(secs(5), &place(1), version(4)));
+    schedule.on_offered(secs(5), &place(1), version(4), 0);
+    assert_eq!(schedule.next_due(secs(19)), None);
+    assert_eq!(schedule.next_due(secs(20)), Some(place(1)), "sooner than a minute");
+    assert!(schedule.is_offered(secs(20), &place(1), version(4)));
+    schedule.on_offered(secs(20), &place(1), version(4), COPIES - 1);
+    assert_eq!(schedule.next_due(secs(50)), None, "there are no more peers");
+    assert!(schedule.is_offered(secs(20), &place(1), version(4)));
+    schedule.on_offered(secs(20), &place(1), version(4), COPIES);
+    assert!(!schedule.is_offered(secs(80), &place(1), version(4)));
+    assert!(schedule.is_offered(secs(80), &place(1), version(5)), "it has learned");
+    assert!(schedule.is_offered(secs(320), &place(1), version(4)), "a keeper may be gone");
+    assert!(schedule.is_offered(secs(0), &place(2), version(0)), "it is given away when it is stopped");
+}

@@ -1,0 +1,467 @@
+//! What one backbone has granted.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use barnraise_protocol::access::{KeyPair, PublicKey, UnixTime};
+use barnraise_protocol::dht::UnixMillis;
+use barnraise_protocol::experts::leases::{
+    ExpertLease, Grantors, KnownHost, LEASE_TIME, LeaseAsk, LeaseGrant, LeaseRefusal, LeaseVerdict,
+    LeasingHost,
+};
+use barnraise_protocol::experts::{ExpertPlace, ExpertPrefix, GridShape, LayerId};
+
+use super::RENEWAL_INTERVAL;
+use super::standing::HostStandings;
+use crate::random::SplitMix64;
+use crate::{AddressGroup, Moment};
+
+/// Most places that are remembered.
+pub const LEASES_MAX: usize = 65_536;
+/// A place that was vacant for so long is anybody's, also where half of the run is at the same address.
+pub const VACANT_LONG: Duration = Duration::from_secs(120);
+/// A host has renewed what it holds within this time: a backbone that was restarted knows all leases after it.
+const LEARNING_TIME: Duration = Duration::from_secs(12);
+/// Places of a grid that are looked at for vacant ones, at most.
+const LOOKED_AT_MAX: u64 = 4096;
+
+const _: () = assert!(LEARNING_TIME.as_secs() > RENEWAL_INTERVAL.as_secs());
+
+/// The run whose places are leased.
+#[derive(Debug, Clone)]
+pub struct LeasedRun {
+    /// Its id.
+    pub run_id: String,
+    /// Its layers of experts.
+    pub grids: Vec<(LayerId, GridShape)>,
+    /// Whose grants make a lease.
+    pub grantors: Grantors,
+}
+
+/// A place that was granted once.
+#[derive(Debug, Clone, Copy)]
+struct PlaceEntry {
+    /// What may be renewed.
+    granted: GrantedTerm,
+    /// What was granted before, while nobody has renewed `granted`: where the others did not grant it, that still holds.
+    before: Option<GrantedTerm>,
+    /// The last term that was granted: claims are above.
+    term_max: u64,
+    /// The last term that was given back: no renewal of it counts. 0 before.
+    released: u64,
+    /// Whether its holder has renewed it.
+    is_renewed: bool,
+    /// Whether the grant has not expired. Otherwise its holder may still renew.
+    is_held: bool,
+    /// Of the grant; where it is not held, when it was over.
+    expires_at: Moment,
+    n_waiting: u32,
+}
+
+/// A term of a place at this backbone.
+#[derive(Debug, Clone, Copy)]
+struct GrantedTerm {
+    term: u64,
+    holder: PublicKey,
+}
+
+/// The grants of one backbone, and how it chooses vacant places.
+#[derive(Debug)]
+pub struct LeaseBook {
+    key: KeyPair,
+    run: LeasedRun,
+    began_at: Moment,
+    quiet_until: Moment,
+    places: BTreeMap<ExpertPlace, PlaceEntry>,
+    /// Places that others have granted, until then.
+    elsewhere: BTreeMap<ExpertPlace, Moment>,
+    /// Of places that are held.
+    expirations: BTreeSet<(Moment, ExpertPlace)>,
+    hosts: HostStandings,
+    random: SplitMix64,
+}
+
+impl LeaseBook {
+    /// A backbone that begins at `now`; where it may have granted leases before, it is quiet at first. `seed` spreads the choices
+    /// of several backbones.
+    pub fn new(key: KeyPair, run: LeasedRun, now: Moment, has_granted: bool, seed: u64) -> Self {
+        Self {
+            key,
+            run,
+            began_at: now,
+            quiet_until: if has_granted { now + LEASE_TIME } else { now },
+            places: BTreeMap::new(),
+            elsewhere: BTreeMap::new(),
+            expirations: BTreeSet::new(),
+            hosts: HostStandings::default(),
+            random: SplitMix64::new(seed),
+        }
+    }
+
+    /// The run.
+    pub fn run(&self) -> &LeasedRun {
+        &self.run
+    }
+
+    /// Whether this backbone is one of those whose grants count.
+    pub fn is_grantor(&self) -> bool {
+        self.run.grantors.keys().contains(&self.key.public())
+    }
+
+    /// A host has asked, from an address; [`AddressGroup::UNKNOWN`] where another backbone says so.
+    ///
+    /// # Errors
+    /// Too many hosts are known.
+    pub fn on_host(
+        &mut self,
+        now: Moment,
+        key: PublicKey,
+        group: AddressGroup,
+        host: &LeasingHost,
+    ) -> Result<(), LeaseRefusal> {
+        self.forget_expired(now);
+        self.hosts.on_heard(now, key, group, host)
+    }
+
+    /// The term of a new lease of a place, at `wall` by the clock of expirations.
+    pub fn next_term(&self, wall: UnixMillis, place: ExpertPlace) -> u64 {
+        let last = self.places.get(&place).map_or(0, |entry| entry.term_max);
+        last.saturating_add(1).max(wall.0)
+    }
+
+    /// Whether the run wants this host, which asked this backbone, to have a place: no address has more than half of all places,
+    /// but for those that were vacant for [`VACANT_LONG`].
+    ///
+    /// # Errors
+    /// [`LeaseRefusal::Share`].
+    pub fn check_share(
+        &self,
+        now: Moment,
+        holder: &PublicKey,
+        place: ExpertPlace,
+    ) -> Result<(), LeaseRefusal> {
+        let Some(n_held) = self.hosts.n_of_address(holder) else { return Ok(()) };
+        let n_places: u64 = self.run.grids.iter().map(|(_, grid)| grid.n_places()).sum();
+        let max = n_places.div_ceil(2);
+        let vacant_since = match self.places.get(&place) {
+            Some(entry) if entry.is_held && entry.granted.holder == *holder => return Ok(()),
+            Some(entry) => entry.expires_at,
+            None => self.began_at,
+        };
+        let free_at = vacant_since + VACANT_LONG;
+        if n_held < max || free_at <= now {
+            return Ok(());
+        }
+        Err(LeaseRefusal::Share { max, for_ms: millis(free_at - now) })
+    }
+
+    /// What this backbone says to one ask of `holder`, whose [`Self::on_host`] came before. `term` is that of a claim.
+    pub fn vote(
+        &mut self,
+        now: Moment,
+        wall: UnixMillis,
+        holder: PublicKey,
+        ask: &LeaseAsk,
+        term: u64,
+    ) -> LeaseVerdict<LeaseGrant> {
+        self.forget_expired(now);
+        let place = ask.place();
+        if !self.is_grantor() || !self.has(place) {
+            return LeaseVerdict::Refused(LeaseRefusal::Unknown);
+        }
+        let checked = match ask {
+            LeaseAsk::Release { term, .. } => {
+                self.release(now, holder, place, *term);
+                return LeaseVerdict::Released;
+            }
+            LeaseAsk::Claim(_) => self.check_claim(now, &holder, place, term).map(|()| (term, None)),
+            LeaseAsk::Renew { lease, n_waiting } => {
+                let checked = self.check_renewal(now, wall, &holder, lease);
+                checked.map(|()| (lease.term, Some(*n_waiting)))
+            }
+        };
+        let granted = checked.and_then(|(term, n_waiting)| {
+            self.hold(now, holder, place, term, n_waiting)?;
+            let leased = (place, holder, term);
+            LeaseGrant::sign(&self.key, &self.run.run_id, leased, expiration(wall))
+                .map_err(|_| LeaseRefusal::Unknown)
+        });
+        granted.map_or_else(LeaseVerdict::Refused, LeaseVerdict::Granted)
+    }
+
+    fn check_claim(
+        &self,
+        now: Moment,
+        holder: &PublicKey,
+        place: ExpertPlace,
+        term: u64,
+    ) -> Result<(), LeaseRefusal> {
+        self.check_free(now, holder, place)?;
+        match self.places.get(&place) {
+            Some(entry) if term <= entry.term_max => Err(LeaseRefusal::Later { term: entry.term_max }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether no other host has a grant that has not expired.
+    fn check_free(&self, now: Moment, holder: &PublicKey, place: ExpertPlace) -> Result<(), LeaseRefusal> {
+        if now < self.quiet_until {
+            return Err(LeaseRefusal::Quiet { for_ms: millis(self.quiet_until - now) });
+        }
+        match self.places.get(&place) {
+            Some(entry) if entry.is_held && entry.granted.holder != *holder => {
+                Err(LeaseRefusal::Held { for_ms: millis(entry.expires_at.saturating_sub(now)) })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_renewal(
+        &self,
+        now: Moment,
+        wall: UnixMillis,
+        holder: &PublicKey,
+        lease: &ExpertLease,
+    ) -> Result<(), LeaseRefusal> {
+        if lease.holder != *holder {
+            return Err(LeaseRefusal::Unknown);
+        }
+        if let Some(entry) = self.places.get(&lease.place) {
+            let GrantedTerm { term, holder: last } = entry.granted;
+            if entry.released == lease.term {
+                return Err(LeaseRefusal::Later { term: entry.term_max });
+            }
+            match term.cmp(&lease.term) {
+                // Whether the others have granted it too is known soon.
+                Ordering::Greater if entry.is_held && entry.before.is_some() && last != *holder => {
+                    return Err(LeaseRefusal::Held { for_ms: millis(entry.expires_at.saturating_sub(now)) });
+                }
+                Ordering::Greater => return Err(LeaseRefusal::Later { term }),
+                Ordering::Equal if last != *holder => {
+                    return Err(LeaseRefusal::Later { term });
+                }
+                // It has granted the place to nobody since, also where its grant has expired.
+                Ordering::Equal => return Ok(()),
+                Ordering::Less => {}
+            }
+        }
+        // What it does not remember was granted before a restart, or by the others.
+        let leased = (lease.place, *holder, lease.term);
+        let is_own = lease.grant_of(&self.key.public()).is_some_and(|grant| {
+            let is_unexpired = grant.expires_at.0 > wall.0 / 1000 && grant.expires_at <= expiration(wall);
+            is_unexpired && grant.is_of(&self.run.run_id, leased)
+        });
+        if is_own {
+            return Ok(());
+        }
+        lease.verify(&self.run.run_id, &self.run.grantors).map_err(|_| LeaseRefusal::Unknown)?;
+        self.check_free(now, holder, lease.place)
+    }
+
+    fn hold(
+        &mut self,
+        now: Moment,
+        holder: PublicKey,
+        place: ExpertPlace,
+        term: u64,
+        n_waiting: Option<u32>,
+    ) -> Result<(), LeaseRefusal> {
+        let known = self.places.get(&place).copied();
+        let before =
+            known.filter(|entry| entry.is_held).map(|entry| (entry.granted.holder, entry.expires_at));
+        let n_before = known.map_or(0, |entry| entry.n_waiting);
+        if before.is_none_or(|(other, _)| other != holder) {
+            self.hosts.check_room(&holder)?;
+            if known.is_none() && self.places.len() >= LEASES_MAX {
+                self.forget_longest_vacant();
+                if self.places.len() >= LEASES_MAX {
+                    return Err(LeaseRefusal::Busy { for_ms: millis(LEASE_TIME) });
+                }
+            }
+        }
+        if let Some((other, expires_at)) = before {
+            self.expirations.remove(&(expires_at, place));
+            self.hosts.on_places(&other, false);
+        }
+        self.hosts.on_places(&holder, true);
+        let expires_at = now + LEASE_TIME;
+        self.expirations.insert((expires_at, place));
+        // A renewal says that a majority has granted the term.
+        let is_renewal = n_waiting.is_some();
+        let last = known.filter(|_| !is_renewal).map(|entry| entry.before.unwrap_or(entry.granted));
+        let term_max = known.map_or(term, |entry| entry.term_max.max(term));
+        let released = known.map_or(0, |entry| entry.released);
+        let n_waiting = n_waiting.unwrap_or(n_before);
+        self.elsewhere.remove(&place);
+        let granted = GrantedTerm { term, holder };
+        let entry = PlaceEntry {
+            granted,
+            before: last,
+            term_max,
+            released,
+            is_renewed: is_renewal,
+            is_held: true,
+            expires_at,
+            n_waiting,
+        };
+        self.places.insert(place, entry);
+        Ok(())
+    }
+
+    fn release(&mut self, now: Moment, holder: PublicKey, place: ExpertPlace, term: u64) {
+        let Some(entry) = self.places.get_mut(&place) else { return };
+        if entry.granted.holder != holder || entry.granted.term != term {
+            return;
+        }
+        entry.released = term;
+        entry.revert();
+        if entry.is_held {
+            entry.is_held = false;
+            self.expirations.remove(&(entry.expires_at, place));
+            entry.expires_at = now;
+            self.hosts.on_places(&holder, false);
+        }
+    }
+
+    /// Up to `n_max` places that this host may claim: first those that had a host before, then the others; among both first those
+    /// whose neighbours on the grid have the most rows waiting.
+    pub fn vacant(&mut self, now: Moment, holder: &PublicKey, n_max: usize) -> Vec<ExpertPlace> {
+        self.forget_expired(now);
+        // By then all hosts have renewed what they hold, and others may grant a place while this backbone is still quiet.
+        let knows_all = now >= self.quiet_until || now >= self.began_at + LEARNING_TIME;
+        if n_max == 0 || !knows_all {
+            return Vec::new();
+        }
+        self.elsewhere.retain(|_, until| *until > now);
+        let waiting = self.rows_waiting();
+        let mut candidates = Vec::new();
+        for (place, entry) in self.places.iter().filter(|(_, entry)| entry.is_vacant(now, holder)) {
+            // Its neighbours do part of its work now.
+            let load = waiting.get(&neighbourhood(place)).copied().unwrap_or_default();
+            candidates.push((true, load.max(u64::from(entry.n_waiting)), self.random.next_u64(), *place));
+        }
+        for (layer, grid) in self.run.grids.clone() {
+            let n_places = grid.n_places();
+            // Of a large grid a stretch that begins by chance.
+            let first = if n_places > LOOKED_AT_MAX { self.random.next_u64() % n_places } else { 0 };
+            for at in 0..n_places.min(LOOKED_AT_MAX) {
+                let Some(uid) = grid.uid((first + at) % n_places) else { continue };
+                let place = (layer, uid);
+                if !self.places.contains_key(&place) {
+                    let load = waiting.get(&neighbourhood(&place)).copied().unwrap_or_default();
+                    candidates.push((false, load, self.random.next_u64(), place));
+                }
+            }
+        }
+        candidates.sort_unstable_by_key(|(was_hosted, load, by_chance, place)| {
+            std::cmp::Reverse((*was_hosted, *load, *by_chance, *place))
+        });
+        let places = candidates.into_iter().map(|(.., place)| place);
+        let is_free = |place: &ExpertPlace| {
+            !self.elsewhere.contains_key(place) && self.check_share(now, holder, *place).is_ok()
+        };
+        places.filter(is_free).take(n_max).collect()
+    }
+
+    /// The other backbones have granted a place that looked vacant here: it is not chosen again before that time has passed.
+    pub fn on_held_elsewhere(&mut self, now: Moment, place: ExpertPlace, time: Duration) {
+        if self.elsewhere.len() < LEASES_MAX {
+            self.elsewhere.insert(place, now + time.min(LEASE_TIME));
+        }
+    }
+
+    /// The hosts that keep the checkpoints of an expert, the first one first; never its holder.
+    pub fn keepers(&self, now: Moment, place: ExpertPlace, n_max: usize) -> Vec<KnownHost> {
+        let entry = self.places.get(&place).filter(|entry| entry.is_held);
+        let holder = entry.map(|entry| entry.granted.holder);
+        self.hosts.keepers(now, place, holder, n_max)
+    }
+
+    /// Whether the run's grids have a place.
+    pub fn has(&self, (layer, uid): ExpertPlace) -> bool {
+        self.run.grids.iter().any(|(id, grid)| *id == layer && grid.contains(&uid))
+    }
+
+    /// The holder of a place, as far as this backbone has granted it.
+    pub fn holder(&self, now: Moment, place: ExpertPlace) -> Option<PublicKey> {
+        let entry = self.places.get(&place)?;
+        (entry.is_held && entry.expires_at > now).then_some(entry.granted.holder)
+    }
+
+    /// Mean of the rows that wait for each expert of a neighbourhood that has a host.
+    fn rows_waiting(&self) -> BTreeMap<(LayerId, ExpertPrefix), u64> {
+        let mut sums: BTreeMap<(LayerId, ExpertPrefix), (u64, u64)> = BTreeMap::new();
+        for (place, entry) in self.places.iter().filter(|(_, entry)| entry.is_held) {
+            let (n_rows, n_experts) = sums.entry(neighbourhood(place)).or_default();
+            *n_rows += u64::from(entry.n_waiting);
+            *n_experts += 1;
+        }
+        sums.into_iter().map(|(at, (n_rows, n_experts))| (at, n_rows / n_experts.max(1))).collect()
+    }
+
+    fn forget_expired(&mut self, now: Moment) {
+        while let Some(&(expires_at, place)) = self.expirations.first()
+            && expires_at <= now
+        {
+            self.expirations.pop_first();
+            if let Some(entry) = self.places.get_mut(&place) {
+                entry.is_held = false;
+                let holder = entry.granted.holder;
+                entry.revert();
+                self.hosts.on_places(&holder, false);
+            }
+        }
+    }
+
+    fn forget_longest_vacant(&mut self) {
+        let vacant = self.places.iter().filter(|(_, entry)| !entry.is_held);
+        let longest = vacant.min_by_key(|(_, entry)| entry.expires_at).map(|(place, _)| *place);
+        if let Some(place) = longest {
+            self.places.remove(&place);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn check_counts(&self) {
+        let held: Vec<&PlaceEntry> = self.places.values().filter(|entry| entry.is_held).collect();
+        assert_eq!(held.len(), self.expirations.len());
+        for entry in held {
+            let n_held = self
+                .places
+                .values()
+                .filter(|other| other.is_held && other.granted.holder == entry.granted.holder);
+            assert_eq!(self.hosts.n_held(&entry.granted.holder), n_held.count() as u64);
+        }
+    }
+}
+
+impl PlaceEntry {
+    /// Whether a host may be given the place: nobody has it, or this host, and does not know it, since the answer was lost.
+    fn is_vacant(&self, now: Moment, holder: &PublicKey) -> bool {
+        let granted_at = self.expires_at.saturating_sub(LEASE_TIME);
+        let is_unknown = self.granted.holder == *holder && !self.is_renewed;
+        !self.is_held || (is_unknown && granted_at + LEARNING_TIME <= now)
+    }
+
+    /// A term that nobody has renewed is over: what was granted before it may be renewed again.
+    fn revert(&mut self) {
+        if let Some(before) = self.before.take() {
+            self.granted = before;
+        }
+    }
+}
+
+/// The experts that share all indices but the last: those that a gating function finds together.
+fn neighbourhood((layer, uid): &ExpertPlace) -> (LayerId, ExpertPrefix) {
+    (*layer, uid.leaf().0)
+}
+
+/// Of a grant that is given at `wall`: less than a second too early.
+fn expiration(wall: UnixMillis) -> UnixTime {
+    UnixTime(wall.after(LEASE_TIME).0 / 1000)
+}
+
+fn millis(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,305 @@
+//! What a host asks its backbone for, and which places it may serve.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use barnraise_protocol::experts::ExpertPlace;
+use barnraise_protocol::experts::leases::{ExpertLease, LeaseAsk, LeaseRefusal, LeaseVerdict, PLACES_MAX};
+
+use super::HELD_TIME;
+use crate::Moment;
+use crate::random::SplitMix64;
+
+/// From one renewal of a lease to the next: a lease outlives one that fails.
+pub const RENEWAL_INTERVAL: Duration = Duration::from_secs(10);
+/// From one look for vacant places to the next, while the host has room.
+pub const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// After a question that failed.
+const RETRY_AFTER: Duration = Duration::from_secs(2);
+
+const _: () = assert!(2 * RENEWAL_INTERVAL.as_secs() + 2 * RETRY_AFTER.as_secs() < HELD_TIME.as_secs());
+
+/// What the driver is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HolderAction {
+    /// Ask the backbone: then [`LeaseHolder::on_answer`] or [`LeaseHolder::on_failed`].
+    Ask {
+        /// At most [`PLACES_MAX`] with the vacant ones.
+        asks: Vec<LeaseAsk>,
+        /// Vacant places that the backbone may choose.
+        n_vacant: u8,
+    },
+    /// Serve a place: from the newest of disk and swarm, or as it begins.
+    Host(ExpertLease),
+    /// Serve a place no longer.
+    Stop {
+        /// The place.
+        place: ExpertPlace,
+        /// Another host has it.
+        is_taken: bool,
+    },
+    /// A place that is on the disk here has another host.
+    Yield(ExpertPlace),
+}
+
+#[derive(Debug)]
+struct HeldLease {
+    lease: ExpertLease,
+    /// By then this host must have asked once more.
+    ends_at: Moment,
+    renew_at: Moment,
+    n_waiting: u32,
+}
+
+#[derive(Debug)]
+struct OpenQuestion {
+    asked_at: Moment,
+    asks: Vec<LeaseAsk>,
+}
+
+/// The leases of one host.
+#[derive(Debug)]
+pub struct LeaseHolder {
+    n_room: usize,
+    /// Places whose state is on the disk here: these are claimed before others.
+    own: VecDeque<ExpertPlace>,
+    held: BTreeMap<ExpertPlace, HeldLease>,
+    /// Given back, with the term; until the backbone knows it.
+    released: BTreeMap<ExpertPlace, u64>,
+    open: Option<OpenQuestion>,
+    look_at: Moment,
+    retry_at: Moment,
+    is_leaving: bool,
+    random: SplitMix64,
+    actions: VecDeque<HolderAction>,
+}
+
+impl LeaseHolder {
+    /// A host with room for so many experts, of which it has `own` on its disk. `seed` spreads the questions of many hosts.
+    pub fn new(n_room: usize, own: impl IntoIterator<Item = ExpertPlace>, seed: u64) -> Self {
+        Self {
+            n_room,
+            own: own.into_iter().collect(),
+            held: BTreeMap::new(),
+            released: BTreeMap::new(),
+            open: None,
+            look_at: Moment::ZERO,
+            retry_at: Moment::ZERO,
+            is_leaving: false,
+            random: SplitMix64::new(seed),
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// Whether the host may serve a place at `now`.
+    pub fn holds(&self, now: Moment, place: &ExpertPlace) -> bool {
+        self.held.get(place).is_some_and(|held| held.ends_at > now)
+    }
+
+    /// The lease of a place that may be served at `now`.
+    pub fn lease(&self, now: Moment, place: &ExpertPlace) -> Option<&ExpertLease> {
+        self.held.get(place).filter(|held| held.ends_at > now).map(|held| &held.lease)
+    }
+
+    /// Places with a lease, in their order.
+    pub fn places(&self) -> impl Iterator<Item = ExpertPlace> {
+        self.held.keys().copied()
+    }
+
+    /// Rows wait for an expert.
+    pub fn on_load(&mut self, place: &ExpertPlace, n_waiting: u32) {
+        if let Some(held) = self.held.get_mut(place) {
+            held.n_waiting = n_waiting;
+        }
+    }
+
+    /// The backbone has answered the open question: for each ask, in order, and the vacant places that it chose.
+    pub fn on_answer(
+        &mut self,
+        now: Moment,
+        asked: Vec<LeaseVerdict<ExpertLease>>,
+        vacant: Vec<ExpertLease>,
+    ) {
+        let Some(OpenQuestion { asked_at, asks }) = self.open.take() else { return };
+        let has_more_own = !self.own.is_empty();
+        for (ask, verdict) in asks.into_iter().zip(asked) {
+            match (ask, verdict) {
+                (LeaseAsk::Release { place, .. }, _) => {
+                    self.released.remove(&place);
+                }
+                (_, LeaseVerdict::Granted(lease)) => self.on_granted(now, asked_at, lease),
+                (LeaseAsk::Claim(place), LeaseVerdict::Refused(refusal)) => {
+                    self.on_claim_refused(now, place, refusal);
+                }
+                (LeaseAsk::Renew { lease, .. }, LeaseVerdict::Refused(refusal)) => {
+                    self.on_renewal_refused(now, &lease, refusal);
+                }
+                (_, LeaseVerdict::Released) => {}
+            }
+        }
+        for lease in vacant {
+            self.on_granted(now, asked_at, lease);
+        }
+        if has_more_own && self.own.is_empty() {
+            // The rest of the room is for places that were vacant.
+            self.look_at = now;
+        }
+    }
+
+    /// The open question has no answer.
+    pub fn on_failed(&mut self, now: Moment) {
+        if self.open.take().is_some() {
+            self.retry_at = now + self.jittered(RETRY_AFTER);
+        }
+    }
+
+    /// A place cannot be served here, or is handed over: its lease is given back.
+    pub fn on_given_up(&mut self, now: Moment, place: &ExpertPlace) {
+        if let Some(held) = self.held.remove(place) {
+            self.released.insert(*place, held.lease.term);
+            self.look_at = self.look_at.max(now + self.jittered(LOOK_INTERVAL));
+        }
+    }
+
+    /// The machine was suspended: nobody knows for how long, so that it holds nothing until it has asked again.
+    pub fn on_suspended(&mut self, now: Moment) {
+        let held: Vec<ExpertPlace> = self.held.keys().copied().collect();
+        held.into_iter().for_each(|place| self.lapse(now, place));
+        // Its answer would count from before.
+        self.open = None;
+    }
+
+    /// The host leaves: it renews and takes nothing more. Its places are given back one by one, once they are handed over:
+    /// [`Self::on_given_up`].
+    pub fn on_leaving(&mut self) {
+        self.is_leaving = true;
+    }
+
+    /// Whether all that was given back is known to the backbone.
+    pub fn is_settled(&self) -> bool {
+        self.released.is_empty()
+    }
+
+    /// Time has passed.
+    pub fn on_timeout(&mut self, now: Moment) {
+        let over = self.held.iter().filter(|(_, held)| held.ends_at <= now).map(|(place, _)| *place);
+        let over: Vec<ExpertPlace> = over.collect();
+        over.into_iter().for_each(|place| self.lapse(now, place));
+    }
+
+    /// When to call [`Self::on_timeout`], and then [`Self::poll_action`].
+    pub fn next_deadline(&self, now: Moment) -> Option<Moment> {
+        let ends = self.held.values().map(|held| held.ends_at).min();
+        if self.open.is_some() {
+            return ends;
+        }
+        let renewal = self.held.values().map(|held| held.renew_at).min();
+        let look = self.has_room().then_some(self.look_at);
+        let release = (!self.released.is_empty()).then_some(now);
+        let asks = [renewal, look, release].into_iter().flatten().min().map(|at| at.max(self.retry_at));
+        [ends, asks].into_iter().flatten().min()
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self, now: Moment) -> Option<HolderAction> {
+        if let Some(action) = self.actions.pop_front() {
+            return Some(action);
+        }
+        if self.open.is_some() || self.retry_at > now {
+            return None;
+        }
+        let release = |(place, term): (&ExpertPlace, &u64)| LeaseAsk::Release { place: *place, term: *term };
+        let mut asks: Vec<LeaseAsk> = self.released.iter().map(release).take(PLACES_MAX).collect();
+        let due = self.held.values().filter(|held| held.renew_at <= now && held.ends_at > now);
+        let renew =
+            |held: &HeldLease| LeaseAsk::Renew { lease: held.lease.clone(), n_waiting: held.n_waiting };
+        asks.extend(due.map(renew).take(PLACES_MAX - asks.len()));
+        let mut n_vacant = 0;
+        if self.has_room() && self.look_at <= now {
+            let n_room = (self.n_room - self.held.len()).min(PLACES_MAX - asks.len());
+            let n_before = asks.len();
+            asks.extend(self.own.iter().take(n_room).map(|place| LeaseAsk::Claim(*place)));
+            if asks.len() == n_before {
+                n_vacant = u8::try_from(n_room).unwrap_or(u8::MAX);
+            }
+            self.look_at = now + self.jittered(LOOK_INTERVAL);
+        }
+        if asks.is_empty() && n_vacant == 0 {
+            return None;
+        }
+        self.open = Some(OpenQuestion { asked_at: now, asks: asks.clone() });
+        Some(HolderAction::Ask { asks, n_vacant })
+    }
+
+    fn has_room(&self) -> bool {
+        !self.is_leaving && self.held.len() < self.n_room
+    }
+
+    fn on_granted(&mut self, now: Moment, asked_at: Moment, lease: ExpertLease) {
+        let (place, ends_at) = (lease.place, asked_at + HELD_TIME);
+        let renew_at = asked_at + self.jittered(RENEWAL_INTERVAL);
+        if let Some(held) = self.held.get_mut(&place) {
+            let is_new = held.lease.term != lease.term;
+            (held.ends_at, held.renew_at) = (ends_at, renew_at);
+            held.lease = lease.clone();
+            if is_new {
+                self.actions.push_back(HolderAction::Host(lease));
+            }
+            return;
+        }
+        if !self.has_room() || ends_at <= now {
+            // Too late, or too much: somebody else may have it.
+            self.released.insert(place, lease.term);
+            return;
+        }
+        self.released.remove(&place);
+        self.own.retain(|own| *own != place);
+        let held = HeldLease { lease: lease.clone(), ends_at, renew_at, n_waiting: 0 };
+        self.held.insert(place, held);
+        self.actions.push_back(HolderAction::Host(lease));
+    }
+
+    fn on_claim_refused(&mut self, now: Moment, place: ExpertPlace, refusal: LeaseRefusal) {
+        match refusal {
+            LeaseRefusal::Held { .. } => {
+                self.own.retain(|own| *own != place);
+                self.actions.push_back(HolderAction::Yield(place));
+            }
+            LeaseRefusal::Unknown => self.own.retain(|own| *own != place),
+            LeaseRefusal::Quiet { for_ms } | LeaseRefusal::Busy { for_ms } => {
+                let wait = Duration::from_millis(for_ms.into()).min(super::LEASE_TIME);
+                self.look_at = self.look_at.max(now + wait);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_renewal_refused(&mut self, now: Moment, lease: &ExpertLease, refusal: LeaseRefusal) {
+        let place = lease.place;
+        let Some(held) = self.held.get_mut(&place).filter(|held| held.lease.term == lease.term) else {
+            return;
+        };
+        match refusal {
+            LeaseRefusal::Held { .. } | LeaseRefusal::Later { .. } | LeaseRefusal::Unknown => {
+                self.held.remove(&place);
+                self.actions.push_back(HolderAction::Stop { place, is_taken: true });
+            }
+            _ => held.renew_at = now + RETRY_AFTER,
+        }
+    }
+
+    /// A lease is over, and nobody has said that another host has the place: it is claimed again.
+    fn lapse(&mut self, now: Moment, place: ExpertPlace) {
+        if self.held.remove(&place).is_some() {
+            self.actions.push_back(HolderAction::Stop { place, is_taken: false });
+            self.own.push_back(place);
+            self.look_at = self.look_at.min(now);
+        }
+    }
+
+    /// Uniform between nine tenths of an interval and all of it.
+    fn jittered(&mut self, interval: Duration) -> Duration {
+        let tenth_ms = (interval.as_millis() / 10) as usize;
+        interval - Duration::from_millis(self.random.below(tenth_ms + 1) as u64)
+    }
+}
