@@ -6,6 +6,7 @@
 
 mod batch;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::pin::pin;
 use std::rc::Rc;
@@ -26,8 +27,8 @@ use barnraise_swarm::dht::StorageLimits;
 use barnraise_swarm::experts::calls::{CallAction, CallSettings, HostBook, HostBookLimits, SentCall};
 use barnraise_swarm::experts::serving::ServingRefusal;
 use barnraise_swarm::experts::{
-    ExpertQuery, ExpertSearch, ExpertSearchAction, GridPrefix, HostFault, QUERY_ROWS_MAX, QueryId,
-    RowSelection,
+    ExpertQuery, ExpertSearch, ExpertSearchAction, ExpertTallies, ExpertsSeen, GridPrefix, HostFault,
+    QUERY_ROWS_MAX, QueryId, RowSelection,
 };
 use barnraise_swarm::{Moment, PeerKey};
 use futures::channel::{mpsc, oneshot};
@@ -116,6 +117,8 @@ const IN_FLIGHT_MAX: usize = 256;
 const HOST_IN_FLIGHT_MAX: usize = 16;
 /// Batches of one layer that are under way, or wait for their way back. The oldest is forgotten for another one.
 const BATCHES_MAX: usize = 512;
+/// Least interval between two tellings of what is seen of experts.
+const SEEN_INTERVAL: Duration = Duration::from_secs(1);
 /// Without anything to do it looks at the clock again after so long.
 const IDLE: Duration = Duration::from_secs(3600);
 
@@ -155,6 +158,9 @@ enum RequestFault {
 /// Prefixes that were looked up, with what was found of each.
 type LookedUp = Vec<(GridPrefix, Option<Vec<Record>>)>;
 
+/// The newest telling of what a service sees of its experts, until it is taken.
+pub(crate) type SeenSlot = Rc<Cell<Option<Box<ExpertsSeen>>>>;
+
 /// Finds and asks the experts of one run.
 pub struct ExpertService<'a, N: ExpertNetwork> {
     network: N,
@@ -174,6 +180,13 @@ pub struct ExpertService<'a, N: ExpertNetwork> {
     requests: FuturesUnordered<LocalBoxFuture<'a, Answered>>,
     /// Dropped to cancel a request.
     cancels: HashMap<u64, oneshot::Sender<()>>,
+    tallies: ExpertTallies,
+    /// Rows that were answered.
+    n_answered: Rc<Cell<u64>>,
+    seen: SeenSlot,
+    /// When there is news to tell.
+    tell_at: Option<Moment>,
+    told_at: Moment,
 }
 
 impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
@@ -185,6 +198,7 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
         let Some(hosted) = &run.model.hosted else { return Ok(None) };
         let graph = ResolvedGraph::of_model(&run.model, DataShape::of(&run.data.manifest.samples))?;
         let layers = layers(&graph);
+        let tallies = ExpertTallies::new(layers.iter().map(|layer| layer.grid).collect());
         let limits = HostBookLimits { in_flight_max: IN_FLIGHT_MAX, host_in_flight_max: HOST_IN_FLIGHT_MAX };
         Ok(Some(Self {
             run: run.clone(),
@@ -201,7 +215,24 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
             lookups: FuturesUnordered::new(),
             requests: FuturesUnordered::new(),
             cancels: HashMap::new(),
+            tallies,
+            n_answered: Rc::default(),
+            seen: Rc::default(),
+            tell_at: None,
+            told_at: Moment::ZERO,
         }))
+    }
+
+    /// Adds the rows that experts answer to a counter, each once for each expert.
+    #[must_use]
+    pub fn counting(self, n_answered: Rc<Cell<u64>>) -> Self {
+        Self { n_answered, ..self }
+    }
+
+    /// Where it tells what it sees.
+    #[must_use]
+    pub(crate) fn telling(self, seen: SeenSlot) -> Self {
+        Self { seen, ..self }
     }
 
     /// Serves a port until it is closed.
@@ -350,7 +381,23 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
     fn next_deadline(&self) -> Option<Moment> {
         let now = self.network.now();
         let of_batches = self.batches.values().filter_map(|batch| batch.next_deadline(now, &self.book));
-        of_batches.chain(self.search.next_deadline()).min()
+        of_batches.chain(self.search.next_deadline()).chain(self.tell_at).min()
+    }
+
+    /// Tells what is seen, if there is news and the last telling was long enough ago.
+    fn tell(&mut self) {
+        let now = self.network.now();
+        if self.tell_at.is_none_or(|at| at > now) {
+            return;
+        }
+        (self.tell_at, self.told_at) = (None, now);
+        let (search, layers) = (&self.search, &self.layers);
+        let hosted = search.hosted(now).filter_map(|(layer, uid, n_hosts, n_steps)| {
+            let layer = usize::from(layer.0);
+            let number = layers.get(layer)?.grid.number(&uid)?;
+            Some((layer, u32::try_from(number).ok()?, n_hosts, n_steps))
+        });
+        self.seen.set(Some(Box::new(self.tallies.seen(now, hosted))));
     }
 
     /// Does all that search and calls want.
@@ -379,6 +426,9 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
                         self.cancels.remove(&request_id);
                     }
                     CallAction::ForwardOver => {
+                        let n_answered = batch.count(now, &mut self.tallies);
+                        self.n_answered.set(self.n_answered.get() + n_answered);
+                        self.tell_at.get_or_insert(now.max(self.told_at + SEEN_INTERVAL));
                         if !batch.answer_forward(number) {
                             over.push(number);
                         }
@@ -394,6 +444,7 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
             self.batches.remove(&number);
         }
         sent.into_iter().for_each(|(number, call)| self.send(number, call));
+        self.tell();
     }
 
     fn look_up(&mut self, prefixes: Vec<GridPrefix>) {

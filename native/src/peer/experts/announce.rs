@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::super::find::now;
 use super::super::sharing::announce::put_all;
 use super::state::HostState;
-use crate::net::announced::to_announce;
+use crate::net::announced::to_announce_to_all;
 
 /// Interval of looks at what has changed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ pub(super) fn spawn(
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         loop {
             ticks.tick().await;
-            let addresses = to_announce(node.addresses(), node.reachability());
+            let addresses = to_announce_to_all(node.addresses(), node.reachability());
             announcer.on_addresses(state.now(), addresses);
             let (n_waiting, n_steps) = state.standing();
             for (&(layer, uid), n_steps) in state.places.iter().zip(n_steps) {

@@ -216,13 +216,11 @@ impl<P: Platform> Driver<'_, P> {
             None => None,
         };
         let mut trainer = scheme.trainer(&run.description, frozen, self.kit.device.clone())?;
-        if run.description.model.hosted.is_some() && !self.kit.platform.reaches_experts() {
-            return Err(ModelError::UnreachableExperts);
-        }
         let network = OfPlatform(self.kit.platform);
         if let Some(service) = ExpertService::new(network, &run.description, self.kit.seed)? {
             let (port, calls) = ExpertPort::new();
             trainer = trainer.with_experts(port);
+            let service = service.telling(Rc::clone(&self.kit.seen)).counting(Rc::clone(&self.kit.n_answered));
             self.kit.experts = service.serve(calls).boxed_local().fuse();
         }
         run.trainer = Some(trainer);
@@ -291,7 +289,7 @@ impl<P: Platform> Driver<'_, P> {
                 }
             }
             ComputeResult::Prediction { request, epoch, result: Ok(probabilities) } => {
-                kit.tell(ContributorEvent::Prediction { request, epoch, probabilities });
+                kit.on_prediction(request, epoch, probabilities);
             }
             ComputeResult::Prediction { result: Err(error), .. } => match error {
                 ModelError::Device(_) => self.on_model_error(kind, &error),
