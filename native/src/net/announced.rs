@@ -1,11 +1,16 @@
 //! Which of its addresses a native peer tells others, and how it dials those that others told.
 
 use std::net::Ipv6Addr;
+use std::time::Duration;
 
+use barnraise_contributor::race;
 use barnraise_protocol::dht::shards::HOLDER_ADDRESSES_MAX;
 use barnraise_relay::{Node, NodeError, Reachability};
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId, Stream};
+
+/// Delay before a relay is dialled as well.
+const HEAD_START: Duration = Duration::from_secs(1);
 
 /// The addresses to announce to native peers, the farthest-reaching first. If AutoNAT found this machine unreachable, its
 /// public addresses are left out.
@@ -77,15 +82,23 @@ pub(crate) async fn to_dial(node: &Node, peer: PeerId, announced: &[Vec<u8>]) ->
     addresses.filter_map(|address| address.with_p2p(peer).ok()).filter(is_native).collect()
 }
 
-/// A stream to a peer that listens at the addresses that it announced.
+/// A stream to a peer that listens at the addresses that it announced. Relays are dialled a head start later than the peer
+/// itself: they carry for others what cannot go otherwise.
 pub(crate) async fn open_announced(
     node: &Node,
     peer: PeerId,
     announced: &[Vec<u8>],
     protocol: &'static str,
 ) -> Result<Stream, NodeError> {
-    node.dial_peer(peer, to_dial(node, peer, announced).await).await?;
-    node.open(peer, protocol).await
+    let (circuits, direct): (Vec<Multiaddr>, Vec<Multiaddr>) =
+        to_dial(node, peer, announced).await.into_iter().partition(is_circuit);
+    // The routing table may know more of a peer.
+    let by_relay = Some(circuits).filter(|circuits| !circuits.is_empty());
+    let attempts = std::iter::once(direct).chain(by_relay).map(|addresses| node.dial_peer(peer, addresses));
+    match race(attempts, || tokio::time::sleep(HEAD_START)).await {
+        Ok(_) => node.open(peer, protocol).await,
+        Err(mut failures) => Err(failures.pop().unwrap_or(NodeError::Stopped)),
+    }
 }
 
 /// 0 for a public address, 1 for one of a private network, [`LOOPBACK`] for one of this machine.
