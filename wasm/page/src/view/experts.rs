@@ -77,7 +77,7 @@ impl LayerView {
             picture.as_ref().cloned().unwrap_or_else(GridPicture::empty);
         self.caption.set_text_content(is_named.then(|| format!("Layer {}", number + 1)).as_deref());
         set_attribute(&self.svg, "viewBox", &view_box);
-        set_attribute(&self.svg, "style", &format!("max-width: {width}px"));
+        set_attribute(&self.svg, "width", &width.to_string());
         set_attribute(&self.svg, "aria-label", &words);
         self.svg.set_inner_html(&markup);
         self.drawn = picture;

@@ -34,7 +34,7 @@ use libp2p::{Multiaddr, PeerId, StreamProtocol, Swarm};
 use wasm_bindgen_futures::spawn_local;
 use web_time::Instant;
 
-use addresses::{Circuit, PageOrigin, Way, dialable, ways};
+use addresses::{Circuit, PageOrigin, TransportAddresses, Way, dialable, ways};
 pub(crate) use addresses::fetch_status;
 pub use error::NetworkError;
 use links::PeerLinks;
@@ -360,10 +360,17 @@ impl TabNetwork {
             Way::Through(circuit) => circuit,
         };
         // For most it is the backbone that the tab is connected to, or another one of the run.
-        let known = self.other_backbones.borrow().iter().find(|known| known.peer == relay).cloned();
-        let to_relay = known.map_or(to_relay, |known| known.transports);
-        Box::pin(self.link(relay, || Way::direct(to_relay))).await?;
+        let to_relay = || Way::direct(self.known_backbone(relay).unwrap_or(to_relay));
+        Box::pin(self.link(relay, to_relay)).await?;
         self.dial(peer, vec![address], Purpose::Link { relay: Some(relay) }).await
+    }
+
+    /// Addresses of a backbone of the run.
+    fn known_backbone(&self, peer: PeerId) -> Option<TransportAddresses> {
+        let own = self.known.borrow().as_ref().map(|known| known.backbone.clone());
+        let others = self.other_backbones.borrow();
+        let mut known = others.iter().chain(&own);
+        known.find(|known| known.peer == peer).map(|known| known.transports.clone())
     }
 
     /// Ends the connection.
