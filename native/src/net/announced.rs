@@ -62,7 +62,8 @@ fn ranked(
 /// The relay that an address leads through.
 fn relay_of(address: &Multiaddr) -> Option<PeerId> {
     let before = address.iter().take_while(|part| *part != Protocol::P2pCircuit);
-    let relay = before.filter_map(|part| if let Protocol::P2p(peer) = part { Some(peer) } else { None }).last();
+    let relay =
+        before.filter_map(|part| if let Protocol::P2p(peer) = part { Some(peer) } else { None }).last();
     relay.filter(|_| is_circuit(address))
 }
 

@@ -189,10 +189,8 @@ impl NativePlatform {
             false => Vec::new(),
         };
         let relays = if serves { self.listen_config.relays.clone() } else { Vec::new() };
-        let config = NodeConfig {
-            certificates_dir: self.certificates_of_host.clone(),
-            ..node_config(listen, relays)
-        };
+        let config =
+            NodeConfig { certificates_dir: self.certificates_of_host.clone(), ..node_config(listen, relays) };
         Ok(Node::start(self.keypair.clone(), config).await?)
     }
 

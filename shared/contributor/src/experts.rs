@@ -18,12 +18,11 @@ use barnraise_learning::graph::{ExpertGrid, HostedBody, ResolvedGraph};
 use barnraise_learning::{DataShape, ModelError};
 use barnraise_protocol::access::{PublicKey, UnixTime};
 use barnraise_protocol::codec::TensorCodec;
-use barnraise_protocol::dht::{self, Freshness, Record, RecordKey, UnixMillis};
+use barnraise_protocol::dht::{self, Record, RecordKey, UnixMillis};
 use barnraise_protocol::experts::{
     self, ExpertRefusal, ExpertRequestError, GridShape, LayerId, TENSOR_BYTES_MAX,
 };
 use barnraise_protocol::run::RunDescription;
-use barnraise_swarm::dht::StorageLimits;
 use barnraise_swarm::experts::calls::{CallAction, CallSettings, HostBook, HostBookLimits, SentCall};
 use barnraise_swarm::experts::serving::ServingRefusal;
 use barnraise_swarm::experts::{
@@ -38,7 +37,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use futures::{future, select_biased};
 
 use self::batch::ExpertBatch;
-use crate::platform::{Platform, PlatformError};
+use crate::platform::PlatformError;
 
 /// Clock and network, as far as experts need them. Nothing needs to be `Send`: all runs in one task.
 pub trait ExpertNetwork: Clone {
@@ -63,42 +62,6 @@ pub trait ExpertNetwork: Clone {
         host: &PeerKey,
         addresses: &[Vec<u8>],
     ) -> impl Future<Output = Result<Self::Stream, PlatformError>>;
-}
-
-/// The network of a participant, whose backbone searches the DHT for it.
-pub(crate) struct OfPlatform<'a, P>(pub(crate) &'a P);
-
-impl<P> Clone for OfPlatform<'_, P> {
-    fn clone(&self) -> Self {
-        Self(self.0)
-    }
-}
-
-impl<P: Platform> ExpertNetwork for OfPlatform<'_, P> {
-    type Stream = P::Stream;
-
-    fn now(&self) -> Moment {
-        self.0.now()
-    }
-
-    fn unix_time(&self) -> UnixTime {
-        self.0.unix_time()
-    }
-
-    async fn sleep_until(&self, at: Moment) {
-        self.0.sleep_until(at).await;
-    }
-
-    async fn look_up(&self, keys: Vec<RecordKey>) -> Result<Vec<Vec<Record>>, PlatformError> {
-        let mut stream = self.0.open(dht::PROTOCOL).await?;
-        let (now, lifetime_max) = (wall(self), StorageLimits::default().lifetime_max);
-        let found = dht::get(&mut stream, keys, Freshness::Any, now, lifetime_max).await;
-        found.map_err(PlatformError::network)
-    }
-
-    async fn open_host(&self, host: &PeerKey, addresses: &[Vec<u8>]) -> Result<P::Stream, PlatformError> {
-        self.0.open_host(host, addresses, experts::PROTOCOL).await
-    }
 }
 
 fn wall(network: &impl ExpertNetwork) -> UnixMillis {
@@ -134,8 +97,11 @@ struct Layer {
 struct Answered {
     batch: u64,
     request_id: u64,
+    /// By layer and number.
+    expert: (usize, u32),
     host: PublicKey,
-    result: Result<Vec<f32>, RequestFault>,
+    /// The values, and the steps of the expert.
+    result: Result<(Vec<f32>, u64), RequestFault>,
 }
 
 /// Why a request to a host has no answer.
@@ -343,13 +309,16 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
     }
 
     fn on_answered(&mut self, answered: Answered) {
-        let Answered { batch, request_id, host, result } = answered;
+        let Answered { batch, request_id, expert, host, result } = answered;
         self.cancels.remove(&request_id);
         let now = self.network.now();
         let Some(batch) = self.batches.get_mut(&batch) else { return };
         let fault = match result {
-            Ok(values) => match batch.on_answer(now, &mut self.book, request_id, &values) {
-                Ok(()) => None,
+            Ok((values, n_steps)) => match batch.on_answer(now, &mut self.book, request_id, &values) {
+                Ok(()) => {
+                    self.tallies.on_steps(now, expert, n_steps);
+                    None
+                }
                 Err(_) => Some(HostFault::Absurd),
             },
             Err(RequestFault::Cancelled) => return,
@@ -460,6 +429,7 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
         let addresses = self.addresses.get(&call.host).cloned().unwrap_or_default();
         let (cancel, cancelled) = oneshot::channel();
         let (network, request_id, peer) = (self.network.clone(), call.request_id, call.host);
+        let expert = (batch.layer(), call.expert);
         self.cancels.insert(request_id, cancel);
         let asking = async move {
             let work = pin!(async {
@@ -469,13 +439,14 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
                     ExpertRequestError::Refused(refusal) => RequestFault::Refused(refusal),
                     error => RequestFault::Request(error),
                 })?;
-                prepared.decode(&rows).map_err(|_| RequestFault::Values)
+                let values = prepared.decode(&rows).map_err(|_| RequestFault::Values)?;
+                Ok((values, rows.n_steps))
             });
             let result = match future::select(work, cancelled).await {
                 future::Either::Left((result, _)) => result,
                 future::Either::Right(_) => Err(RequestFault::Cancelled),
             };
-            Answered { batch: number, request_id, host, result }
+            Answered { batch: number, request_id, expert, host, result }
         };
         self.requests.push(asking.boxed_local());
     }

@@ -2,13 +2,14 @@
 //! model.
 //!
 //! At any time there is at most one operation on the network, one on the device and one shard transfer, beside the
-//! session, which is always read. The kit never knows when a scheme computes or sends: that is a
-//! [`scheme::SchemeParticipant`]'s.
+//! session, which is always read, and what passes ask of experts on other peers. The kit never knows when a scheme
+//! computes or sends: that is a [`scheme::SchemeParticipant`]'s.
 
 pub(crate) mod access;
 mod background;
 pub(crate) mod compute;
 pub(crate) mod driver;
+mod experts;
 mod frozen;
 mod meter;
 pub(crate) mod model_cache;

@@ -101,7 +101,6 @@ async fn a_tab_trains_with_experts_that_it_dials_or_reaches_through_the_backbone
     // What it has learned can be tried, also without contributing. An earlier model cannot: its experts have learned on.
     stop(&tab).await?;
     ensure!(tab.read("element('experts').hidden").await? == true, "it sends nothing any more");
-    tab.click("#load-model").await?;
     tab.until("document.querySelector('#gallery button')", SOON).await?;
     tab.click("#gallery button").await?;
     tab.until("value('prediction-epoch') > 0", SOON).await?;

@@ -127,12 +127,14 @@ fn in_words(number: usize, layer: &LayerSeen, n_all: usize) -> String {
         format::count(n_hosted as u64),
         format::counted(n_all as u64, "expert", "experts")
     );
-    let busiest =
-        layer.experts.iter().filter(|expert| expert.n_rows > 0).max_by_key(|expert| expert.n_rows);
+    let busiest = layer.experts.iter().filter(|expert| expert.n_rows > 0).max_by_key(|expert| expert.n_rows);
     let n_missed = layer.experts.iter().filter(|expert| expert.n_missed > 0).count();
     let busiest = busiest.map_or_else(String::new, |expert| {
         let rows = format::counted(expert.n_rows, "row", "rows");
-        format!(" Expert {} answered the most, {rows} in the last minute.", place(expert.number, &layer.sides))
+        format!(
+            " Expert {} answered the most, {rows} in the last minute.",
+            place(expert.number, &layer.sides)
+        )
     });
     let missed = match n_missed {
         0 => String::new(),
@@ -197,7 +199,8 @@ mod tests {
 
     #[test]
     fn each_expert_of_a_grid_is_a_square_and_says_how_much_it_did() {
-        let drawn = picture(0, &layer(&[2, 4], &[expert(1, 1, 100, 0), expert(6, 1, 50, 7), expert(7, 0, 0, 3)]));
+        let drawn =
+            picture(0, &layer(&[2, 4], &[expert(1, 1, 100, 0), expert(6, 1, 50, 7), expert(7, 0, 0, 3)]));
         assert_eq!(drawn.markup.matches("class=\"square").count(), 8);
         assert_eq!(drawn.markup.matches("absent").count(), 6, "nobody hosts the last one any more");
         assert_eq!(drawn.markup.matches("class=\"rows\"").count(), 2);
@@ -216,7 +219,11 @@ mod tests {
         assert_eq!(picture(1, &layer(&[64], &[])).view_box, "-1 -1 320 80");
         let large = picture(1, &layer(&[1024, 1024], &[expert(1025, 1, 1, 0)]));
         assert_eq!(large.markup.matches("class=\"square").count(), 1);
-        assert!(large.words.starts_with("Layer 2: 1 of 1,048,576 experts have a host. Expert 1.1"), "{}", large.words);
+        assert!(
+            large.words.starts_with("Layer 2: 1 of 1,048,576 experts have a host. Expert 1.1"),
+            "{}",
+            large.words
+        );
         assert_eq!(picture(0, &layer(&[1024, 1024], &[])).markup, "");
     }
 
@@ -239,15 +246,24 @@ mod tests {
             "In the last minute 1 row of this tab went to 1 expert on 1 other machine. For 3 rows more no expert \
              answered: the others did their part."
         );
-        assert_eq!(sentence(&seen(0, 0, 0, 3)), "In the last minute 3 rows of this tab found no expert that answered.");
+        assert_eq!(
+            sentence(&seen(0, 0, 0, 3)),
+            "In the last minute 3 rows of this tab found no expert that answered."
+        );
     }
 
     #[test]
     fn numbers_fit_into_a_square() {
-        let shown = [0, 999, 1000, 9949, 9950, 123_456, 999_499, 999_500, 9_949_999, 5_000_000_000].map(short);
+        let shown =
+            [0, 999, 1000, 9949, 9950, 123_456, 999_499, 999_500, 9_949_999, 5_000_000_000].map(short);
         assert_eq!(shown, ["0", "999", "1.0k", "9.9k", "10k", "123k", "999k", "1.0M", "9.9M", "999M"]);
         assert_eq!(place(13, &[4, 8]), "1.5");
-        assert_eq!(table_rows(&ExpertsSeen { layers: vec![layer(&[8], &[expert(3, 1, 5, 0)])], ..ExpertsSeen::default() }),
-            "<tr><td>1</td><td>3</td><td>1</td><td>1,234</td><td>5</td><td>0</td></tr>");
+        assert_eq!(
+            table_rows(&ExpertsSeen {
+                layers: vec![layer(&[8], &[expert(3, 1, 5, 0)])],
+                ..ExpertsSeen::default()
+            }),
+            "<tr><td>1</td><td>3</td><td>1</td><td>1,234</td><td>5</td><td>0</td></tr>"
+        );
     }
 }

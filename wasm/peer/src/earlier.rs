@@ -47,7 +47,9 @@ pub(crate) enum LoadError {
     #[error("no model was evaluated yet")]
     NoneEvaluated,
     /// What experts on other machines knew at that time is nowhere any more.
-    #[error("its experts are on other machines and have learned on since: only the newest model can be tried")]
+    #[error(
+        "its experts are on other machines and have learned on since: only the newest model can be tried"
+    )]
     ExpertsLearnedOn,
     /// It cannot be computed without its experts.
     #[error(transparent)]

@@ -61,8 +61,7 @@ impl RowModel {
 
     /// A newer model than this one.
     async fn renewed(&self, known: Option<&LoadedModel>) -> Result<Option<LoadedModel>, LoadError> {
-        let source =
-            ModelSource { origin: &self.origin, cache: &self.cache, experts: Some(&self.experts) };
+        let source = ModelSource { origin: &self.origin, cache: &self.cache, experts: Some(&self.experts) };
         let newest = source.newest().await?;
         if known.is_some_and(|model| model.epoch == newest) {
             return Ok(None);

@@ -27,7 +27,7 @@ pub struct ExpertSeen {
     pub number: u32,
     /// Hosts that announce it; 0 where it is gone.
     pub n_hosts: u32,
-    /// Optimizer steps that it has made, by their announcements.
+    /// Optimizer steps that it has made, as it answered last; else by their announcements.
     pub n_steps: u64,
     /// Rows of this trainer that it answered lately.
     pub n_rows: u64,
@@ -63,6 +63,8 @@ pub struct ExpertsSeen {
 struct ExpertTally {
     n_rows: u64,
     n_missed: u64,
+    /// As it answered last.
+    n_steps: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -100,6 +102,13 @@ impl ExpertTallies {
         }
     }
 
+    /// An expert said how many steps it has made.
+    pub fn on_steps(&mut self, now: Moment, expert: (usize, u32), n_steps: u64) {
+        if let Some(tally) = self.slot(now).tally(expert) {
+            tally.n_steps = Some(n_steps);
+        }
+    }
+
     /// Some rows waited for an expert in vain.
     pub fn on_missed(&mut self, now: Moment, expert: (usize, u32), n_rows: u64) {
         let slot = self.slot(now);
@@ -115,19 +124,14 @@ impl ExpertTallies {
     }
 
     /// What is seen now. `hosted` are the experts that are announced: layer, number, hosts and steps.
-    pub fn seen(
-        &mut self,
-        now: Moment,
-        hosted: impl Iterator<Item = (usize, u32, u32, u64)>,
-    ) -> ExpertsSeen {
+    pub fn seen(&mut self, now: Moment, hosted: impl Iterator<Item = (usize, u32, u32, u64)>) -> ExpertsSeen {
         self.forget(now);
         let mut experts: BTreeMap<(usize, u32), ExpertSeen> = BTreeMap::new();
         for (layer, number, n_hosts, n_steps) in hosted {
             let seen = experts.entry((layer, number)).or_default();
             *seen = ExpertSeen { number, n_hosts, n_steps: n_steps.min(STEPS_MAX), ..*seen };
         }
-        let (mut total, mut hosts, mut answered) =
-            (ExpertTally::default(), BTreeSet::new(), BTreeSet::new());
+        let (mut total, mut hosts, mut answered) = (ExpertTally::default(), BTreeSet::new(), BTreeSet::new());
         for slot in &self.slots {
             total.n_rows += slot.total.n_rows;
             total.n_missed += slot.total.n_missed;
@@ -137,6 +141,7 @@ impl ExpertTallies {
                 seen.number = place.1;
                 seen.n_rows += tally.n_rows;
                 seen.n_missed += tally.n_missed;
+                seen.n_steps = tally.n_steps.map_or(seen.n_steps, |n_steps| n_steps.min(STEPS_MAX));
                 answered.extend((tally.n_rows > 0).then_some(place));
             }
         }
@@ -202,6 +207,7 @@ mod tests {
         tallies.on_answered(S, (0, 1), &host(1), 10);
         tallies.on_answered(2 * S, (0, 1), &host(2), 5);
         tallies.on_answered(30 * S, (1, 3), &host(1), 4);
+        tallies.on_steps(30 * S, (0, 1), 90);
         tallies.on_missed(30 * S, (0, 2), 3);
         tallies.on_none_found(30 * S, 2);
         let hosted = || [(0, 0, 1, 70), (0, 1, 2, 80)].into_iter();
@@ -217,7 +223,7 @@ mod tests {
         assert_eq!(seen.layers[0].sides, [2, 2]);
         assert_eq!(
             seen.layers[0].experts,
-            [expert(0, 1, 70, 0, 0), expert(1, 2, 80, 15, 0), expert(2, 0, 0, 0, 3)]
+            [expert(0, 1, 70, 0, 0), expert(1, 2, 90, 15, 0), expert(2, 0, 0, 0, 3)]
         );
         assert_eq!(seen.layers[1].experts, [expert(3, 0, 0, 4, 0)]);
         let later = tallies.seen(75 * S, hosted());

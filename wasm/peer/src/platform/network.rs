@@ -34,8 +34,8 @@ use libp2p::{Multiaddr, PeerId, StreamProtocol, Swarm};
 use wasm_bindgen_futures::spawn_local;
 use web_time::Instant;
 
-use addresses::{Circuit, PageOrigin, TransportAddresses, Way, dialable, ways};
 pub(crate) use addresses::fetch_status;
+use addresses::{Circuit, PageOrigin, TransportAddresses, Way, dialable, ways};
 pub use error::NetworkError;
 use links::PeerLinks;
 use lookup::{DialAttempt, DialTarget, KnownRun};

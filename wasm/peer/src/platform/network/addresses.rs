@@ -288,9 +288,7 @@ mod tests {
         let announced: Vec<Vec<u8>> =
             announced.iter().map(|address| address.parse::<Multiaddr>().unwrap().to_vec()).collect();
         let found = ways(host, &announced, PageOrigin::of("https://run.example.org"));
-        let [Way::Direct(direct), Way::Through(circuit)] = &found[..] else {
-            panic!("{found:?}")
-        };
+        let [Way::Direct(direct), Way::Through(circuit)] = &found[..] else { panic!("{found:?}") };
         assert!(direct[0].to_string().ends_with(&host.to_string()));
         assert_eq!(circuit.relay, relay);
         assert_eq!(
@@ -306,7 +304,8 @@ mod tests {
     fn a_page_from_the_internet_dials_into_no_private_network() {
         let host = PeerId::random();
         let at = |ip: &str| format!("{ip}/tcp/1/ws").parse::<Multiaddr>().unwrap().to_vec();
-        let announced = [at("/ip4/192.0.2.1"), at("/ip4/192.168.1.1"), at("/ip4/127.0.0.1"), at("/ip6/fd00::1")];
+        let announced =
+            [at("/ip4/192.0.2.1"), at("/ip4/192.168.1.1"), at("/ip4/127.0.0.1"), at("/ip6/fd00::1")];
         for (origin, n_dialled) in [
             ("http://run.example.org", 1),
             ("http://192.0.2.7:8080/run/barn", 1),
@@ -321,6 +320,9 @@ mod tests {
             let Some(Way::Direct(dialled)) = found.first() else { panic!("{origin}") };
             assert_eq!(dialled.len(), n_dialled, "{origin}");
         }
-        assert!(ways(host, &announced, PageOrigin::of("https://192.168.1.7")).is_empty(), "no plain WebSocket");
+        assert!(
+            ways(host, &announced, PageOrigin::of("https://192.168.1.7")).is_empty(),
+            "no plain WebSocket"
+        );
     }
 }
