@@ -46,8 +46,8 @@ use barnraise_protocol::run::model::graph::Loss;
 use barnraise_protocol::run::{ModelSpec, Preset};
 use barnraise_relay::dht::DhtLimits;
 use barnraise_relay::{
-    ConfigFileError, Environment, EnvironmentError, IpNetwork, Located, NodeLimits, TextSpan, parse_config,
-    read_config,
+    ConfigFileError, Environment, EnvironmentError, IpNetwork, Located, NodeLimits, RelayLimits, TextSpan,
+    parse_config, read_config,
 };
 use libp2p::Multiaddr;
 use serde::{Deserialize, Serialize};
@@ -497,6 +497,12 @@ impl RunConfig {
     /// Limits of the node: those of the file, and what follows from `network.contributors_max`.
     pub fn node_limits(&self) -> NodeLimits {
         self.limits.of_node(self.network.contributors_max)
+    }
+
+    /// How much the backbone carries between others: hosts of experts and the browsers that ask them, where the model has
+    /// such.
+    pub fn relay_limits(&self) -> Option<RelayLimits> {
+        self.model.experts.is_some().then(|| limits::of_relay(self.network.contributors_max))
     }
 
     /// The synchronous scheme, if it is that.

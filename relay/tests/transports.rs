@@ -196,12 +196,19 @@ async fn a_relay_that_answers_for_another_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_can_be_dialled_takes_no_reservation() {
+async fn a_node_that_can_be_dialled_takes_no_reservation_but_where_it_insists() {
     let relay = relay(RelayLimits::default()).await;
     let relays = vec![tcp_address(&relay)];
     let node = echo_node(NodeConfig { relays, ..listening(&[TCP]) }).await;
     until(&node, |node| (node.reachability() == Reachability::Public).then_some(())).await;
     assert!(!relay.metrics().contains("event=\"ReservationReqAccepted\""));
+    // Unless it insists: who dials may be a browser, which cannot by TCP.
+    node.reserve(tcp_address(&relay)).await;
+    let circuit = circuit(&node).await;
+    assert_eq!(node.reachability(), Reachability::Public);
+    let config = NodeConfig { hole_punch_timeout: Duration::ZERO, ..NodeConfig::default() };
+    let dialer = Node::start(Keypair::generate_ed25519(), config).await.unwrap();
+    assert_eq!(dialer.dial(circuit).await.unwrap(), node.peer_id());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,6 +16,8 @@ mod contributing;
 mod devices;
 #[path = "browser/enduring.rs"]
 mod enduring;
+#[path = "browser/experts.rs"]
+mod experts;
 #[path = "browser/harness.rs"]
 mod harness;
 #[path = "browser/limits.rs"]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use barnraise_relay::NodeLimits;
+use barnraise_relay::{NodeLimits, RelayLimits};
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +18,8 @@ const HTTP_PER_CONTRIBUTOR: u32 = 32;
 const CONTRIBUTORS_MIN: u32 = 64;
 /// Inbound handshakes under way are at most those of so many contributors: each takes a millisecond of a processor.
 const HANDSHAKING_MAX: u32 = 4096;
+/// Circuits of a contributor to hosts of experts.
+const CIRCUITS_PER_CONTRIBUTOR: u32 = 16;
 /// Largest derived limit, which is the largest that can be set.
 const LIMIT_MAX: u32 = 1_000_000;
 
@@ -95,6 +97,20 @@ impl NetworkSection {
     }
 }
 
+/// The limits of a backbone that carries streams between browsers and hosts of experts, with at most `contributors_max`
+/// contributors: bytes and time of a circuit are bounded as at any relay.
+pub(super) fn of_relay(contributors_max: u32) -> RelayLimits {
+    let n = contributors_max.max(CONTRIBUTORS_MIN);
+    let circuits = at_most(n, CIRCUITS_PER_CONTRIBUTOR);
+    RelayLimits {
+        reservations: n as usize,
+        circuits: circuits as usize,
+        circuits_per_peer: 2 * CIRCUITS_PER_CONTRIBUTOR as usize,
+        circuits_per_address_and_minute: circuits,
+        ..RelayLimits::default()
+    }
+}
+
 fn at_most(n_contributors: u32, each: u32) -> u32 {
     n_contributors.saturating_mul(each).min(LIMIT_MAX)
 }
@@ -105,7 +121,7 @@ mod tests {
 
     use std::path::Path;
 
-    use super::super::RunConfig;
+    use super::super::{ExpertsSection, RunConfig};
     use super::*;
 
     fn of_file(text: &str) -> (NodeLimits, usize) {
@@ -128,6 +144,17 @@ mod tests {
             assert_eq!(got, want, "{n}");
         }
         assert_eq!(of_file("").0, NodeLimits::default(), "as for a relay");
+    }
+
+    #[test]
+    fn a_backbone_carries_streams_where_its_model_has_experts_on_other_peers_alone() {
+        let text = "[network]\ncontributors_max = 100";
+        let mut config = RunConfig::parse(text, Path::new("run.toml")).unwrap();
+        assert_eq!(config.relay_limits(), None);
+        config.model.experts = Some(ExpertsSection::default());
+        let limits = config.relay_limits().unwrap();
+        assert_eq!((limits.reservations, limits.circuits, limits.circuits_per_peer), (100, 1600, 32));
+        assert_eq!(limits.circuit_bytes, RelayLimits::default().circuit_bytes);
     }
 
     #[test]

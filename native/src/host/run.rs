@@ -519,6 +519,7 @@ async fn start_node(config: &RunConfig, keypair: Keypair) -> anyhow::Result<Node
         relays: config.network.relays.clone(),
         upnp: config.network.upnp,
         trusted_proxies: config.network.trusted_proxies.clone(),
+        relay_service: config.relay_limits(),
         limits,
         webtransport,
         routing: Some(Routing::Server),

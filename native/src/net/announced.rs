@@ -1,17 +1,54 @@
 //! Which of its addresses a native peer tells others, and how it dials those that others told.
 
 use std::net::Ipv6Addr;
+use std::time::Duration;
 
+use barnraise_contributor::race;
 use barnraise_protocol::dht::shards::HOLDER_ADDRESSES_MAX;
 use barnraise_relay::{Node, NodeError, Reachability};
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId, Stream};
 
-/// The addresses to announce, the farthest-reaching first. If AutoNAT found this machine unreachable, its public
-/// addresses are left out.
+/// Delay before a relay is dialled as well.
+const HEAD_START: Duration = Duration::from_secs(1);
+
+/// The addresses to announce to native peers, the farthest-reaching first. If AutoNAT found this machine unreachable, its
+/// public addresses are left out.
 pub(crate) fn to_announce(addresses: Vec<Multiaddr>, reachability: Reachability) -> Vec<Vec<u8>> {
-    let mut ranked: Vec<(u8, Multiaddr)> =
-        addresses.into_iter().filter(is_native).map(|address| (distance(&address), address)).collect();
+    let ranked = ranked(addresses.into_iter().filter(is_native), reachability);
+    ranked.map(|address| address.to_vec()).take(HOLDER_ADDRESSES_MAX).collect()
+}
+
+/// The addresses to announce to native peers and browsers, without the peer id of this machine, which who reads them knows.
+/// Few fit into a record, so that each kind comes once before another one comes twice: through a relay, direct, direct for
+/// browsers, and through a relay that browsers dial.
+pub(crate) fn to_announce_to_all(addresses: Vec<Multiaddr>, reachability: Reachability) -> Vec<Vec<u8>> {
+    let mut kinds: [Vec<Multiaddr>; 4] = Default::default();
+    for address in ranked(addresses.into_iter(), reachability) {
+        let relay = relay_of(&address);
+        let [circuits, direct, browsers, browser_circuits] = &mut kinds;
+        let kind = match (relay.is_some(), is_native(&address)) {
+            (true, true) => circuits,
+            (false, true) => direct,
+            (false, false) => browsers,
+            (true, false) => browser_circuits,
+        };
+        // One way to a relay is enough.
+        if relay.is_none() || kind.iter().all(|known| relay_of(known) != relay) {
+            kind.push(address);
+        }
+    }
+    let longest = kinds.iter().map(Vec::len).max().unwrap_or_default();
+    let in_turn = (0..longest).flat_map(|at| kinds.iter().filter_map(move |kind| kind.get(at)));
+    in_turn.map(|address| without_own_id(address).to_vec()).collect()
+}
+
+/// Addresses that others may dial, the farthest-reaching first.
+fn ranked(
+    addresses: impl Iterator<Item = Multiaddr>,
+    reachability: Reachability,
+) -> impl Iterator<Item = Multiaddr> {
+    let mut ranked: Vec<(u8, Multiaddr)> = addresses.map(|address| (distance(&address), address)).collect();
     ranked.sort_by_key(|(distance, _)| *distance);
     if reachability == Reachability::Private {
         ranked.retain(|(distance, address)| *distance > 0 || is_circuit(address));
@@ -19,7 +56,23 @@ pub(crate) fn to_announce(addresses: Vec<Multiaddr>, reachability: Reachability)
     // Loopback addresses are announced only if there are no others.
     let nearest = ranked.first().map_or(0, |(distance, _)| *distance);
     ranked.retain(|(distance, _)| *distance < LOOPBACK || nearest == LOOPBACK);
-    ranked.into_iter().map(|(_, address)| address.to_vec()).take(HOLDER_ADDRESSES_MAX).collect()
+    ranked.into_iter().map(|(_, address)| address)
+}
+
+/// The relay that an address leads through.
+fn relay_of(address: &Multiaddr) -> Option<PeerId> {
+    let before = address.iter().take_while(|part| *part != Protocol::P2pCircuit);
+    let relay =
+        before.filter_map(|part| if let Protocol::P2p(peer) = part { Some(peer) } else { None }).last();
+    relay.filter(|_| is_circuit(address))
+}
+
+fn without_own_id(address: &Multiaddr) -> Multiaddr {
+    let mut rest = address.clone();
+    match rest.pop() {
+        Some(Protocol::P2p(_)) => rest,
+        _ => address.clone(),
+    }
 }
 
 const LOOPBACK: u8 = 2;
@@ -30,15 +83,23 @@ pub(crate) async fn to_dial(node: &Node, peer: PeerId, announced: &[Vec<u8>]) ->
     addresses.filter_map(|address| address.with_p2p(peer).ok()).filter(is_native).collect()
 }
 
-/// A stream to a peer that listens at the addresses that it announced.
+/// A stream to a peer that listens at the addresses that it announced. Relays are dialled a head start later than the peer
+/// itself: they carry for others what cannot go otherwise.
 pub(crate) async fn open_announced(
     node: &Node,
     peer: PeerId,
     announced: &[Vec<u8>],
     protocol: &'static str,
 ) -> Result<Stream, NodeError> {
-    node.dial_peer(peer, to_dial(node, peer, announced).await).await?;
-    node.open(peer, protocol).await
+    let (circuits, direct): (Vec<Multiaddr>, Vec<Multiaddr>) =
+        to_dial(node, peer, announced).await.into_iter().partition(is_circuit);
+    // The routing table may know more of a peer.
+    let by_relay = Some(circuits).filter(|circuits| !circuits.is_empty());
+    let attempts = std::iter::once(direct).chain(by_relay).map(|addresses| node.dial_peer(peer, addresses));
+    match race(attempts, || tokio::time::sleep(HEAD_START)).await {
+        Ok(_) => node.open(peer, protocol).await,
+        Err(mut failures) => Err(failures.pop().unwrap_or(NodeError::Stopped)),
+    }
 }
 
 /// 0 for a public address, 1 for one of a private network, [`LOOPBACK`] for one of this machine.
@@ -91,5 +152,28 @@ mod tests {
         assert_eq!(to_announce(all.clone(), Reachability::Unknown), open_first);
         assert_eq!(to_announce(all, Reachability::Private), told(&[circuit, private]));
         assert_eq!(to_announce(vec![loopback.clone()], Reachability::Private), told(&[loopback]));
+    }
+
+    #[test]
+    fn every_way_to_a_host_is_announced_once_before_another_one_twice() {
+        let (relay, me) = (PeerId::random(), PeerId::random());
+        let hash = "uEiAkH5a4DPGKUuOBjYw0CgwjvcJCJMD2K_1aluKR_tpevQ";
+        let listed = [
+            "/ip4/192.168.1.2/tcp/1".to_owned(),
+            "/ip4/192.168.1.2/udp/1/quic-v1".to_owned(),
+            format!("/ip4/192.168.1.2/udp/2/quic-v1/webtransport/certhash/{hash}"),
+            format!("/ip4/192.0.2.1/tcp/4001/p2p/{relay}/p2p-circuit"),
+            format!("/ip4/192.0.2.1/udp/4001/quic-v1/p2p/{relay}/p2p-circuit"),
+            format!("/dns4/run.example/tcp/443/wss/p2p/{relay}/p2p-circuit"),
+            "/ip4/127.0.0.1/tcp/1".to_owned(),
+        ];
+        let parsed = listed.iter().map(|address| address.parse::<Multiaddr>().unwrap());
+        let all = parsed.clone().map(|address| address.with_p2p(me).unwrap()).collect();
+        let told: Vec<String> = to_announce_to_all(all, Reachability::Private)
+            .into_iter()
+            .map(|bytes| Multiaddr::try_from(bytes).unwrap().to_string())
+            .collect();
+        assert_eq!(told, [3, 0, 2, 5, 1].map(|at: usize| listed[at].clone()));
+        assert!(told.iter().all(|address| !address.contains(&me.to_string())));
     }
 }

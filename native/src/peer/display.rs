@@ -90,6 +90,7 @@ impl Display {
             | ContributorEvent::Contribution(_)
             | ContributorEvent::Progress(_) => self.update(event, now),
             ContributorEvent::Receipt(_)
+            | ContributorEvent::Experts(_)
             | ContributorEvent::Prediction { .. }
             | ContributorEvent::Gallery { .. }
             | ContributorEvent::NoGallery { .. } => {}

@@ -80,7 +80,7 @@ pub async fn run(args: ExpertsArgs, display: &Display) -> anyhow::Result<()> {
     let doors = ListenConfig { listen: args.listen, relays: args.relay };
     let platform = NativePlatform::new(args.address.address.clone(), args.run.clone(), keypair, cache)
         .with_listen_config(doors)
-        .hosting_experts();
+        .hosting_experts(folder.join("certificates"));
     let (node, home) = platform.connect_home().await?;
     let described = run::describe(&mut node.open(home, run::PROTOCOL).await?).await?;
     barnraise_contributor::description::validate(&described).context("the run cannot be trained")?;

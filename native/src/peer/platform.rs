@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -12,7 +13,7 @@ use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::contribute::DeviceKind;
 use barnraise_protocol::run::{self, RunDescription};
-use barnraise_relay::{Node, NodeConfig, NodeError, NodeLimits, OpenError};
+use barnraise_relay::{Node, NodeConfig, NodeError, NodeLimits, OpenError, Path};
 use barnraise_swarm::shards::Survey;
 use barnraise_swarm::{Moment, PeerKey};
 use libp2p::identity::Keypair;
@@ -95,7 +96,8 @@ pub(super) struct NativePlatform {
     is_mistake: Cell<bool>,
     sharing: Option<Sharing>,
     reducing: Option<Reducing>,
-    hosts_experts: bool,
+    /// Where the certificates of a host of experts are kept, which browsers dial.
+    certificates_of_host: Option<PathBuf>,
     listen_config: ListenConfig,
     started: Instant,
     /// Each connection has its own node, so that a broken one leaves no state for the next.
@@ -122,7 +124,7 @@ impl NativePlatform {
             is_mistake: Cell::new(false),
             sharing: None,
             reducing: None,
-            hosts_experts: false,
+            certificates_of_host: None,
             listen_config: ListenConfig::default(),
             started: Instant::now(),
             connection: RefCell::new(None),
@@ -149,9 +151,10 @@ impl NativePlatform {
         Self { reducing: Some(reducing), ..self }
     }
 
-    /// Listens, for trainers that ask its experts.
-    pub(super) fn hosting_experts(self) -> Self {
-        Self { hosts_experts: true, ..self }
+    /// Listens, for trainers that ask its experts, browsers among them: directly with certificates that are kept in this
+    /// folder, and through the backbone.
+    pub(super) fn hosting_experts(self, certificates: PathBuf) -> Self {
+        Self { certificates_of_host: Some(certificates), ..self }
     }
 
     /// Time since this platform was created.
@@ -170,18 +173,36 @@ impl NativePlatform {
         let is_behind_relay =
             addresses.iter().all(|address| address.iter().any(|p| p == Protocol::P2pCircuit));
         let shares = self.sharing.as_ref().is_some_and(Sharing::serves);
-        let serves = shares || self.reducing.is_some() || self.hosts_experts;
+        let hosts_experts = self.certificates_of_host.is_some();
+        let serves = shares || self.reducing.is_some() || hosts_experts;
         // For a run on this machine alone, listen on loopback only.
         let is_local = addresses.iter().all(is_loopback);
         let ip = if is_local { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
         let any = || Multiaddr::empty().with(Protocol::Ip4(ip));
+        let quic = || any().with(Protocol::Udp(0)).with(Protocol::QuicV1);
         let listen = match serves || is_behind_relay {
             true if serves && !self.listen_config.listen.is_empty() => self.listen_config.listen.clone(),
-            true => vec![any().with(Protocol::Udp(0)).with(Protocol::QuicV1), any().with(Protocol::Tcp(0))],
+            true if hosts_experts => {
+                vec![quic(), any().with(Protocol::Tcp(0)), quic().with(Protocol::WebTransport)]
+            }
+            true => vec![quic(), any().with(Protocol::Tcp(0))],
             false => Vec::new(),
         };
         let relays = if serves { self.listen_config.relays.clone() } else { Vec::new() };
-        Ok(Node::start(self.keypair.clone(), node_config(listen, relays)).await?)
+        let config =
+            NodeConfig { certificates_dir: self.certificates_of_host.clone(), ..node_config(listen, relays) };
+        Ok(Node::start(self.keypair.clone(), config).await?)
+    }
+
+    /// Has the backbone and the relays reserve places for a host of experts: browsers reach most machines no other way.
+    async fn reserve(&self, node: &Node, backbone: PeerId) {
+        let backbone = match node.path(backbone).await {
+            Ok(Some(Path::Direct { address, .. })) => address.with_p2p(backbone).ok(),
+            _ => None,
+        };
+        for relay in self.listen_config.relays.iter().cloned().chain(backbone) {
+            node.reserve(relay).await;
+        }
     }
 
     /// Connects to the backbone at the given address, or to one that the DHT search finds.
@@ -200,6 +221,9 @@ impl NativePlatform {
             }
             peer = backbone;
             self.found.set(Some(peer));
+        }
+        if self.certificates_of_host.is_some() {
+            self.reserve(&node, peer).await;
         }
         Ok((node, peer))
     }
@@ -356,10 +380,6 @@ impl Platform for NativePlatform {
 
     fn survey(&self) -> Option<Survey> {
         self.sharing.as_ref().and_then(Sharing::survey)
-    }
-
-    fn reaches_experts(&self) -> bool {
-        true
     }
 
     async fn open_host(

@@ -209,6 +209,13 @@ impl Node {
         let _ = self.commands.send(NodeCommand::Disconnect { peer }).await;
     }
 
+    /// Has a relay reserve a place for this node from now on, whether or not others can dial it: browsers, say, can dial
+    /// neither QUIC nor TCP. The address ends with the relay's `/p2p/…`; a relay that refuses is asked again later.
+    pub async fn reserve(&self, relay: Multiaddr) {
+        // A node that has stopped is reached by nobody.
+        let _ = self.commands.send(NodeCommand::Reserve { relay }).await;
+    }
+
     /// Whether others can dial this node, as far as it was tested (AutoNAT v2).
     #[must_use]
     pub fn reachability(&self) -> Reachability {

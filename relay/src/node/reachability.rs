@@ -1,7 +1,7 @@
 //! Whether others can dial the node, and so whether it needs a relay. No I/O.
 //!
 //! A node whose addresses are tested and found closed asks its relays to be reached through them; one that
-//! turns out to be open, or has nothing to be dialled for, never does.
+//! turns out to be open, or has nothing to be dialled for, never does. A relay that is insisted on is asked in any case.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -36,10 +36,21 @@ enum Relay {
     Asked,
 }
 
+/// A relay, and how it is asked.
+#[derive(Debug)]
+struct KnownRelay {
+    address: Multiaddr,
+    state: Relay,
+    /// Before it is asked again.
+    wait: Duration,
+    /// Also where others can dial this node.
+    is_insisted_on: bool,
+}
+
 /// Decides which relays to ask, and when.
 #[derive(Debug)]
 pub(super) struct Reservations {
-    relays: Vec<(Multiaddr, Relay, Duration)>,
+    relays: Vec<KnownRelay>,
     open: HashSet<Multiaddr>,
     is_closed: bool,
     started: Instant,
@@ -56,8 +67,15 @@ pub(super) enum ReachabilityAction {
 
 impl Reservations {
     pub(super) fn new(relays: &[Multiaddr], now: Instant) -> Self {
-        let relays = relays.iter().map(|relay| (relay.clone(), Relay::Due(now), RETRY_MIN)).collect();
+        let relays = relays.iter().map(|relay| KnownRelay::new(relay.clone(), false, now)).collect();
         Self { relays, open: HashSet::new(), is_closed: false, started: now }
+    }
+
+    /// A relay is asked from now on whether or not others can dial this node, in place of one with the same peer id.
+    pub(super) fn insist(&mut self, address: Multiaddr, now: Instant) {
+        let peer = address.iter().last();
+        self.relays.retain(|known| known.address.iter().last() != peer);
+        self.relays.push(KnownRelay::new(address, true, now));
     }
 
     pub(super) fn reachability(&self) -> Reachability {
@@ -77,9 +95,9 @@ impl Reservations {
         self.open.remove(address);
         self.is_closed = true;
         if self.open.is_empty() {
-            for (_, relay, _) in &mut self.relays {
-                if matches!(relay, Relay::Due(_)) {
-                    *relay = Relay::Due(now);
+            for known in &mut self.relays {
+                if matches!(known.state, Relay::Due(_)) {
+                    known.state = Relay::Due(now);
                 }
             }
         }
@@ -92,20 +110,15 @@ impl Reservations {
 
     /// A relay could not be reached, refused, or is gone: asked again later, ever later.
     pub(super) fn on_failed(&mut self, address: &Multiaddr, now: Instant) {
-        for (known, relay, wait) in &mut self.relays {
-            if known == address {
-                *relay = Relay::Due(now + *wait);
-                *wait = (*wait * 2).min(RETRY_MAX);
-            }
+        for known in self.relays.iter_mut().filter(|known| known.address == *address) {
+            known.put_off(now);
         }
     }
 
     /// A relay accepted the reservation.
     pub(super) fn on_reserved(&mut self, address: &Multiaddr) {
-        for (known, _, wait) in &mut self.relays {
-            if known == address {
-                *wait = RETRY_MIN;
-            }
+        for known in self.relays.iter_mut().filter(|known| known.address == *address) {
+            known.wait = RETRY_MIN;
         }
     }
 
@@ -113,36 +126,46 @@ impl Reservations {
     pub(super) fn poll(&mut self, now: Instant) -> Option<ReachabilityAction> {
         self.is_closed |= now >= self.started + PATIENCE;
         let reachability = self.reachability();
-        for (address, relay, wait) in &mut self.relays {
-            if !matches!(relay, Relay::Due(at) if *at <= now) {
+        for known in &mut self.relays {
+            if !matches!(known.state, Relay::Due(at) if at <= now) {
                 continue;
             }
             match reachability {
-                Reachability::Public => {}
-                Reachability::Private => {
-                    *relay = Relay::Asked;
-                    return Some(ReachabilityAction::Reserve(address.clone()));
-                }
+                _ if known.is_insisted_on => {}
+                Reachability::Public => continue,
+                Reachability::Private => {}
                 Reachability::Unknown => {
-                    *relay = Relay::Due(now + *wait);
-                    *wait = (*wait * 2).min(RETRY_MAX);
-                    return Some(ReachabilityAction::Dial(address.clone()));
+                    known.put_off(now);
+                    return Some(ReachabilityAction::Dial(known.address.clone()));
                 }
             }
+            known.state = Relay::Asked;
+            return Some(ReachabilityAction::Reserve(known.address.clone()));
         }
         None
     }
 
     /// When [`poll`](Self::poll) may have something next.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        if self.reachability() == Reachability::Public {
-            return None;
-        }
-        let due = self.relays.iter().filter_map(|(_, relay, _)| match relay {
-            Relay::Due(at) => Some(*at),
+        let is_public = self.reachability() == Reachability::Public;
+        let wanted = self.relays.iter().filter(|known| known.is_insisted_on || !is_public);
+        let due = wanted.filter_map(|known| match known.state {
+            Relay::Due(at) => Some(at),
             Relay::Asked => None,
         });
         due.min()
+    }
+}
+
+impl KnownRelay {
+    fn new(address: Multiaddr, is_insisted_on: bool, now: Instant) -> Self {
+        Self { address, state: Relay::Due(now), wait: RETRY_MIN, is_insisted_on }
+    }
+
+    /// It is due again later, ever later.
+    fn put_off(&mut self, now: Instant) {
+        self.state = Relay::Due(now + self.wait);
+        self.wait = (self.wait * 2).min(RETRY_MAX);
     }
 }
 
@@ -219,5 +242,21 @@ mod tests {
         reservations.on_expired(&mine);
         assert_eq!(reservations.reachability(), Reachability::Private);
         assert_eq!(reservations.poll(now), Some(ReachabilityAction::Reserve(relay())));
+    }
+
+    #[test]
+    fn a_relay_that_is_insisted_on_is_asked_also_where_others_can_dial_the_node() {
+        let now = Instant::now();
+        let mut reservations = Reservations::new(&[relay()], now);
+        reservations.on_tested(&address("/ip4/198.51.100.7/tcp/4001"), true, now);
+        assert_eq!(reservations.poll(now), None);
+        let elsewhere = address(&relay().to_string().replace("tcp/4001", "udp/4001/quic-v1"));
+        reservations.insist(elsewhere.clone(), now);
+        assert_eq!(reservations.next_deadline(), Some(now));
+        assert_eq!(reservations.poll(now), Some(ReachabilityAction::Reserve(elsewhere.clone())));
+        assert_eq!(reservations.poll(now + RETRY_MAX), None, "the same relay is asked once");
+        reservations.on_failed(&elsewhere, now);
+        assert_eq!(reservations.next_deadline(), Some(now + RETRY_MIN));
+        assert_eq!(reservations.reachability(), Reachability::Public);
     }
 }

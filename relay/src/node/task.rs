@@ -44,6 +44,7 @@ pub(super) enum NodeCommand {
     ConnectedPeers { reply: oneshot::Sender<Vec<PeerId>> },
     Path { peer: PeerId, reply: oneshot::Sender<Option<Path>> },
     Disconnect { peer: PeerId },
+    Reserve { relay: Multiaddr },
     Shutdown { reply: oneshot::Sender<()> },
 }
 
@@ -178,6 +179,7 @@ impl NodeTask {
                     // Fails only where the peer left meanwhile.
                     let _ = self.swarm.disconnect_peer_id(peer);
                 }
+                Some(NodeCommand::Reserve { relay }) => self.reservations.insist(relay, Instant::now()),
                 Some(NodeCommand::Shutdown { reply }) => {
                     Box::pin(self.close()).await;
                     let _ = reply.send(());

@@ -6,6 +6,7 @@
 
 mod batch;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::pin::pin;
 use std::rc::Rc;
@@ -17,17 +18,16 @@ use barnraise_learning::graph::{ExpertGrid, HostedBody, ResolvedGraph};
 use barnraise_learning::{DataShape, ModelError};
 use barnraise_protocol::access::{PublicKey, UnixTime};
 use barnraise_protocol::codec::TensorCodec;
-use barnraise_protocol::dht::{self, Freshness, Record, RecordKey, UnixMillis};
+use barnraise_protocol::dht::{self, Record, RecordKey, UnixMillis};
 use barnraise_protocol::experts::{
     self, ExpertRefusal, ExpertRequestError, GridShape, LayerId, TENSOR_BYTES_MAX,
 };
 use barnraise_protocol::run::RunDescription;
-use barnraise_swarm::dht::StorageLimits;
 use barnraise_swarm::experts::calls::{CallAction, CallSettings, HostBook, HostBookLimits, SentCall};
 use barnraise_swarm::experts::serving::ServingRefusal;
 use barnraise_swarm::experts::{
-    ExpertQuery, ExpertSearch, ExpertSearchAction, GridPrefix, HostFault, QUERY_ROWS_MAX, QueryId,
-    RowSelection,
+    ExpertQuery, ExpertSearch, ExpertSearchAction, ExpertTallies, ExpertsSeen, GridPrefix, HostFault,
+    QUERY_ROWS_MAX, QueryId, RowSelection,
 };
 use barnraise_swarm::{Moment, PeerKey};
 use futures::channel::{mpsc, oneshot};
@@ -37,7 +37,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use futures::{future, select_biased};
 
 use self::batch::ExpertBatch;
-use crate::platform::{Platform, PlatformError};
+use crate::platform::PlatformError;
 
 /// Clock and network, as far as experts need them. Nothing needs to be `Send`: all runs in one task.
 pub trait ExpertNetwork: Clone {
@@ -64,42 +64,6 @@ pub trait ExpertNetwork: Clone {
     ) -> impl Future<Output = Result<Self::Stream, PlatformError>>;
 }
 
-/// The network of a participant, whose backbone searches the DHT for it.
-pub(crate) struct OfPlatform<'a, P>(pub(crate) &'a P);
-
-impl<P> Clone for OfPlatform<'_, P> {
-    fn clone(&self) -> Self {
-        Self(self.0)
-    }
-}
-
-impl<P: Platform> ExpertNetwork for OfPlatform<'_, P> {
-    type Stream = P::Stream;
-
-    fn now(&self) -> Moment {
-        self.0.now()
-    }
-
-    fn unix_time(&self) -> UnixTime {
-        self.0.unix_time()
-    }
-
-    async fn sleep_until(&self, at: Moment) {
-        self.0.sleep_until(at).await;
-    }
-
-    async fn look_up(&self, keys: Vec<RecordKey>) -> Result<Vec<Vec<Record>>, PlatformError> {
-        let mut stream = self.0.open(dht::PROTOCOL).await?;
-        let (now, lifetime_max) = (wall(self), StorageLimits::default().lifetime_max);
-        let found = dht::get(&mut stream, keys, Freshness::Any, now, lifetime_max).await;
-        found.map_err(PlatformError::network)
-    }
-
-    async fn open_host(&self, host: &PeerKey, addresses: &[Vec<u8>]) -> Result<P::Stream, PlatformError> {
-        self.0.open_host(host, addresses, experts::PROTOCOL).await
-    }
-}
-
 fn wall(network: &impl ExpertNetwork) -> UnixMillis {
     UnixMillis(network.unix_time().0.saturating_mul(1000))
 }
@@ -116,6 +80,8 @@ const IN_FLIGHT_MAX: usize = 256;
 const HOST_IN_FLIGHT_MAX: usize = 16;
 /// Batches of one layer that are under way, or wait for their way back. The oldest is forgotten for another one.
 const BATCHES_MAX: usize = 512;
+/// Least interval between two tellings of what is seen of experts.
+const SEEN_INTERVAL: Duration = Duration::from_secs(1);
 /// Without anything to do it looks at the clock again after so long.
 const IDLE: Duration = Duration::from_secs(3600);
 
@@ -131,8 +97,11 @@ struct Layer {
 struct Answered {
     batch: u64,
     request_id: u64,
+    /// By layer and number.
+    expert: (usize, u32),
     host: PublicKey,
-    result: Result<Vec<f32>, RequestFault>,
+    /// The values, and the steps of the expert.
+    result: Result<(Vec<f32>, u64), RequestFault>,
 }
 
 /// Why a request to a host has no answer.
@@ -155,6 +124,9 @@ enum RequestFault {
 /// Prefixes that were looked up, with what was found of each.
 type LookedUp = Vec<(GridPrefix, Option<Vec<Record>>)>;
 
+/// The newest telling of what a service sees of its experts, until it is taken.
+pub(crate) type SeenSlot = Rc<Cell<Option<Box<ExpertsSeen>>>>;
+
 /// Finds and asks the experts of one run.
 pub struct ExpertService<'a, N: ExpertNetwork> {
     network: N,
@@ -174,6 +146,13 @@ pub struct ExpertService<'a, N: ExpertNetwork> {
     requests: FuturesUnordered<LocalBoxFuture<'a, Answered>>,
     /// Dropped to cancel a request.
     cancels: HashMap<u64, oneshot::Sender<()>>,
+    tallies: ExpertTallies,
+    /// Rows that were answered.
+    n_answered: Rc<Cell<u64>>,
+    seen: SeenSlot,
+    /// When there is news to tell.
+    tell_at: Option<Moment>,
+    told_at: Moment,
 }
 
 impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
@@ -185,6 +164,7 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
         let Some(hosted) = &run.model.hosted else { return Ok(None) };
         let graph = ResolvedGraph::of_model(&run.model, DataShape::of(&run.data.manifest.samples))?;
         let layers = layers(&graph);
+        let tallies = ExpertTallies::new(layers.iter().map(|layer| layer.grid).collect());
         let limits = HostBookLimits { in_flight_max: IN_FLIGHT_MAX, host_in_flight_max: HOST_IN_FLIGHT_MAX };
         Ok(Some(Self {
             run: run.clone(),
@@ -201,7 +181,24 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
             lookups: FuturesUnordered::new(),
             requests: FuturesUnordered::new(),
             cancels: HashMap::new(),
+            tallies,
+            n_answered: Rc::default(),
+            seen: Rc::default(),
+            tell_at: None,
+            told_at: Moment::ZERO,
         }))
+    }
+
+    /// Adds the rows that experts answer to a counter, each once for each expert.
+    #[must_use]
+    pub fn counting(self, n_answered: Rc<Cell<u64>>) -> Self {
+        Self { n_answered, ..self }
+    }
+
+    /// Where it tells what it sees.
+    #[must_use]
+    pub(crate) fn telling(self, seen: SeenSlot) -> Self {
+        Self { seen, ..self }
     }
 
     /// Serves a port until it is closed.
@@ -312,13 +309,16 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
     }
 
     fn on_answered(&mut self, answered: Answered) {
-        let Answered { batch, request_id, host, result } = answered;
+        let Answered { batch, request_id, expert, host, result } = answered;
         self.cancels.remove(&request_id);
         let now = self.network.now();
         let Some(batch) = self.batches.get_mut(&batch) else { return };
         let fault = match result {
-            Ok(values) => match batch.on_answer(now, &mut self.book, request_id, &values) {
-                Ok(()) => None,
+            Ok((values, n_steps)) => match batch.on_answer(now, &mut self.book, request_id, &values) {
+                Ok(()) => {
+                    self.tallies.on_steps(now, expert, n_steps);
+                    None
+                }
                 Err(_) => Some(HostFault::Absurd),
             },
             Err(RequestFault::Cancelled) => return,
@@ -350,7 +350,23 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
     fn next_deadline(&self) -> Option<Moment> {
         let now = self.network.now();
         let of_batches = self.batches.values().filter_map(|batch| batch.next_deadline(now, &self.book));
-        of_batches.chain(self.search.next_deadline()).min()
+        of_batches.chain(self.search.next_deadline()).chain(self.tell_at).min()
+    }
+
+    /// Tells what is seen, if there is news and the last telling was long enough ago.
+    fn tell(&mut self) {
+        let now = self.network.now();
+        if self.tell_at.is_none_or(|at| at > now) {
+            return;
+        }
+        (self.tell_at, self.told_at) = (None, now);
+        let (search, layers) = (&self.search, &self.layers);
+        let hosted = search.hosted(now).filter_map(|(layer, uid, n_hosts, n_steps)| {
+            let layer = usize::from(layer.0);
+            let number = layers.get(layer)?.grid.number(&uid)?;
+            Some((layer, u32::try_from(number).ok()?, n_hosts, n_steps))
+        });
+        self.seen.set(Some(Box::new(self.tallies.seen(now, hosted))));
     }
 
     /// Does all that search and calls want.
@@ -379,6 +395,9 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
                         self.cancels.remove(&request_id);
                     }
                     CallAction::ForwardOver => {
+                        let n_answered = batch.count(now, &mut self.tallies);
+                        self.n_answered.set(self.n_answered.get() + n_answered);
+                        self.tell_at.get_or_insert(now.max(self.told_at + SEEN_INTERVAL));
                         if !batch.answer_forward(number) {
                             over.push(number);
                         }
@@ -394,6 +413,7 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
             self.batches.remove(&number);
         }
         sent.into_iter().for_each(|(number, call)| self.send(number, call));
+        self.tell();
     }
 
     fn look_up(&mut self, prefixes: Vec<GridPrefix>) {
@@ -409,6 +429,7 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
         let addresses = self.addresses.get(&call.host).cloned().unwrap_or_default();
         let (cancel, cancelled) = oneshot::channel();
         let (network, request_id, peer) = (self.network.clone(), call.request_id, call.host);
+        let expert = (batch.layer(), call.expert);
         self.cancels.insert(request_id, cancel);
         let asking = async move {
             let work = pin!(async {
@@ -418,13 +439,14 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
                     ExpertRequestError::Refused(refusal) => RequestFault::Refused(refusal),
                     error => RequestFault::Request(error),
                 })?;
-                prepared.decode(&rows).map_err(|_| RequestFault::Values)
+                let values = prepared.decode(&rows).map_err(|_| RequestFault::Values)?;
+                Ok((values, rows.n_steps))
             });
             let result = match future::select(work, cancelled).await {
                 future::Either::Left((result, _)) => result,
                 future::Either::Right(_) => Err(RequestFault::Cancelled),
             };
-            Answered { batch: number, request_id, host, result }
+            Answered { batch: number, request_id, expert, host, result }
         };
         self.requests.push(asking.boxed_local());
     }

@@ -2,13 +2,14 @@
 //! model.
 //!
 //! At any time there is at most one operation on the network, one on the device and one shard transfer, beside the
-//! session, which is always read. The kit never knows when a scheme computes or sends: that is a
-//! [`scheme::SchemeParticipant`]'s.
+//! session, which is always read, and what passes ask of experts on other peers. The kit never knows when a scheme
+//! computes or sends: that is a [`scheme::SchemeParticipant`]'s.
 
 pub(crate) mod access;
 mod background;
 pub(crate) mod compute;
 pub(crate) mod driver;
+mod experts;
 mod frozen;
 mod meter;
 pub(crate) mod model_cache;
@@ -58,6 +59,7 @@ use self::publish::Published;
 use self::sleep::SleepWatch;
 use self::speed::Speed;
 use crate::event::ContributorEvent;
+use crate::experts::SeenSlot;
 use crate::platform::Platform;
 
 /// An unused connection is closed after so long.
@@ -203,6 +205,11 @@ pub(crate) struct Kit<'a, P: Platform> {
     compute_kind: Option<ComputeKind>,
     /// Asks experts on other peers, for a model that has such.
     experts: FusedTask<'a, ()>,
+    /// What it sees of them.
+    seen: SeenSlot,
+    /// Rows that they answered, and how many it were when the newest prediction began.
+    n_answered: Rc<Cell<u64>>,
+    n_answered_before: u64,
     lost_at: Option<Moment>,
     shard: FusedTask<'a, ShardOutcome<P>>,
     shard_id: Option<ShardId>,
@@ -262,6 +269,9 @@ impl<'a, P: Platform> Kit<'a, P> {
             compute: Fuse::terminated(),
             compute_kind: None,
             experts: Fuse::terminated(),
+            seen: Rc::default(),
+            n_answered: Rc::default(),
+            n_answered_before: 0,
             lost_at: None,
             shard: Fuse::terminated(),
             shard_id: None,

@@ -145,11 +145,6 @@ pub trait Platform {
         None
     }
 
-    /// Whether [`Self::open_host`] reaches anybody.
-    fn reaches_experts(&self) -> bool {
-        false
-    }
-
     /// Opens a stream to a host of experts, at the addresses that it announced.
     fn open_host(
         &self,

@@ -150,6 +150,11 @@ impl Trainer {
         self
     }
 
+    /// Whether experts on other peers belong to its model.
+    pub fn asks_experts(&self) -> bool {
+        !self.graph.hosted().is_empty()
+    }
+
     /// From now on each micro-batch is a local step. Begins at the initial parameters.
     ///
     /// # Errors

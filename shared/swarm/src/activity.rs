@@ -11,6 +11,7 @@ use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::RunDescription;
 use serde::{Deserialize, Serialize};
 
+use crate::experts::ExpertsSeen;
 use crate::pacing::PassTime;
 use crate::shards::ShardTraffic;
 
@@ -236,6 +237,8 @@ pub enum ContributorEvent {
     Receipt(Box<SignedReceipt>),
     /// Progress of the run.
     Progress(RunProgress),
+    /// What is seen of the experts on other machines, at most once a second.
+    Experts(Box<ExpertsSeen>),
     /// Answer to a question about one image.
     Prediction {
         /// Number of the request that is answered.

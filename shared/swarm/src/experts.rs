@@ -29,6 +29,7 @@ pub mod leases;
 mod prefixes;
 mod row;
 mod search;
+mod seen;
 pub mod serving;
 #[cfg(test)]
 mod tests;
@@ -44,4 +45,7 @@ pub use self::row::{RowSelection, SelectedExpert};
 pub use self::search::{
     ACTIVE_MAX, ExpertQuery, ExpertSearch, ExpertSearchAction, LOOKUP_KEYS_MAX, PREFIXES_IN_FLIGHT_MAX,
     QUERIES_MAX, QUERY_PREFIXES_MAX, QUERY_ROWS_MAX, QueryError, QueryId,
+};
+pub use self::seen::{
+    ExpertSeen, ExpertTallies, ExpertsSeen, LayerSeen, SEEN_EXPERTS_MAX, SEEN_LAYERS_MAX, SEEN_TIME,
 };

@@ -66,6 +66,7 @@ fn is_replaced(event: &ContributorEvent) -> bool {
         | ContributorEvent::Activity(_)
         | ContributorEvent::Contribution(_)
         | ContributorEvent::Progress(_)
+        | ContributorEvent::Experts(_)
         | ContributorEvent::Gallery { .. }
         | ContributorEvent::NoGallery { .. }
         | ContributorEvent::Refused { .. }

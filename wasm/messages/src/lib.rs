@@ -16,6 +16,7 @@ pub use barnraise_protocol::check::CheckOutcome;
 use barnraise_protocol::contribute::DeviceKind;
 use barnraise_protocol::receipt::SignedReceipt;
 pub use barnraise_swarm::activity::{Activity, Contribution, ContributorEvent, DeviceChange, Interruption};
+pub use barnraise_swarm::experts::{ExpertSeen, ExpertsSeen, LayerSeen};
 pub use barnraise_swarm::pacing::{Duty, PacingSettings, PassTime};
 use serde::{Deserialize, Serialize};
 

@@ -7,6 +7,7 @@ mod browser_totals;
 mod chart;
 mod cost;
 mod draw;
+mod expert_grid;
 #[cfg(test)]
 mod fixture;
 mod format;

@@ -23,8 +23,8 @@ mod tabs;
 mod text;
 
 use barnraise_messages::{
-    Activity, CheckOutcome, Contribution, ContributorEvent, DeviceChange, DeviceChoice, Interruption,
-    PacingSettings, PageToPeer, PeerToPage, TransportKind,
+    Activity, CheckOutcome, Contribution, ContributorEvent, DeviceChange, DeviceChoice, ExpertsSeen,
+    Interruption, PacingSettings, PageToPeer, PeerToPage, TransportKind,
 };
 use barnraise_protocol::api::{Contributions, DeviceCount, LiveProgress, Models, RunStatus};
 use barnraise_protocol::contribute::{DeviceKind, RunProgress};
@@ -93,6 +93,8 @@ pub(crate) struct PageState {
     pub(crate) comparison: Comparison,
     pub(crate) filling: Filling,
     pub(crate) rows: Rows,
+    /// What this tab sees of experts on other machines, while it computes.
+    pub(crate) experts: Option<Box<ExpertsSeen>>,
     /// The leaderboard.
     pub(crate) leaders: Option<Box<Contributions>>,
     /// Why the device changed.
@@ -173,6 +175,7 @@ impl PageState {
             comparison: Comparison::default(),
             filling: Filling::default(),
             rows: Rows::default(),
+            experts: None,
             leaders: None,
             device_change: None,
             trouble: None,
@@ -473,8 +476,12 @@ impl PageState {
                     self.broke_off |= self.contributing;
                     self.contributing = false;
                 }
+                if is_broken || activity == Activity::Idle {
+                    self.experts = None;
+                }
                 self.activity = activity;
             }
+            ContributorEvent::Experts(seen) => self.experts = Some(seen),
             ContributorEvent::Progress(progress) => return self.on_progress(now_ms, progress),
             ContributorEvent::Contribution(contribution) => {
                 let actions = self.on_work(now_ms, &contribution);

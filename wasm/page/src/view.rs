@@ -2,6 +2,7 @@
 
 mod curves;
 mod everyone;
+mod experts;
 mod filling;
 mod gallery;
 mod giving;
@@ -26,6 +27,7 @@ pub(crate) struct PageView {
     preflight: preflight::PreflightView,
     glance: glance::GlanceView,
     everyone: everyone::EveryoneView,
+    experts: experts::ExpertsView,
     leaders: leaders::LeadersView,
     giving: giving::GivingView,
     filling: filling::FillingView,
@@ -44,6 +46,7 @@ impl PageView {
             preflight: preflight::PreflightView::find()?,
             glance: glance::GlanceView::find()?,
             everyone: everyone::EveryoneView::find()?,
+            experts: experts::ExpertsView::find()?,
             leaders: leaders::LeadersView::find()?,
             giving: giving::GivingView::find()?,
             filling: filling::FillingView::find()?,
@@ -69,6 +72,7 @@ impl PageView {
         self.preflight.draw(page);
         self.glance.draw(page);
         self.everyone.draw(page);
+        self.experts.draw(page);
         self.leaders.draw(page);
         self.giving.draw(page);
         self.filling.draw(page);

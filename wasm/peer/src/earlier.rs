@@ -14,6 +14,7 @@ use js_sys::{ArrayBuffer, Uint8Array};
 use wasm_bindgen::JsCast;
 use wasm_bindgen_futures::JsFuture;
 
+use crate::experts::{NoExpertAnswered, TrialExperts};
 use crate::page;
 use crate::platform::{ShardCache, fetch_status};
 use crate::web::{self, WebError};
@@ -45,6 +46,14 @@ pub(crate) enum LoadError {
     /// The run has just begun.
     #[error("no model was evaluated yet")]
     NoneEvaluated,
+    /// What experts on other machines knew at that time is nowhere any more.
+    #[error(
+        "its experts are on other machines and have learned on since: only the newest model can be tried"
+    )]
+    ExpertsLearnedOn,
+    /// It cannot be computed without its experts.
+    #[error(transparent)]
+    NoExpertAnswered(#[from] NoExpertAnswered),
 }
 
 /// The earlier model that was used last. Cheap to clone.
@@ -76,7 +85,7 @@ impl EarlierModel {
 
     async fn fetch(&self, epoch: u64) -> Result<Trainer, LoadError> {
         let run = fetch_status(&self.origin).await?.run;
-        let source = ModelSource { origin: &self.origin, cache: &self.cache };
+        let source = ModelSource { origin: &self.origin, cache: &self.cache, experts: None };
         source.load(&run, Some(epoch)).await.map(|model| model.trainer)
     }
 }
@@ -98,6 +107,8 @@ pub(crate) struct LoadedModel {
 pub(crate) struct ModelSource<'a> {
     pub(crate) origin: &'a str,
     pub(crate) cache: &'a ShardCache,
+    /// How its experts are asked, where other peers host them; only of the newest model they can be.
+    pub(crate) experts: Option<&'a TrialExperts>,
 }
 
 impl ModelSource<'_> {
@@ -114,6 +125,9 @@ impl ModelSource<'_> {
         run: &RunDescription,
         epoch: Option<u64>,
     ) -> Result<LoadedModel, LoadError> {
+        if epoch.is_some() && run.model.hosted.is_some() {
+            return Err(LoadError::ExpertsLearnedOn);
+        }
         let mut trainer = self.untrained(run).await?;
         let which = epoch.map(|epoch| format!("?epoch={epoch}")).unwrap_or_default();
         let url = format!("{}/api/model.safetensors{which}", self.origin);
@@ -144,7 +158,11 @@ impl ModelSource<'_> {
         };
         let frozen = FrozenWeights::of_run(run, fetch).await?;
         let data = DataShape::of(&run.data.manifest.samples);
-        Ok(Trainer::with_frozen(&run.model, data, frozen.as_ref(), ComputeDevice::cpu())?)
+        let trainer = Trainer::with_frozen(&run.model, data, frozen.as_ref(), ComputeDevice::cpu())?;
+        match self.experts {
+            Some(experts) => Ok(experts.equip(trainer, run)?),
+            None => Ok(trainer),
+        }
     }
 }
 

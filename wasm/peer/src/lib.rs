@@ -7,6 +7,7 @@
 #![cfg_attr(feature = "tests", allow(clippy::unwrap_used, clippy::panic))]
 
 mod earlier;
+mod experts;
 mod page;
 mod peer;
 mod platform;

@@ -15,8 +15,9 @@ use libp2p::identity::{DecodingError, Keypair, ed25519};
 use wasm_bindgen_futures::spawn_local;
 
 use crate::earlier::EarlierModel;
+use crate::experts::TrialExperts;
 use crate::page::{self, EventSender};
-use crate::platform::{BrowserPlatform, NetworkError};
+use crate::platform::{BrowserPlatform, NetworkError, TabNetwork};
 use crate::rows::RowModel;
 use crate::text::{ContinuedToken, TextModels};
 
@@ -73,10 +74,13 @@ async fn start_peer(
     let (keypair, seed) = identify(identity)?;
     let credentials = credentials(&seed, invitation);
     let peer_id = keypair.public().to_peer_id().to_string();
-    let (earlier, texts) = (EarlierModel::new(origin.clone()), TextModels::new(origin.clone()));
-    let rows = RowModel::new(origin.clone());
+    let network = Rc::new(TabNetwork::start(origin.clone(), keypair, transport)?);
+    let experts = TrialExperts::new(Rc::clone(&network));
+    let earlier = EarlierModel::new(origin.clone());
+    let texts = TextModels::new(origin.clone(), experts.clone());
+    let rows = RowModel::new(origin.clone(), experts);
     let event_sender = EventSender::default();
-    let platform = BrowserPlatform::new(origin, keypair, transport, event_sender.clone())?;
+    let platform = BrowserPlatform::new(&origin, network, event_sender.clone());
     page::post(&PeerToPage::Ready {
         identity: seed,
         peer_id,

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use futures::lock::Mutex;
 
 use crate::earlier::{LoadError, LoadedModel, ModelSource};
+use crate::experts::TrialExperts;
 use crate::platform::{ShardCache, fetch_status};
 
 /// Items that are recommended.
@@ -16,20 +17,23 @@ const ITEMS: usize = 10;
 pub(crate) struct RowModel {
     origin: String,
     cache: Rc<ShardCache>,
+    experts: TrialExperts,
     loaded: Rc<Mutex<Option<LoadedModel>>>,
 }
 
 impl RowModel {
     /// `origin` is where the page came from: `https://host:port`.
-    pub(crate) fn new(origin: String) -> Self {
-        Self { cache: Rc::new(ShardCache::new(&origin)), origin, loaded: Rc::default() }
+    pub(crate) fn new(origin: String, experts: TrialExperts) -> Self {
+        Self { cache: Rc::new(ShardCache::new(&origin)), origin, experts, loaded: Rc::default() }
     }
 
     /// What is to be told of a row, and the epoch of the model.
     pub(crate) async fn tell(&self, values: &[f32]) -> Result<(u64, Vec<f32>), LoadError> {
         let mut loaded = self.loaded.lock().await;
         let LoadedModel { epoch, trainer, .. } = self.newest(&mut loaded).await?;
+        let asked = self.experts.watch(trainer);
         let told = trainer.predict_rows(values).await?;
+        asked.check()?;
         Ok((*epoch, told))
     }
 
@@ -57,7 +61,7 @@ impl RowModel {
 
     /// A newer model than this one.
     async fn renewed(&self, known: Option<&LoadedModel>) -> Result<Option<LoadedModel>, LoadError> {
-        let source = ModelSource { origin: &self.origin, cache: &self.cache };
+        let source = ModelSource { origin: &self.origin, cache: &self.cache, experts: Some(&self.experts) };
         let newest = source.newest().await?;
         if known.is_some_and(|model| model.epoch == newest) {
             return Ok(None);

@@ -12,6 +12,7 @@ use gloo::timers::future::TimeoutFuture;
 use web_time::Instant;
 
 use crate::earlier::{LoadError, ModelSource, download};
+use crate::experts::TrialExperts;
 use crate::platform::{ShardCache, fetch_status};
 
 /// Most tokens that follow a text.
@@ -47,6 +48,7 @@ pub(crate) enum FillError {
 pub(crate) struct TextModels {
     origin: String,
     cache: Rc<ShardCache>,
+    experts: TrialExperts,
     loaded: Rc<Mutex<LoadedTextModel>>,
 }
 
@@ -84,8 +86,8 @@ type FilledBlanks = (u64, Vec<Vec<(String, f32)>>);
 
 impl TextModels {
     /// `origin` is where the page came from: `https://host:port`.
-    pub(crate) fn new(origin: String) -> Self {
-        Self { cache: Rc::new(ShardCache::new(&origin)), origin, loaded: Rc::default() }
+    pub(crate) fn new(origin: String, experts: TrialExperts) -> Self {
+        Self { cache: Rc::new(ShardCache::new(&origin)), origin, experts, loaded: Rc::default() }
     }
 
     /// Fills the blanks of a text.
@@ -94,7 +96,9 @@ impl TextModels {
         let (tokenizer, model) = self.load(&mut loaded, None).await?;
         let length = usize::from(model.shape.length);
         let blanked = tokenizer.encode_with_blanks(text, length)?;
+        let asked = self.experts.watch(&model.trainer);
         let guesses = model.trainer.fill(&blanked.ids, &blanked.blanks).await.map_err(LoadError::from)?;
+        asked.check().map_err(LoadError::from)?;
         let rows = guesses.chunks_exact(usize::from(tokenizer.size()));
         Ok((model.epoch, rows.map(|row| tokenizer.likeliest(row, GUESSES)).collect()))
     }
@@ -118,10 +122,14 @@ impl TextModels {
         let began = Instant::now();
         let mut n_tokens = 0;
         while wanted() {
+            let asked = self.experts.watch(&model.trainer);
             let id = match n_tokens < TOKENS_MAX {
                 true => continuation.next(&model.trainer).await.map_err(LoadError::from)?,
                 false => None,
             };
+            if id.is_some() {
+                asked.check().map_err(LoadError::from)?;
+            }
             let text = id.map(|id| said.push(id)).transpose()?.unwrap_or_default();
             let is_end = id.is_none();
             n_tokens += u32::from(!is_end);
@@ -212,7 +220,7 @@ impl TextModels {
     }
 
     fn source(&self) -> ModelSource<'_> {
-        ModelSource { origin: &self.origin, cache: &self.cache }
+        ModelSource { origin: &self.origin, cache: &self.cache, experts: Some(&self.experts) }
     }
 
     async fn fetch_model(&self, epoch: Option<u64>) -> Result<TextModel, FillError> {

@@ -11,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::super::find::now;
 use super::super::sharing::announce::put_all;
 use super::state::HostState;
-use crate::net::announced::to_announce;
+use crate::net::announced::to_announce_to_all;
 
 /// Interval of looks at what has changed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ pub(super) fn spawn(state: Arc<HostState>) -> AbortOnDropHandle<()> {
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         loop {
             ticks.tick().await;
-            let addresses = to_announce(node.addresses(), node.reachability());
+            let addresses = to_announce_to_all(node.addresses(), node.reachability());
             announcer.on_addresses(state.now(), addresses);
             let announced = state.announced();
             let places: Vec<ExpertPlace> = announced.iter().map(|(layer, it)| (*layer, it.uid)).collect();

@@ -10,7 +10,7 @@ use barnraise_swarm::experts::calls::{
     CallAction, CallSettings, ExpertAnswerError, ExpertCalls, ExpertChoice, HostBook, SentCall,
 };
 use barnraise_swarm::experts::serving::ServingRefusal;
-use barnraise_swarm::experts::{QueryId, RowSelection};
+use barnraise_swarm::experts::{ExpertTallies, QueryId, RowSelection};
 use barnraise_swarm::{Moment, PeerKey};
 use futures::channel::oneshot;
 
@@ -262,6 +262,27 @@ impl ExpertBatch {
         if let Some(calls) = &mut self.calls {
             calls.abandon(book);
         }
+    }
+
+    /// Counts what became of the rows, once all answers are there. Returns how many were answered, once for each expert.
+    pub(super) fn count(&self, now: Moment, tallies: &mut ExpertTallies) -> u64 {
+        let Some(calls) = &self.calls else { return 0 };
+        let n_none = self.chosen.iter().filter(|chosen| chosen.is_none()).count();
+        if n_none > 0 {
+            tallies.on_none_found(now, n_none as u64);
+        }
+        let mut n_answered = 0;
+        for call in 0..calls.n_calls() {
+            let (expert, n_rows) = ((self.layer, calls.expert(call)), calls.rows(call).len() as u64);
+            match calls.answered_by(call) {
+                Some(host) => {
+                    tallies.on_answered(now, expert, host, n_rows);
+                    n_answered += n_rows;
+                }
+                None => tallies.on_missed(now, expert, n_rows),
+            }
+        }
+        n_answered
     }
 
     /// Tells the pass what its experts gave. Returns whether a way back follows.

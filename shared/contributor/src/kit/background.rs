@@ -80,7 +80,20 @@ impl<P: Platform> Kit<'_, P> {
             return;
         };
         self.compute_kind = Some(ComputeKind::Prediction);
+        self.n_answered_before = self.n_answered.get();
         self.compute = compute::predict(trainer, request, epoch, pixels).boxed_local().fuse();
+    }
+
+    /// A prediction is there. Without any of its experts it is that of another model.
+    pub(super) fn on_prediction(&mut self, request: u32, epoch: u64, probabilities: Vec<f32>) {
+        let is_hosted = self.run.as_ref().is_some_and(|run| run.description.model.hosted.is_some());
+        match is_hosted && self.n_answered.get() == self.n_answered_before {
+            true => self.fail(
+                "The prediction could not be had: its experts are on other machines, and none of them answered"
+                    .into(),
+            ),
+            false => self.tell(ContributorEvent::Prediction { request, epoch, probabilities }),
+        }
     }
 
     /// Whether a request waits for the gallery.

@@ -17,6 +17,7 @@ use futures::future::Fuse;
 
 use super::compute::{ComputeOutcome, ComputeResult, TrialVerdict};
 use super::driver::Driver;
+use super::experts::OfPlatform;
 use super::frozen::Frozen;
 use super::model_cache::OfflineCache;
 use super::network::{self, Connected, NetOutcome, ShardOutcome, StateOutcome};
@@ -24,7 +25,7 @@ use super::speed::Speed;
 use super::{BackboneConnection, ComputeKind, Kit, NetKind, RunContext};
 use crate::error::OperationError;
 use crate::event::ContributorEvent;
-use crate::experts::{ExpertService, OfPlatform};
+use crate::experts::ExpertService;
 use crate::platform::Platform;
 
 impl<P: Platform> Driver<'_, P> {
@@ -216,13 +217,12 @@ impl<P: Platform> Driver<'_, P> {
             None => None,
         };
         let mut trainer = scheme.trainer(&run.description, frozen, self.kit.device.clone())?;
-        if run.description.model.hosted.is_some() && !self.kit.platform.reaches_experts() {
-            return Err(ModelError::UnreachableExperts);
-        }
-        let network = OfPlatform(self.kit.platform);
+        let network = OfPlatform { platform: self.kit.platform, meter: Rc::clone(&self.kit.meter) };
         if let Some(service) = ExpertService::new(network, &run.description, self.kit.seed)? {
             let (port, calls) = ExpertPort::new();
             trainer = trainer.with_experts(port);
+            let service =
+                service.telling(Rc::clone(&self.kit.seen)).counting(Rc::clone(&self.kit.n_answered));
             self.kit.experts = service.serve(calls).boxed_local().fuse();
         }
         run.trainer = Some(trainer);
@@ -291,7 +291,7 @@ impl<P: Platform> Driver<'_, P> {
                 }
             }
             ComputeResult::Prediction { request, epoch, result: Ok(probabilities) } => {
-                kit.tell(ContributorEvent::Prediction { request, epoch, probabilities });
+                kit.on_prediction(request, epoch, probabilities);
             }
             ComputeResult::Prediction { result: Err(error), .. } => match error {
                 ModelError::Device(_) => self.on_model_error(kind, &error),

@@ -36,6 +36,9 @@ impl<P: Platform> Driver<'_, P> {
         published.is_behind = false;
         let is_published = is_due(&mut published.activity, &activity, now, ACTIVITY_GAP, is_final);
         published.is_behind |= is_other(&published.activity, &activity);
+        if let Some(seen) = self.kit.seen.take() {
+            events(ContributorEvent::Experts(seen));
+        }
         // The last count comes before an activity that ends it.
         let is_last = is_published
             && matches!(activity, Activity::Idle | Activity::NotAdmitted { .. } | Activity::Broken { .. });

@@ -234,6 +234,12 @@ impl ExpertCalls {
         calls.map(|(at, call)| (at, call.expert))
     }
 
+    /// The host whose answer of a call was taken.
+    pub fn answered_by(&self, call: usize) -> Option<&PeerKey> {
+        let call = self.calls.get(call)?;
+        call.answered.and_then(|(host, _)| call.hosts.get(host))
+    }
+
     /// Of which calls a gradient of the input came, once [`CallAction::BackwardOver`] did; for the rows of others it is zero.
     pub fn with_gradient(&self) -> impl Iterator<Item = usize> {
         self.calls.iter().enumerate().filter(|(_, call)| call.has_gradient).map(|(at, _)| at)

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use barnraise_protocol::dht::experts::{ExpertHost, read_branch, read_host};
 use barnraise_protocol::dht::{Record, SUBKEYS_MAX, UnixMillis};
-use barnraise_protocol::experts::{ExpertPrefix, LayerId};
+use barnraise_protocol::experts::{ExpertPrefix, ExpertUid, LayerId};
 
 use crate::Moment;
 
@@ -116,6 +116,22 @@ impl PrefixCache {
     pub(super) fn get(&self, now: Moment, prefix: &GridPrefix) -> Option<(NextIndices, bool)> {
         let cached = self.prefixes.get(prefix).filter(|cached| cached.expires_at > now)?;
         Some((cached.next.clone(), cached.refresh_at <= now))
+    }
+
+    /// The experts under prefixes that were found: each with its layer, its hosts and the most steps that one of them announces.
+    pub(super) fn experts(&self, now: Moment) -> impl Iterator<Item = (LayerId, ExpertUid, u32, u64)> {
+        let found = self.prefixes.iter().filter(move |(_, cached)| cached.expires_at > now);
+        found.flat_map(move |(place, cached)| {
+            let experts: &[NextExpert] = match &cached.next {
+                NextIndices::Hosts(experts) => experts,
+                NextIndices::Branches(_) => &[],
+            };
+            experts.iter().filter(move |expert| expert.expires_at > now).filter_map(|expert| {
+                let uid = ExpertUid::try_from(place.prefix.then(expert.index).ok()?).ok()?;
+                let n_steps = expert.hosts.iter().map(|host| host.n_steps).max().unwrap_or_default();
+                Some((place.layer, uid, u32::try_from(expert.hosts.len()).unwrap_or(u32::MAX), n_steps))
+            })
+        })
     }
 
     /// Keeps what was found. Where there is no room, what expires first goes, but never what was found just now: a row waits

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::dht::{KEYS_MAX, Record, UnixMillis};
-use barnraise_protocol::experts::{ExpertPrefix, GridShape, LayerId};
+use barnraise_protocol::experts::{ExpertPrefix, ExpertUid, GridShape, LayerId};
 
 use super::hosts::{HostFault, HostRecords};
 use super::prefixes::{GridPrefix, NextIndices, PrefixCache};
@@ -207,6 +207,11 @@ impl ExpertSearch {
     /// A host is to be left alone for a while.
     pub fn on_host_fault(&mut self, now: Moment, host: PublicKey, fault: HostFault) {
         self.hosts.on_fault(now, host, fault);
+    }
+
+    /// The experts that are known to be hosted: layer, place, hosts and steps.
+    pub fn hosted(&self, now: Moment) -> impl Iterator<Item = (LayerId, ExpertUid, u32, u64)> {
+        self.cache.experts(now)
     }
 
     /// Time has passed.

@@ -95,6 +95,7 @@ impl PageState {
     pub(super) fn on_peer_lost(&mut self, now_ms: f64, reason: PeerLoss) -> Vec<PageAction> {
         let lost = std::mem::replace(&mut self.peer, WorkerState::Absent);
         self.forget_posted();
+        self.experts = None;
         // The worker's last message is more specific than the browser's.
         let reason = match std::mem::replace(&mut self.activity, Activity::Idle) {
             Activity::Broken { reason } => PeerLoss::of_interruption(reason),

@@ -35,8 +35,11 @@ impl Comparison {
 }
 
 impl PageState {
-    /// The earlier model whose age is nearest to an hour.
+    /// The earlier model whose age is nearest to an hour. There is none where experts are on other machines: they learn on.
     pub(crate) fn earlier_model(&self) -> Option<ModelFile> {
+        if self.run.as_ref().is_some_and(|run| run.model.hosted.is_some()) {
+            return None;
+        }
         let earlier = &self.models.as_ref()?.earlier;
         earlier.iter().min_by_key(|model| model.age_seconds.abs_diff(AN_HOUR_S)).copied()
     }

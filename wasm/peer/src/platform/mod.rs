@@ -6,50 +6,43 @@ mod message_channel;
 mod network;
 mod rtc;
 
+use std::rc::Rc;
+
 use barnraise_contributor::{Platform, PlatformError};
 use barnraise_learning::DeviceChoice;
-use barnraise_messages::TransportKind;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::contribute::DeviceKind;
-use barnraise_swarm::Moment;
-use libp2p::identity::Keypair;
+use barnraise_swarm::{Moment, PeerKey};
+use libp2p::PeerId;
 use web_time::Instant;
 
 use crate::page::EventSender;
 
 pub(crate) use cache::ShardCache;
 use clock::Yielder;
-pub use network::NetworkError;
-use network::TabNetwork;
-pub(crate) use network::fetch_status;
-pub use network::{Behaviour, swarm};
+pub use network::{Behaviour, NetworkError, swarm};
+pub(crate) use network::{TabNetwork, fetch_status};
 
 /// The browser as the contributor sees it.
 pub(crate) struct BrowserPlatform {
     origin: Instant,
     yielder: Yielder,
-    network: TabNetwork,
+    network: Rc<TabNetwork>,
     cache: ShardCache,
     event_sender: EventSender,
 }
 
 impl BrowserPlatform {
-    /// `origin` is where the page came from: `https://host:port`; `transport` reached the backbone last. No pass
-    /// begins while the page is too far behind.
-    pub(crate) fn new(
-        origin: String,
-        keypair: Keypair,
-        transport: Option<TransportKind>,
-        event_sender: EventSender,
-    ) -> Result<Self, NetworkError> {
-        Ok(Self {
+    /// `origin` is where the page came from: `https://host:port`. No pass begins while the page is too far behind.
+    pub(crate) fn new(origin: &str, network: Rc<TabNetwork>, event_sender: EventSender) -> Self {
+        Self {
             origin: Instant::now(),
             yielder: Yielder::new(),
-            cache: ShardCache::new(&origin),
-            network: TabNetwork::start(origin, keypair, transport)?,
+            cache: ShardCache::new(origin),
+            network,
             event_sender,
-        })
+        }
     }
 
     /// The kind of a device in a browser.
@@ -61,6 +54,11 @@ impl BrowserPlatform {
     }
 }
 
+/// Now, for the expiry of tokens and records.
+pub(crate) fn unix_time() -> UnixTime {
+    UnixTime((js_sys::Date::now() / 1000.0) as u64)
+}
+
 impl Platform for BrowserPlatform {
     type Stream = libp2p::Stream;
 
@@ -69,7 +67,7 @@ impl Platform for BrowserPlatform {
     }
 
     fn unix_time(&self) -> UnixTime {
-        UnixTime((js_sys::Date::now() / 1000.0) as u64)
+        unix_time()
     }
 
     fn device_kind(&self, choice: DeviceChoice) -> DeviceKind {
@@ -99,6 +97,16 @@ impl Platform for BrowserPlatform {
 
     async fn open(&self, protocol: &'static str) -> Result<libp2p::Stream, PlatformError> {
         self.network.open(protocol).await
+    }
+
+    async fn open_host(
+        &self,
+        host: &PeerKey,
+        addresses: &[Vec<u8>],
+        protocol: &'static str,
+    ) -> Result<libp2p::Stream, PlatformError> {
+        let host = PeerId::from_bytes(&host.0).map_err(PlatformError::network)?;
+        self.network.open_host(host, addresses, protocol).await.map_err(PlatformError::network)
     }
 
     async fn cached(&self, sha256: Sha256Hash) -> Option<Vec<u8>> {

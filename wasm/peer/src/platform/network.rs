@@ -1,4 +1,4 @@
-//! libp2p in the tab: one connection to the backbone, by the best transport that works here.
+//! libp2p in the tab: a connection to the backbone, by the best transport that works here, and links to hosts of experts.
 //!
 //! WebTransport comes first, then WebRTC, then WebSocket. Each has a head start: the next one is tried in parallel
 //! when it takes long or fails. The transport that worked last comes first the next time.
@@ -6,30 +6,38 @@
 //! A task owns the swarm; commands make it dial or hang up. The backbone's addresses are asked of its
 //! web server before each dial, because they name certificates that live for days; where it does not answer,
 //! other peers of the DHT are asked ([`lookup`]). It never reconnects by itself: the contributor decides when.
+//!
+//! A host is dialled where it listens for browsers, and else through a relay, for most the backbone ([`links`]). The relay
+//! sees nothing of what it carries: the host proves its peer id at its end. No failure there touches the backbone's
+//! connection.
 
 mod addresses;
 mod error;
+mod links;
 mod lookup;
 mod swarm;
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
 use barnraise_contributor::{PlatformError, race};
 use barnraise_messages::{PeerToPage, TransportKind};
 use futures::channel::{mpsc, oneshot};
+use futures::lock::Mutex;
 use futures::{SinkExt, StreamExt, select_biased};
 use libp2p::identity::Keypair;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, SwarmEvent};
 use libp2p::{Multiaddr, PeerId, StreamProtocol, Swarm};
 use wasm_bindgen_futures::spawn_local;
+use web_time::Instant;
 
-use addresses::dialable;
 pub(crate) use addresses::fetch_status;
+use addresses::{Circuit, PageOrigin, TransportAddresses, Way, dialable, ways};
 pub use error::NetworkError;
+use links::PeerLinks;
 use lookup::{DialAttempt, DialTarget, KnownRun};
 use swarm::BehaviourEvent;
 pub use swarm::{Behaviour, swarm};
@@ -44,26 +52,46 @@ const CONTACT_TIMEOUT: Duration = Duration::from_secs(5);
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for one backbone where another one is known: a machine that is off does not answer.
 const FIRST_OF_TWO_MAX: Duration = Duration::from_secs(2);
+/// Who wants a link that could not be had a moment ago is told so for as long.
+const LINK_PAUSE: Duration = Duration::from_secs(2);
 /// Capacity of the command channel to the task.
 const COMMANDS_MAX: usize = 4;
 
 /// Transports that failed, each with its error.
 type TransportFailures = Vec<(TransportKind, NetworkError)>;
 
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// To be the contributor's backbone, or the peer that is asked for it. There is one at a time.
+    Backbone,
+    /// To be a link, which a relay carries or nobody does.
+    Link { relay: Option<PeerId> },
+}
+
+type DialAnswer = oneshot::Sender<Result<(), NetworkError>>;
+
 enum SwarmCommand {
-    Dial { peer: PeerId, addresses: Vec<Multiaddr>, answer: oneshot::Sender<Result<(), NetworkError>> },
+    Dial { peer: PeerId, addresses: Vec<Multiaddr>, purpose: Purpose, answer: DialAnswer },
     HangUp { answer: oneshot::Sender<()> },
 }
 
+/// An attempt to link to a peer, which all wait for who want a stream there: when the last one failed.
+type LinkAttempt = Rc<Mutex<Option<Instant>>>;
+
 /// A handle to the task that owns the swarm.
-pub(super) struct TabNetwork {
+pub(crate) struct TabNetwork {
     origin: String,
+    page: PageOrigin,
     commands: mpsc::Sender<SwarmCommand>,
     control: libp2p_stream::Control,
     /// The transport that worked last.
     transport: Cell<Option<TransportKind>>,
     /// The connected peer: the backbone, or a DHT peer that may know its addresses.
     connected: Rc<RefCell<Option<PeerId>>>,
+    /// Connections with others.
+    links: Rc<RefCell<PeerLinks>>,
+    attempts: RefCell<HashMap<PeerId, LinkAttempt>>,
     /// `None` before the web server answered for the first time.
     known: Rc<RefCell<Option<KnownRun>>>,
     /// Other backbones of the run, the next one to try first.
@@ -76,7 +104,7 @@ pub(super) struct TabNetwork {
 
 impl TabNetwork {
     /// Starts the task; nothing is dialled yet. `transport` is the one that worked last.
-    pub(super) fn start(
+    pub(crate) fn start(
         origin: String,
         keypair: Keypair,
         transport: Option<TransportKind>,
@@ -84,21 +112,25 @@ impl TabNetwork {
         let swarm = swarm(keypair)?;
         let control = swarm.behaviour().streams.new_control();
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
-        let connected = Rc::default();
+        let (connected, links) = (Rc::default(), Rc::default());
         let task = SwarmTask {
             swarm,
             connected: Rc::clone(&connected),
+            links: Rc::clone(&links),
             dials: Vec::new(),
             connection: None,
             hang_up: None,
         };
         spawn_local(task.run(receiver));
         Ok(Self {
+            page: PageOrigin::of(&origin),
             origin,
             commands,
             control,
             transport: Cell::new(transport),
             connected,
+            links,
+            attempts: RefCell::default(),
             known: Rc::default(),
             other_backbones: RefCell::default(),
             is_other_next: Cell::new(false),
@@ -139,7 +171,7 @@ impl TabNetwork {
         let mut rest = addresses.to_vec();
         let mut targets = VecDeque::new();
         // Addresses are grouped by backbone.
-        while let Ok((peer, transports)) = dialable(&rest, self.is_secure()) {
+        while let Ok((peer, transports)) = dialable(&rest, self.page.is_secure) {
             let id = peer.to_string();
             let n_before = rest.len();
             rest.retain(|address| !address.ends_with(&id));
@@ -173,7 +205,7 @@ impl TabNetwork {
             .await
         {
             Ok(status) => {
-                let (peer, transports) = dialable(&status.addresses, self.is_secure())?;
+                let (peer, transports) = dialable(&status.addresses, self.page.is_secure)?;
                 let target = DialTarget { peer, transports };
                 let before = self.known.take();
                 self.known.replace(Some(KnownRun::new(status.run.identity.run_id, target.clone(), before)));
@@ -188,10 +220,6 @@ impl TabNetwork {
         Ok(backbone.to_bytes())
     }
 
-    fn is_secure(&self) -> bool {
-        self.origin.starts_with("https:")
-    }
-
     /// Finds the backbone while its web server does not answer.
     async fn find(&self) -> Result<DialTarget, NetworkError> {
         let attempt =
@@ -204,7 +232,7 @@ impl TabNetwork {
         let asked = contact.peer;
         let asking = async {
             lookup::within(CONTACT_TIMEOUT, self.reach(contact)).await?;
-            lookup::newest(self.control.clone(), asked, &run_id, wanted, self.is_secure()).await
+            lookup::newest(self.control.clone(), asked, &run_id, wanted, self.page.is_secure).await
         };
         let found = asking.await;
         self.disconnect().await;
@@ -219,7 +247,7 @@ impl TabNetwork {
     fn learn(&self, backbone: PeerId) {
         let run_id = self.known.borrow().as_ref().map(|known| known.run_id.clone());
         let Some(run_id) = run_id else { return };
-        let (control, known, is_secure) = (self.control.clone(), Rc::clone(&self.known), self.is_secure());
+        let (control, known, is_secure) = (self.control.clone(), Rc::clone(&self.known), self.page.is_secure);
         spawn_local(async move {
             // An empty answer does not replace the peers known so far.
             let found = lookup::contacts(control, backbone, &run_id, is_secure).await.unwrap_or_default();
@@ -236,7 +264,7 @@ impl TabNetwork {
         let order: Vec<TransportKind> = transports.iter().map(|(transport, _)| *transport).collect();
         let failures = RefCell::new(Vec::new());
         let attempts = transports.into_iter().map(|(transport, addresses)| {
-            let dialled = self.dial(peer, addresses);
+            let dialled = self.dial(peer, addresses, Purpose::Backbone);
             let failures = &failures;
             async move {
                 dialled
@@ -261,10 +289,88 @@ impl TabNetwork {
         }
     }
 
-    async fn dial(&self, peer: PeerId, addresses: Vec<Multiaddr>) -> Result<(), NetworkError> {
+    async fn dial(
+        &self,
+        peer: PeerId,
+        addresses: Vec<Multiaddr>,
+        purpose: Purpose,
+    ) -> Result<(), NetworkError> {
         let (answer, answered) = oneshot::channel();
-        self.command(SwarmCommand::Dial { peer, addresses, answer }).await?;
+        self.command(SwarmCommand::Dial { peer, addresses, purpose, answer }).await?;
         answered.await.map_err(|_| NetworkError::Superseded)?
+    }
+
+    /// Opens a stream to a host of experts, at the addresses that it announced.
+    pub(crate) async fn open_host(
+        &self,
+        host: PeerId,
+        announced: &[Vec<u8>],
+        protocol: &'static str,
+    ) -> Result<libp2p::Stream, NetworkError> {
+        self.link(host, || ways(host, announced, self.page)).await?;
+        Ok(self.control.clone().open_stream(host, StreamProtocol::new(protocol)).await?)
+    }
+
+    /// Opens a stream to the contributor's backbone; where it has none at the moment, to the page's own, over a link.
+    pub(crate) async fn open_any_backbone(
+        &self,
+        protocol: &'static str,
+    ) -> Result<libp2p::Stream, NetworkError> {
+        let connected = *self.connected.borrow();
+        let backbone = match connected {
+            Some(backbone) => backbone,
+            None => {
+                let asking = async { Ok(fetch_status(&self.origin).await?) };
+                let status = lookup::within(STATUS_TIMEOUT, asking).await?;
+                let (peer, transports) = dialable(&status.addresses, self.page.is_secure)?;
+                self.link(peer, || Way::direct(transports)).await?;
+                peer
+            }
+        };
+        Ok(self.control.clone().open_stream(backbone, StreamProtocol::new(protocol)).await?)
+    }
+
+    /// Connects with a peer unless a connection stands. What others began is waited for, and what failed just now is not
+    /// tried again.
+    async fn link(&self, peer: PeerId, ways: impl FnOnce() -> Vec<Way>) -> Result<(), NetworkError> {
+        let attempt = {
+            let mut attempts = self.attempts.borrow_mut();
+            attempts.retain(|known, attempt| *known == peer || Rc::strong_count(attempt) > 1);
+            Rc::clone(attempts.entry(peer).or_default())
+        };
+        let mut failed_at = attempt.lock().await;
+        if self.links.borrow_mut().on_used(&peer) || *self.connected.borrow() == Some(peer) {
+            return Ok(());
+        }
+        if failed_at.is_some_and(|at| at.elapsed() < LINK_PAUSE) {
+            return Err(NetworkError::FailedBefore);
+        }
+        let attempts = ways().into_iter().map(|way| self.take(peer, way));
+        let linked = race(attempts, || gloo::timers::future::sleep(HEAD_START)).await;
+        *failed_at = linked.is_err().then(Instant::now);
+        linked.map(|_| ()).map_err(NetworkError::Ways)
+    }
+
+    /// Connects with a peer in one way.
+    async fn take(&self, peer: PeerId, way: Way) -> Result<(), NetworkError> {
+        let Circuit { relay, address, to_relay } = match way {
+            Way::Direct(addresses) => {
+                return self.dial(peer, addresses, Purpose::Link { relay: None }).await;
+            }
+            Way::Through(circuit) => circuit,
+        };
+        // For most it is the backbone that the tab is connected to, or another one of the run.
+        let to_relay = || Way::direct(self.known_backbone(relay).unwrap_or(to_relay));
+        Box::pin(self.link(relay, to_relay)).await?;
+        self.dial(peer, vec![address], Purpose::Link { relay: Some(relay) }).await
+    }
+
+    /// Addresses of a backbone of the run.
+    fn known_backbone(&self, peer: PeerId) -> Option<TransportAddresses> {
+        let own = self.known.borrow().as_ref().map(|known| known.backbone.clone());
+        let others = self.other_backbones.borrow();
+        let mut known = others.iter().chain(&own);
+        known.find(|known| known.peer == peer).map(|known| known.transports.clone())
     }
 
     /// Ends the connection.
@@ -297,15 +403,18 @@ fn post_connected(transport: TransportKind, failures: &[(TransportKind, NetworkE
 
 struct Dial {
     connection: ConnectionId,
-    answer: oneshot::Sender<Result<(), NetworkError>>,
+    purpose: Purpose,
+    answer: DialAnswer,
 }
 
 struct SwarmTask {
     swarm: Swarm<Behaviour>,
     connected: Rc<RefCell<Option<PeerId>>>,
+    links: Rc<RefCell<PeerLinks>>,
     dials: Vec<Dial>,
+    /// With the backbone.
     connection: Option<ConnectionId>,
-    /// Answered when no connection is left: streams open on any connection to the peer, so a
+    /// Answered when only links are left: streams open on any connection to the peer, so a
     /// dying one must be gone before the next is dialled.
     hang_up: Option<oneshot::Sender<()>>,
 }
@@ -325,22 +434,23 @@ impl SwarmTask {
 
     fn on_command(&mut self, command: SwarmCommand) {
         match command {
-            SwarmCommand::Dial { peer, addresses, answer } => {
+            SwarmCommand::Dial { peer, addresses, purpose, answer } => {
                 let options =
                     DialOpts::peer_id(peer).addresses(addresses).condition(PeerCondition::Always).build();
                 let connection = options.connection_id();
                 match self.swarm.dial(options) {
-                    Ok(()) => self.dials.push(Dial { connection, answer }),
+                    Ok(()) => self.dials.push(Dial { connection, purpose, answer }),
                     // The receiver may be gone.
                     Err(error) => drop(answer.send(Err(NetworkError::Dial(Box::new(error))))),
                 }
             }
             SwarmCommand::HangUp { answer } => {
-                self.dials.clear();
+                self.dials.retain(|dial| dial.purpose != Purpose::Backbone);
                 self.connection = None;
-                self.connected.replace(None);
-                let peers: Vec<PeerId> = self.swarm.connected_peers().copied().collect();
-                for peer in peers {
+                if let Some(backbone) = self.connected.take() {
+                    self.links.borrow_mut().forget(&backbone);
+                }
+                for peer in self.connected_without_link() {
                     // An error says that it is gone already.
                     let _ = self.swarm.disconnect_peer_id(peer);
                 }
@@ -355,21 +465,47 @@ impl SwarmTask {
         Some(self.dials.swap_remove(index))
     }
 
+    /// Peers with which there is more than a link: the backbone, and those whose connection is being closed.
+    fn connected_without_link(&self) -> Vec<PeerId> {
+        let links = self.links.borrow();
+        self.swarm.connected_peers().filter(|peer| !links.contains(peer)).copied().collect()
+    }
+
     fn answer_hang_up(&mut self) {
-        if self.swarm.connected_peers().next().is_none()
+        if self.connected_without_link().is_empty()
             && let Some(answer) = self.hang_up.take()
         {
             let _ = answer.send(());
         }
     }
 
+    /// Keeps a connection that was dialled, unless there is one for the same purpose. Returns whether it is kept.
+    fn is_kept(&mut self, peer: PeerId, connection: ConnectionId, purpose: Purpose) -> bool {
+        let mut links = self.links.borrow_mut();
+        match purpose {
+            Purpose::Backbone if self.connection.is_none() => {
+                // A link with it is no longer one that makes way for others.
+                links.forget(&peer);
+                self.connection = Some(connection);
+                self.connected.replace(Some(peer));
+                true
+            }
+            Purpose::Link { relay } if !links.contains(&peer) => {
+                if let Some(evicted) = links.on_connected(peer, connection, relay) {
+                    self.swarm.close_connection(evicted);
+                }
+                true
+            }
+            Purpose::Backbone | Purpose::Link { .. } => false,
+        }
+    }
+
     fn on_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
         match event {
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, .. } => {
-                match self.take_dial(connection_id) {
-                    Some(dial) if !dial.answer.is_canceled() && self.connection.is_none() => {
-                        self.connection = Some(connection_id);
-                        self.connected.replace(Some(peer_id));
+                let dial = self.take_dial(connection_id).filter(|dial| !dial.answer.is_canceled());
+                match dial {
+                    Some(dial) if self.is_kept(peer_id, connection_id, dial.purpose) => {
                         let _ = dial.answer.send(Ok(()));
                     }
                     // The caller is gone, or another transport was faster.
@@ -387,6 +523,7 @@ impl SwarmTask {
                 if self.connection.take_if(|connection| *connection == connection_id).is_some() {
                     self.connected.replace(None);
                 }
+                self.links.borrow_mut().on_closed(connection_id);
                 self.answer_hang_up();
             }
             _ => {}

@@ -69,6 +69,12 @@ pub enum NetworkError {
         /// The other one.
         second: Box<NetworkError>,
     },
+    /// There is no way to a peer, or each failed.
+    #[error("{}", joined(.0))]
+    Ways(Vec<NetworkError>),
+    /// An attempt to reach a peer that failed just now.
+    #[error("it could not be reached a moment ago")]
+    FailedBefore,
     /// No stream on the connection.
     #[error(transparent)]
     Stream(#[from] OpenStreamError),
@@ -78,6 +84,13 @@ impl NetworkError {
     /// Two ways failed.
     pub(super) fn both(first: Self, second: Self) -> Self {
         Self::Both { first: Box::new(first), second: Box::new(second) }
+    }
+}
+
+fn joined(failures: &[NetworkError]) -> String {
+    match failures.is_empty() {
+        true => "it has no address that a page can dial".to_owned(),
+        false => failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
     }
 }
 

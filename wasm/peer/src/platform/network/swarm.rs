@@ -5,7 +5,7 @@ use std::time::Duration;
 use libp2p::core::upgrade::Version;
 use libp2p::identity::Keypair;
 use libp2p::swarm::NetworkBehaviour;
-use libp2p::{Swarm, SwarmBuilder, Transport as _, identify, noise, ping, yamux};
+use libp2p::{Swarm, SwarmBuilder, Transport as _, identify, noise, ping, relay, yamux};
 use libp2p_webtransport_websys as webtransport;
 
 use super::NetworkError;
@@ -23,6 +23,8 @@ pub struct Behaviour {
     pub streams: libp2p_stream::Behaviour,
     identify: identify::Behaviour,
     ping: ping::Behaviour,
+    /// For circuits to hosts that cannot be dialled from a page. No place is ever reserved for the tab itself.
+    circuits: relay::client::Behaviour,
 }
 
 /// A swarm with all protocols of a tab, over all transports of a browser.
@@ -52,13 +54,15 @@ pub fn swarm(keypair: Keypair) -> Result<Swarm<Behaviour>, NetworkError> {
         Ok(builder) => builder,
         Err(never) => match never {},
     };
-    let behaviour = builder.with_behaviour(|keypair| Behaviour {
+    let builder = builder.with_relay_client(noise::Config::new, yamux::Config::default)?;
+    let behaviour = builder.with_behaviour(|keypair, circuits| Behaviour {
         streams: libp2p_stream::Behaviour::new(),
         identify: identify::Behaviour::new(identify::Config::new(
             IDENTIFY_PROTOCOL.to_owned(),
             keypair.public(),
         )),
         ping: ping::Behaviour::default(),
+        circuits,
     });
     let builder = match behaviour {
         Ok(builder) => builder,
