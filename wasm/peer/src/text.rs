@@ -99,7 +99,7 @@ impl TextModels {
         let asked = self.experts.watch(&model.trainer);
         let guesses = model.trainer.fill(&blanked.ids, &blanked.blanks).await.map_err(LoadError::from)?;
         asked.check().map_err(LoadError::from)?;
-        let rows = guesses.chunks_exact(usize::from(tokenizer.size()));
+        let rows = guesses.chunks_exact(tokenizer.size() as usize);
         Ok((model.epoch, rows.map(|row| tokenizer.likeliest(row, GUESSES)).collect()))
     }
 
