@@ -21,6 +21,7 @@ use barnraise_relay::server::operator_routes_with;
 use barnraise_relay::{Node, NodeConfig, RelayLimits, Routing};
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::bandwidth::MeasuredBandwidth;
+use barnraise_swarm::experts::leases::LeaseStanding;
 use barnraise_swarm::robust::{ClipOutcome, ClipVerdict, PeerOutcome};
 use libp2p::identity::Keypair;
 use serde_json::Value;
@@ -96,6 +97,7 @@ fn metrics() -> (Metrics, watch::Sender<RunStatus>) {
     metrics.on_followed("step");
     metrics.on_recomputed("same");
     metrics.of_run().on_shard(1);
+    metrics.of_run().set_experts(LeaseStanding::default);
     metrics.on_accepted(1);
     metrics.on_refused(&ContributionRefusal::Busy);
     (metrics, status)

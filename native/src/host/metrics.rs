@@ -4,9 +4,11 @@
 //! run is read at each scrape.
 
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use barnraise_protocol::api::RunStatus;
 use barnraise_relay::MetricsRegistry;
+use barnraise_swarm::experts::leases::LeaseStanding;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::Counter;
@@ -25,6 +27,7 @@ pub struct RunMetrics {
     shards: Counter,
     shard_bytes: Counter,
     caught_up: CaughtUp,
+    experts: HostedExperts,
 }
 
 impl RunMetrics {
@@ -47,13 +50,20 @@ impl RunMetrics {
         }
         let caught_up = CaughtUp::default();
         registry.register_collector(Box::new(Database(caught_up.clone())));
-        (Self { shards, shard_bytes, caught_up }, registry)
+        let experts = HostedExperts::default();
+        registry.register_collector(Box::new(experts.clone()));
+        (Self { shards, shard_bytes, caught_up, experts }, registry)
     }
 
     /// For the task that writes the counts into the database.
     #[must_use]
     pub fn caught_up(&self) -> CaughtUp {
         self.caught_up.clone()
+    }
+
+    /// The run's model has experts that peers host: how they stand.
+    pub fn set_experts(&self, standing: impl Fn() -> LeaseStanding + Send + Sync + 'static) {
+        self.experts.0.get_or_init(|| Box::new(standing));
     }
 
     /// A shard of `n_bytes` bytes was sent.
@@ -81,6 +91,34 @@ impl Collector for RunCollector {
         for (name, help, value) in gauges {
             let Some(value) = value else { continue };
             encode(&mut encoder, name, help, value)?;
+        }
+        Ok(())
+    }
+}
+
+type StandingOfExperts = Box<dyn Fn() -> LeaseStanding + Send + Sync>;
+
+/// Reads how the experts stand at each scrape; nothing where there are none.
+#[derive(Clone, Default)]
+struct HostedExperts(Arc<OnceLock<StandingOfExperts>>);
+
+impl fmt::Debug for HostedExperts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("HostedExperts").field(&self.0.get().map(|standing| standing())).finish()
+    }
+}
+
+impl Collector for HostedExperts {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let Some(standing) = self.0.get().map(|standing| standing()) else { return Ok(()) };
+        let LeaseStanding { n_places, n_held, n_hosts, n_rows_waiting } = standing;
+        for (name, help, value) in [
+            ("expert_places", "Experts of the model that peers host", n_places),
+            ("experts_hosted", "Experts that have a host", n_held),
+            ("expert_hosts", "Hosts of experts", n_hosts),
+            ("expert_rows_waiting", "Rows that wait for experts, as their hosts said last", n_rows_waiting),
+        ] {
+            encode(&mut encoder, name, help, value as f64)?;
         }
         Ok(())
     }

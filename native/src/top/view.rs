@@ -125,6 +125,7 @@ impl TopView<'_> {
             return vec![Ranked(4, named("operator", text))];
         };
         let mut rows = vec![Ranked(4, named("links", links(metrics)))];
+        rows.extend(experts(metrics).map(|text| Ranked(3, named("experts", text))));
         if let Some(rates) = self.state.rates() {
             let both = |received: f64, sent: f64| format!("{} in, {} out", rate(received), rate(sent));
             if metrics.sum("barnraise_averaging_bytes_total").is_some() {
@@ -255,6 +256,18 @@ fn links(metrics: &Metrics) -> String {
     listed(&texts)
 }
 
+/// Of a model with experts that peers host.
+fn experts(metrics: &Metrics) -> Option<String> {
+    let of = |name: &str| metrics.sum(name).map(|n| n as u64);
+    Some(format!(
+        "{} of {} at {}, {} waiting",
+        thousands(of("barnraise_experts_hosted")?),
+        thousands(of("barnraise_expert_places")?),
+        counted(of("barnraise_expert_hosts")?, "host"),
+        counted(of("barnraise_expert_rows_waiting")?, "row"),
+    ))
+}
+
 /// The non-zero counts, the most frequent first.
 fn reasons(counts: &BTreeMap<String, f64>) -> String {
     let mut counts: Vec<_> = counts.iter().filter(|(_, n)| **n > 0.0).collect();
@@ -379,6 +392,21 @@ mod tests {
             assert!(shown.contains(part), "{part:?} is missing in:\n{shown}");
         }
         assert!(shown.lines().count() <= 24 && shown.contains('▁') && shown.contains('█'), "{shown}");
+    }
+
+    #[test]
+    fn experts_are_shown_where_peers_host_them() {
+        let mut state = with_operator();
+        assert!(!frame(&state, 2 * SECOND, 80, 24).contains("experts"));
+        state.on_event(
+            2 * SECOND,
+            TopEvent::Metrics(Metrics::parse(
+                "barnraise_expert_places 1024\nbarnraise_experts_hosted 1000\nbarnraise_expert_hosts 1\n\
+                 barnraise_expert_rows_waiting 32\n",
+            )),
+        );
+        let shown = frame(&state, 2 * SECOND, 80, 24);
+        assert!(shown.contains("experts     1,000 of 1,024 at 1 host, 32 rows waiting"), "{shown}");
     }
 
     #[test]

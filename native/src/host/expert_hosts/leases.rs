@@ -11,7 +11,7 @@ use barnraise_protocol::experts::leases::{
     LeaseQuestion, LeaseRefusal, LeaseVerdict, LeasingHost,
 };
 use barnraise_relay::{Node, NodeError};
-use barnraise_swarm::experts::leases::{LeaseBook, LeasedRun, count_votes};
+use barnraise_swarm::experts::leases::{LeaseBook, LeaseStanding, LeasedRun, count_votes};
 use barnraise_swarm::guard::RateLimiter;
 use barnraise_swarm::{AddressGroup, Moment};
 use futures::future::join_all;
@@ -87,6 +87,11 @@ impl LeaseService {
     /// Whose grants make a lease.
     pub(crate) fn grantors(&self) -> &Grantors {
         &self.run.grantors
+    }
+
+    /// How the experts stand.
+    pub(crate) fn standing(&self) -> LeaseStanding {
+        self.books().leases.standing(self.now())
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {

@@ -60,6 +60,8 @@ pub(crate) async fn serve(services: &RunServices, run_host: &mut RunHost) -> any
     let keeper =
         CheckpointKeeper::open(of_run, layers, run_host.storage().clone(), KEPT_BYTES_MAX.as_u64()).await?;
     keeper.set_grantors(leases.grantors());
+    let of_metrics = Arc::clone(&leases);
+    host.metrics.set_experts(move || of_metrics.standing());
     let groups = AddressGroups::new(key);
     let services = ExpertServices { host: host.clone(), leases, keeper: Arc::new(keeper), groups };
     let slots = StreamSlots::new(&host.conversations, config.network.contributors_max);

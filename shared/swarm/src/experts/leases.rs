@@ -29,7 +29,7 @@ use barnraise_protocol::experts::ExpertPlace;
 pub use barnraise_protocol::experts::leases::LEASE_TIME;
 use barnraise_protocol::experts::leases::{ExpertLease, Grantors, LeaseGrant, LeaseRefusal, LeaseVerdict};
 
-pub use self::book::{LEASES_MAX, LeaseBook, LeasedRun, VACANT_LONG};
+pub use self::book::{LEASES_MAX, LeaseBook, LeaseStanding, LeasedRun, VACANT_LONG};
 pub use self::holder::{HolderAction, LOOK_INTERVAL, LeaseHolder, RENEWAL_INTERVAL};
 pub use self::standing::HOSTS_MAX;
 

@@ -66,6 +66,19 @@ struct GrantedTerm {
     holder: PublicKey,
 }
 
+/// How the experts of a run stand, as far as one backbone knows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LeaseStanding {
+    /// Places of all grids.
+    pub n_places: u64,
+    /// Places that have a host.
+    pub n_held: u64,
+    /// Hosts that hold one or more.
+    pub n_hosts: u64,
+    /// Rows that wait for all experts, as their hosts said last.
+    pub n_rows_waiting: u64,
+}
+
 /// The grants of one backbone, and how it chooses vacant places.
 #[derive(Debug)]
 pub struct LeaseBook {
@@ -142,8 +155,7 @@ impl LeaseBook {
         place: ExpertPlace,
     ) -> Result<(), LeaseRefusal> {
         let Some(n_held) = self.hosts.n_of_address(holder) else { return Ok(()) };
-        let n_places: u64 = self.run.grids.iter().map(|(_, grid)| grid.n_places()).sum();
-        let max = n_places.div_ceil(2);
+        let max = self.n_places().div_ceil(2);
         let vacant_since = match self.places.get(&place) {
             Some(entry) if entry.is_held && entry.granted.holder == *holder => return Ok(()),
             Some(entry) => entry.expires_at,
@@ -387,6 +399,22 @@ impl LeaseBook {
     pub fn holder(&self, now: Moment, place: ExpertPlace) -> Option<PublicKey> {
         let entry = self.places.get(&place)?;
         (entry.is_held && entry.expires_at > now).then_some(entry.granted.holder)
+    }
+
+    /// How the experts stand.
+    pub fn standing(&mut self, now: Moment) -> LeaseStanding {
+        self.forget_expired(now);
+        let held = || self.places.values().filter(|entry| entry.is_held);
+        LeaseStanding {
+            n_places: self.n_places(),
+            n_held: held().count() as u64,
+            n_hosts: held().map(|entry| entry.granted.holder).collect::<BTreeSet<_>>().len() as u64,
+            n_rows_waiting: held().map(|entry| u64::from(entry.n_waiting)).sum(),
+        }
+    }
+
+    fn n_places(&self) -> u64 {
+        self.run.grids.iter().map(|(_, grid)| grid.n_places()).sum()
     }
 
     /// Mean of the rows that wait for each expert of a neighbourhood that has a host.

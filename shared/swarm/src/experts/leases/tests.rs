@@ -199,6 +199,11 @@ fn a_host_holds_no_more_than_it_has_room_for() {
     assert_eq!(run.claim(secs(0), 1, place(&[2])), Err(LeaseRefusal::Room { n_room: 2 }));
     assert!(run.claim(secs(0), 1, place(&[1])).is_ok(), "it has that one");
     assert!(run.renew(secs(1), 1, &second).is_err(), "which has a later term now");
+    let renewed = run.claim(secs(1), 1, place(&[1])).unwrap();
+    run.vote(secs(2), 1, &LeaseAsk::Renew { lease: renewed, n_waiting: 7 }).unwrap();
+    let standing = LeaseStanding { n_places: 8, n_held: 2, n_hosts: 1, n_rows_waiting: 7 };
+    assert_eq!(run.book.standing(secs(3)), standing);
+    assert_eq!(run.book.standing(secs(40)), LeaseStanding { n_places: 8, ..LeaseStanding::default() });
     // Places that have expired count no longer.
     run.host(secs(40), 1, 0, 2);
     run.claim(secs(40), 1, place(&[2])).unwrap();
