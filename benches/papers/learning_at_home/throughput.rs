@@ -40,7 +40,7 @@ pub(crate) struct ThroughputArgs {
     #[arg(long, default_value_t = 5)]
     rounds: u64,
     /// Virtual seconds of each, after as many in which the pipeline fills
-    #[arg(long, default_value_t = 600)]
+    #[arg(long, default_value_t = 300)]
     seconds: u64,
 }
 
@@ -85,11 +85,11 @@ impl Machines {
         }
     }
 
-    /// Batches a second where all devices compute all the time.
+    /// Samples a second where all devices compute all the time.
     fn bound(&self, block: &Block) -> f64 {
         let shape = self.shape(block);
         let row = shape.forward_row_time + shape.backward_row_time;
-        self.n as f64 / (row * shape.n_rows * N_BLOCKS as u32).as_secs_f64()
+        f64::from(ROWS) * self.n as f64 / (row * shape.n_rows * N_BLOCKS as u32).as_secs_f64()
     }
 }
 
@@ -100,7 +100,8 @@ struct Measured {
     answered: f64,
 }
 
-fn measure(args: &ThroughputArgs, options: WorldOptions) -> Measured {
+/// `bound`: what the devices do while all of them compute.
+fn measure(args: &ThroughputArgs, bound: f64, options: WorldOptions) -> Measured {
     let span = Duration::from_secs(args.seconds);
     let reports: Vec<WorldReport> = (0..args.rounds)
         .map(|seed| {
@@ -112,14 +113,12 @@ fn measure(args: &ThroughputArgs, options: WorldOptions) -> Measured {
         })
         .collect();
     let n = reports.len().max(1) as f64;
-    // A batch counts by the passes of its blocks: few whole ones end in the time.
-    let speeds: Vec<f64> =
-        reports.iter().map(|report| report.layers_per_second() / N_BLOCKS as f64).collect();
+    // All that the devices compute is of use, so that no batch has to be counted: few end within the time.
+    let speeds: Vec<f64> = reports.iter().map(|report| report.device_use * bound).collect();
     let mean = speeds.iter().sum::<f64>() / n;
     let variance = speeds.iter().map(|speed| (speed - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
     let answered = reports.iter().map(|report| report.answered).sum::<f64>() / n;
-    let rows = f64::from(ROWS);
-    Measured { mean: mean * rows, deviation: variance.sqrt() * rows, answered }
+    Measured { mean, deviation: variance.sqrt(), answered }
 }
 
 /// Many trainers with a batch each; of a model that is one after the other only one batch is under way.
@@ -137,13 +136,13 @@ pub(super) fn figure4_top(args: &ThroughputArgs, folder: &Path) -> Result<()> {
     ];
     let mut drawn: Vec<PlotLine> = Vec::new();
     for block in &BLOCKS {
-        let bound = AT_HOME.bound(block) * f64::from(ROWS);
+        let bound = AT_HOME.bound(block);
         let (mut ours, mut parallel) = (Vec::new(), Vec::new());
         let mut at_once = None;
         for delay_ms in DELAYS_MS {
             let delay = AnswerDelay::Exponential(Duration::from_millis(delay_ms));
-            let asynchronous = measure(args, options(&AT_HOME, block, delay, N_TRAINERS));
-            let one = measure(args, options(&AT_HOME, block, delay, 1));
+            let asynchronous = measure(args, bound, options(&AT_HOME, block, delay, N_TRAINERS));
+            let one = measure(args, bound, options(&AT_HOME, block, delay, 1));
             let first = *at_once.get_or_insert(asynchronous.mean);
             rows.push(vec![
                 block.name.to_owned(),
@@ -178,9 +177,9 @@ pub(super) fn table2(args: &ThroughputArgs) -> Result<()> {
     let heading = ["block", "ours", "of the upper bound", "model-parallel", "upper bound"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     for block in &BLOCKS {
-        let bound = IN_CLOUD.bound(block) * f64::from(ROWS);
-        let ours = measure(args, options(&IN_CLOUD, block, delay, N_TRAINERS));
-        let one = measure(args, options(&IN_CLOUD, block, delay, 1));
+        let bound = IN_CLOUD.bound(block);
+        let ours = measure(args, bound, options(&IN_CLOUD, block, delay, N_TRAINERS));
+        let one = measure(args, bound, options(&IN_CLOUD, block, delay, 1));
         rows.push(vec![
             block.name.to_owned(),
             format!("{} ± {}", short(ours.mean), short(ours.deviation)),
@@ -211,7 +210,7 @@ pub(super) fn appendix_d() -> Result<()> {
         let n_tensors = 5.0;
         let of_batch = n_tensors * n_bytes as f64;
         let rate = |block: &Block| {
-            let batches = AT_HOME.bound(block) * N_BLOCKS as f64 / AT_HOME.n as f64;
+            let batches = AT_HOME.bound(block) / f64::from(ROWS) * N_BLOCKS as f64 / AT_HOME.n as f64;
             short(batches * of_batch * 8.0 / 1e6)
         };
         rows.push(vec![

@@ -19,7 +19,7 @@ fn run(seed: u64, options: WorldOptions) -> WorldReport {
     let before = world.report();
     world.run_until(Duration::from_secs(105));
     let report = world.report().since(&before);
-    println!("{options:?}: {report:?}, {:.0} layers a second", report.layers_per_second());
+    println!("{options:?}: {report:?}");
     report
 }
 

@@ -112,8 +112,6 @@ pub(crate) struct WorldReport {
     n_calls: usize,
     n_answered: usize,
     device_time: Duration,
-    /// Blocks that were passed, both ways.
-    n_passed: usize,
     /// Part of the calls that was answered, in a difference of two.
     pub(crate) answered: f64,
     /// Part of the time in which the devices computed, in a difference of two.
@@ -121,11 +119,6 @@ pub(crate) struct WorldReport {
 }
 
 impl WorldReport {
-    /// Layers that batches passed, both ways.
-    pub(crate) fn layers_per_second(&self) -> f64 {
-        self.n_passed as f64 / self.at.as_secs_f64()
-    }
-
     pub(crate) fn since(&self, before: &Self) -> Self {
         let n_calls = self.n_calls - before.n_calls;
         let n_answered = self.n_answered - before.n_answered;
@@ -138,7 +131,6 @@ impl WorldReport {
             n_calls,
             n_answered,
             device_time,
-            n_passed: self.n_passed - before.n_passed,
             answered: n_answered as f64 / n_calls as f64,
             device_use: device_time.as_secs_f64() / (self.at - before.at).as_secs_f64() / self.n_hosts as f64,
         }
@@ -511,7 +503,6 @@ impl ExpertWorld {
                 }
             }
             CallAction::BackwardOver if layer > 0 => {
-                self.report.n_passed += 1;
                 known.back = Some(layer - 1);
                 known.layers[layer - 1].on_gradients(
                     now,
@@ -520,7 +511,6 @@ impl ExpertWorld {
                 );
             }
             CallAction::BackwardOver => {
-                self.report.n_passed += 1;
                 self.report.n_batches += 1;
                 self.trainers[trainer].batches[batch] = self.new_batch();
             }
