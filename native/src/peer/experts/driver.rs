@@ -301,7 +301,7 @@ impl ExpertHosting<'_> {
             match action {
                 None => return,
                 Some(ServingAction::Compute(batch)) => {
-                    places.jobs.push_back(batches::gather_rows(state, &batch))
+                    places.jobs.push_back(batches::gather_rows(state, &batch));
                 }
                 Some(ServingAction::Refuse { key, refusal }) => {
                     if let Some(held) = state.lock().held.remove(&key) {
