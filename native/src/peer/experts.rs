@@ -6,12 +6,14 @@
 
 mod announce;
 mod answer;
+mod batches;
 mod copies;
 mod device;
 mod driver;
 mod home;
 mod keep;
 mod leasing;
+mod places;
 mod state;
 mod store;
 
@@ -121,7 +123,7 @@ async fn opened(
         keeper: Arc::new(keeper),
         leases: Mutex::new(LeaseHolder::new(n_room as usize, own, seed)),
         leases_changed: Notify::new(),
-        inner: Mutex::new(driver::idle()),
+        inner: Mutex::new(batches::idle()),
         changed: Notify::new(),
         started: Instant::now(),
     };

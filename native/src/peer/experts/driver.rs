@@ -1,40 +1,29 @@
 //! Feeds the runtime of a host: requests of trainers in, batches to the device, answers out. Takes up the places that it has leases
 //! for, stores their experts, and hands them over.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
-use barnraise_learning::hosted::{ExpertError, ExpertState};
+use barnraise_learning::hosted::ExpertState;
 use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::checkpoints::{CheckpointVersion, ExpertCheckpoint};
 use barnraise_protocol::experts::leases::ExpertLease;
-use barnraise_protocol::experts::{ExpertPass, ExpertPlace};
 use barnraise_relay::tasks::{self, TaskSet};
-use barnraise_swarm::experts::checkpoints::CheckpointSchedule;
-use barnraise_swarm::experts::serving::{ExpertRuntime, ServingAction, ServingBatch, ServingLimits};
+use barnraise_swarm::experts::serving::{CountedState, ServingAction};
 use futures::StreamExt as _;
-use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Semaphore, mpsc};
-use tokio::task::AbortHandle;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::super::display::Display;
 use super::device::{ExpertJob, JobDone, StartedDevice};
 use super::leasing::{self, EVENTS_MAX, LeaseEvent};
-use super::state::{HostState, Inner, ServedExpert};
+use super::places::HeldPlaces;
+use super::state::{HostState, ServedExpert};
 use super::store::{ExpertStore, StoredExpert};
-use super::{announce, answer, copies, keep, shown};
+use super::{announce, answer, batches, copies, keep, shown};
 
-/// Limits of a host that grants half a GiB to requests.
-pub(super) const LIMITS: ServingLimits = ServingLimits {
-    rows_max: 4096,
-    request_rows_max: 16_384,
-    batch_delay: Duration::from_millis(20),
-    bytes_max: 512 * 1024 * 1024,
-    requests_per_minute: 6000,
-};
 /// Interval of what is said about the work.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 /// New places are said together after so long.
@@ -45,8 +34,6 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(60);
 const HANDING_MAX: usize = 4;
 /// Longest wait until the backbone knows that the places are free.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Experts whose states are on the way here at a time.
-const GATHERING_MAX: usize = 4;
 /// Without a deadline the clock is looked at again after so long.
 const IDLE: Duration = Duration::from_secs(3600);
 
@@ -67,62 +54,6 @@ struct StoredCheckpoint {
     lease: ExpertLease,
     version: CheckpointVersion,
     bytes: Arc<[u8]>,
-}
-
-/// What only the driver knows.
-struct Places {
-    /// Their states are on the way here.
-    gathering: BTreeMap<ExpertPlace, AbortHandle>,
-    /// A backbone answers few questions of one host at a time.
-    gathering_turns: Arc<Semaphore>,
-    /// Given to the device, by number.
-    numbers: HashMap<u32, ExpertPlace>,
-    /// The terms under which experts step here.
-    terms: BTreeMap<ExpertPlace, u64>,
-    /// The device gives their states back.
-    stopping: BTreeSet<ExpertPlace>,
-    /// Leased once more while they are stopping.
-    deferred: BTreeMap<ExpertPlace, ExpertLease>,
-    n_numbers: u32,
-    /// For the device, once it has room.
-    jobs: VecDeque<ExpertJob>,
-    schedule: CheckpointSchedule,
-    is_storing: bool,
-    /// Said next.
-    news: Vec<ExpertPlace>,
-}
-
-impl Places {
-    fn new(seed: u64) -> Self {
-        Self {
-            gathering: BTreeMap::new(),
-            gathering_turns: Arc::new(Semaphore::new(GATHERING_MAX)),
-            numbers: HashMap::new(),
-            terms: BTreeMap::new(),
-            stopping: BTreeSet::new(),
-            deferred: BTreeMap::new(),
-            n_numbers: 0,
-            jobs: VecDeque::new(),
-            schedule: CheckpointSchedule::new(seed),
-            is_storing: false,
-            news: Vec::new(),
-        }
-    }
-
-    /// Gives the device what it has room for.
-    fn flush(&mut self, jobs: &mpsc::Sender<ExpertJob>) -> anyhow::Result<()> {
-        while let Some(job) = self.jobs.pop_front() {
-            match jobs.try_send(job) {
-                Ok(()) => {}
-                Err(TrySendError::Full(job)) => {
-                    self.jobs.push_front(job);
-                    return Ok(());
-                }
-                Err(TrySendError::Closed(_)) => bail!("the thread that computes has ended"),
-            }
-        }
-        Ok(())
-    }
 }
 
 impl ExpertHosting<'_> {
@@ -155,7 +86,7 @@ impl ExpertHosting<'_> {
             }
         });
         let [a, b, c, d, e, f, g, h, ..] = state.key.public().0;
-        let mut places = Places::new(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
+        let mut places = HeldPlaces::new(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
         let mut say_at = tokio::time::interval(SAY_EVERY);
         let mut say_places_at = None;
         loop {
@@ -222,7 +153,7 @@ impl ExpertHosting<'_> {
 
     fn on_event(
         &self,
-        places: &mut Places,
+        places: &mut HeldPlaces,
         event: LeaseEvent,
         gathering: (&TaskSet, &mpsc::Sender<ReadyPlace>),
     ) {
@@ -250,7 +181,7 @@ impl ExpertHosting<'_> {
     /// Gets the newest state of a place: from the disk, or from other peers.
     fn gather(
         &self,
-        places: &mut Places,
+        places: &mut HeldPlaces,
         lease: ExpertLease,
         (gathering, ready): (&TaskSet, &mpsc::Sender<ReadyPlace>),
     ) {
@@ -283,7 +214,7 @@ impl ExpertHosting<'_> {
         }
     }
 
-    fn on_gathered(&self, places: &mut Places, lease: ExpertLease, stored: Option<StoredExpert>) {
+    fn on_gathered(&self, places: &mut HeldPlaces, lease: ExpertLease, stored: Option<StoredExpert>) {
         let place = lease.place;
         if places.gathering.remove(&place).is_none() || self.state.lease(&place).is_none() {
             return;
@@ -296,7 +227,7 @@ impl ExpertHosting<'_> {
     }
 
     /// A lease is over: nothing more is computed, and what was learned is stored.
-    fn stop(&self, places: &mut Places, place: ExpertPlace) {
+    fn stop(&self, places: &mut HeldPlaces, place: ExpertPlace) {
         places.deferred.remove(&place);
         places.news.retain(|new| *new != place);
         if let Some(gathering) = places.gathering.remove(&place) {
@@ -323,7 +254,7 @@ impl ExpertHosting<'_> {
     /// Computes what it has, and stores all experts.
     async fn end(
         &self,
-        places: &mut Places,
+        places: &mut HeldPlaces,
         jobs: mpsc::Sender<ExpertJob>,
         mut results: mpsc::Receiver<JobDone>,
     ) -> anyhow::Result<Vec<StoredCheckpoint>> {
@@ -363,13 +294,15 @@ impl ExpertHosting<'_> {
     }
 
     /// Does all that the runtime wants.
-    fn act(&self, places: &mut Places) {
+    fn act(&self, places: &mut HeldPlaces) {
         let state = &self.state;
         loop {
             let action = state.lock().runtime.poll_action();
             match action {
                 None => return,
-                Some(ServingAction::Compute(batch)) => places.jobs.push_back(gather_rows(state, &batch)),
+                Some(ServingAction::Compute(batch)) => {
+                    places.jobs.push_back(batches::gather_rows(state, &batch));
+                }
                 Some(ServingAction::Refuse { key, refusal }) => {
                     if let Some(held) = state.lock().held.remove(&key) {
                         let _ = held.answer.send(Err(refusal));
@@ -383,7 +316,7 @@ impl ExpertHosting<'_> {
     }
 
     /// Has the device tell the state of the expert that is due, one after the other.
-    fn store_next(&self, places: &mut Places, has_room: bool) {
+    fn store_next(&self, places: &mut HeldPlaces, has_room: bool) {
         if places.is_storing || !has_room {
             return;
         }
@@ -397,7 +330,7 @@ impl ExpertHosting<'_> {
     /// `giver` is where checkpoints are given away. Returns what was stored of an expert that is removed.
     async fn on_done(
         &self,
-        places: &mut Places,
+        places: &mut HeldPlaces,
         done: JobDone,
         giver: Option<&mpsc::Sender<StoredCheckpoint>>,
     ) -> Option<StoredCheckpoint> {
@@ -405,7 +338,7 @@ impl ExpertHosting<'_> {
         match done {
             JobDone::Computed { batch, result } => {
                 let place = places.numbers.get(&batch.expert).copied();
-                on_computed(state, &batch, place, result);
+                batches::on_computed(state, &batch, place, result);
             }
             JobDone::Added { expert, lease, result } => self.on_added(places, expert, &lease, result),
             JobDone::Store { expert, state: of_expert } => {
@@ -437,10 +370,10 @@ impl ExpertHosting<'_> {
 
     fn on_added(
         &self,
-        places: &mut Places,
+        places: &mut HeldPlaces,
         expert: u32,
         lease: &ExpertLease,
-        result: anyhow::Result<(barnraise_swarm::experts::serving::CountedState, u64)>,
+        result: anyhow::Result<(CountedState, u64)>,
     ) {
         let (state, place) = (&self.state, lease.place);
         let added = result.and_then(|(counted, n_steps)| {
@@ -469,10 +402,10 @@ impl ExpertHosting<'_> {
     /// Stores the state of an expert. Returns what its keepers get, if there was a lease for it.
     async fn save(
         &self,
-        places: &Places,
+        places: &HeldPlaces,
         place: ExpertPlace,
         state: ExpertState,
-        counted: barnraise_swarm::experts::serving::CountedState,
+        counted: CountedState,
     ) -> Option<StoredCheckpoint> {
         let term = *places.terms.get(&place)?;
         let stored = StoredExpert { term, state, counted };
@@ -536,65 +469,5 @@ async fn at(moment: Option<tokio::time::Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment).await,
         None => std::future::pending().await,
-    }
-}
-
-/// A host without experts.
-pub(super) fn idle() -> Inner {
-    let (held, experts) = (HashMap::new(), BTreeMap::new());
-    Inner { runtime: ExpertRuntime::new(LIMITS), held, experts, n_forward: 0, n_backward: 0 }
-}
-
-/// The job of a batch: the rows of its parts one after the other.
-fn gather_rows(state: &HostState, batch: &ServingBatch) -> ExpertJob {
-    let inner = state.lock();
-    let (mut inputs, mut gradients) = (Vec::new(), None);
-    for (key, _) in &batch.parts {
-        let Some(held) = inner.held.get(key) else { continue };
-        inputs.extend_from_slice(&held.tensors.inputs);
-        if let Some(of_part) = &held.tensors.gradients {
-            gradients.get_or_insert_with(Vec::new).extend_from_slice(of_part);
-        }
-    }
-    ExpertJob::Compute { batch: batch.clone(), inputs, gradients }
-}
-
-/// Hands out what a batch gave.
-fn on_computed(
-    state: &HostState,
-    batch: &ServingBatch,
-    place: Option<ExpertPlace>,
-    result: Result<(u64, Vec<f32>), ExpertError>,
-) {
-    let now = state.now();
-    let mut inner = state.lock();
-    let (n_steps, rows) = match result {
-        Ok(computed) => computed,
-        Err(error) => {
-            tracing::warn!(%error, "a batch of an expert failed");
-            inner.runtime.on_failed(now, batch.id);
-            return;
-        }
-    };
-    let n_rows = u64::from(batch.n_rows());
-    match batch.pass {
-        ExpertPass::Forward => inner.n_forward += n_rows,
-        ExpertPass::Backward => {
-            inner.n_backward += n_rows;
-            if let Some(expert) = place.and_then(|place| inner.experts.get_mut(&place)) {
-                expert.n_steps = n_steps + 1;
-            }
-        }
-    }
-    inner.runtime.on_computed(now, batch.id);
-    let width = rows.len() / batch.n_rows().max(1) as usize;
-    for (key, of_part) in &batch.parts {
-        let Some(held) = inner.held.remove(key) else { continue };
-        let range = of_part.start as usize * width..of_part.end as usize * width;
-        let answer = Ok((n_steps, rows.get(range).unwrap_or_default().to_vec()));
-        if held.answer.send(answer).is_err() {
-            // Nobody waits for it any more.
-            inner.runtime.on_answered(now, *key);
-        }
     }
 }

@@ -66,6 +66,11 @@ struct GrantedTerm {
     holder: PublicKey,
 }
 
+impl GrantedTerm {
+    /// Before the first one.
+    const NONE: Self = Self { term: 0, holder: PublicKey([0; 32]) };
+}
+
 /// How the experts of a run stand, as far as one backbone knows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LeaseStanding {
@@ -246,7 +251,7 @@ impl LeaseBook {
             }
             match term.cmp(&lease.term) {
                 // Whether the others have granted it too is known soon.
-                Ordering::Greater if entry.is_held && entry.before.is_some() && last != *holder => {
+                Ordering::Greater if entry.is_held && !entry.is_renewed && last != *holder => {
                     return Err(LeaseRefusal::Held { for_ms: millis(entry.expires_at.saturating_sub(now)) });
                 }
                 Ordering::Greater => return Err(LeaseRefusal::Later { term }),
@@ -301,7 +306,8 @@ impl LeaseBook {
         self.expirations.insert((expires_at, place));
         // A renewal says that a majority has granted the term.
         let is_renewal = n_waiting.is_some();
-        let last = known.filter(|_| !is_renewal).map(|entry| entry.before.unwrap_or(entry.granted));
+        let last = known.map_or(GrantedTerm::NONE, |entry| entry.before.unwrap_or(entry.granted));
+        let last = (!is_renewal).then_some(last);
         let term_max = known.map_or(term, |entry| entry.term_max.max(term));
         let released = known.map_or(0, |entry| entry.released);
         let n_waiting = n_waiting.unwrap_or(n_before);
