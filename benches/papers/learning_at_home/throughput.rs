@@ -45,16 +45,16 @@ pub(crate) struct ThroughputArgs {
 }
 
 /// One of the paper's two.
-struct Block {
+struct TimedBlock {
     name: &'static str,
     /// Multiplications and additions of a row, forward.
     flop_of_row: f64,
 }
 
 /// 1024 to 4096 to 4096 to 1024; and a BERT layer of 1024 units with 512 tokens.
-const BLOCKS: [Block; 2] = [
-    Block { name: "feed-forward", flop_of_row: 2.0 * 4096.0 * (1024.0 + 4096.0 + 1024.0) },
-    Block { name: "transformer", flop_of_row: 2.0 * 12.0 * 1024.0 * 1024.0 + 4.0 * 512.0 * 1024.0 },
+const BLOCKS: [TimedBlock; 2] = [
+    TimedBlock { name: "feed-forward", flop_of_row: 2.0 * 4096.0 * (1024.0 + 4096.0 + 1024.0) },
+    TimedBlock { name: "transformer", flop_of_row: 2.0 * 12.0 * 1024.0 * 1024.0 + 4.0 * 512.0 * 1024.0 },
 ];
 
 struct Machines {
@@ -69,7 +69,7 @@ const AT_HOME: Machines = Machines { n: 4, flop: 8.87e12 };
 const IN_CLOUD: Machines = Machines { n: 3, flop: 4.37e12 };
 
 impl Machines {
-    fn shape(&self, block: &Block) -> WorldShape {
+    fn shape(&self, block: &TimedBlock) -> WorldShape {
         let row = Duration::from_secs_f64(block.flop_of_row * f64::from(ROWS_IN_ONE) / (self.flop * REACHED));
         WorldShape {
             n_hosts: self.n,
@@ -86,7 +86,7 @@ impl Machines {
     }
 
     /// Samples a second where all devices compute all the time.
-    fn bound(&self, block: &Block) -> f64 {
+    fn bound(&self, block: &TimedBlock) -> f64 {
         let shape = self.shape(block);
         let row = shape.forward_row_time + shape.backward_row_time;
         f64::from(ROWS) * self.n as f64 / (row * shape.n_rows * N_BLOCKS as u32).as_secs_f64()
@@ -122,7 +122,7 @@ fn measure(args: &ThroughputArgs, bound: f64, options: WorldOptions) -> Measured
 }
 
 /// Many trainers with a batch each; of a model that is one after the other only one batch is under way.
-fn options(machines: &Machines, block: &Block, delay: AnswerDelay, n_trainers: usize) -> WorldOptions {
+fn options(machines: &Machines, block: &TimedBlock, delay: AnswerDelay, n_trainers: usize) -> WorldOptions {
     let shape = machines.shape(block);
     WorldOptions { n_trainers, n_in_flight: 1, delay, shape, ..WorldOptions::default() }
 }
@@ -209,7 +209,7 @@ pub(super) fn appendix_d() -> Result<()> {
         // Rows and what comes of them; rows and gradients, and the gradients of the rows.
         let n_tensors = 5.0;
         let of_batch = n_tensors * n_bytes as f64;
-        let rate = |block: &Block| {
+        let rate = |block: &TimedBlock| {
             let batches = AT_HOME.bound(block) / f64::from(ROWS) * N_BLOCKS as f64 / AT_HOME.n as f64;
             short(batches * of_batch * 8.0 / 1e6)
         };

@@ -13,8 +13,8 @@ use barnraise_protocol::bulk::{
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::commitment::Commitment;
 use barnraise_protocol::dataset::{
-    DatasetError, ImageShape, LabelledImages, Manifest, SHARD_BYTES_MAX, SHARD_RAW_BYTES_MAX, SHARDS_MAX,
-    SampleKind, Samples, ShardEntry, TokenSequences, TokenShape,
+    DatasetError, ImageShape, LabelledImages, Manifest, SHARD_BYTES_MAX, SHARDS_MAX, SampleKind, Samples,
+    ShardEntry, TokenSequences, TokenShape,
 };
 use barnraise_protocol::framing;
 use barnraise_protocol::gradient::{self, ContributionRefusal, Offer, PreparedContribution};
@@ -754,7 +754,7 @@ fn a_manifest_keeps_within_its_limits() {
         frozen: Vec::new(),
     };
     let decoded = |n_samples| Samples::decode(&bytes, &ShardEntry { n_samples, ..entry }, &manifest);
-    assert_eq!(decoded(many), Err(DatasetError::Length { want: SHARD_RAW_BYTES_MAX, got: 2048 }));
+    assert_eq!(decoded(many), Err(DatasetError::Length { want: 3072 * 21_845, got: 3072 }));
     assert!(matches!(decoded(many + 1), Err(DatasetError::Manifest(_))));
 }
 
