@@ -8,6 +8,7 @@ pub mod bare;
 pub mod browser;
 pub mod byte_limit_proxy;
 pub mod client;
+pub mod hosted;
 pub mod kills;
 pub mod lan;
 pub mod load;

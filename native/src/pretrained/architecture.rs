@@ -203,26 +203,21 @@ fn scaling(rope: &RopeParameters) -> Result<Option<RotaryScaling>, ArchitectureE
     match rope.rope_type.as_deref() {
         None | Some("default") => Ok(None),
         Some("llama3") => {
-            let wanted = |value: Option<f32>, name| {
-                let missing = || ArchitectureError::Value(format!("llama3's rotary embedding has no {name}"));
-                value.ok_or_else(missing)
-            };
-            let original = rope.original_max_position_embeddings;
+            let missing =
+                |name| move || ArchitectureError::Value(format!("llama3's rotary embedding has no {name}"));
+            let original_tokens = rope.original_max_position_embeddings;
             Ok(Some(RotaryScaling {
-                factor: wanted(rope.factor, "factor")?,
-                low_frequency: wanted(rope.low_freq_factor, "low_freq_factor")?,
-                high_frequency: wanted(rope.high_freq_factor, "high_freq_factor")?,
-                original_tokens: original.ok_or_else(|| {
-                    ArchitectureError::Value(
-                        "llama3's rotary embedding has no original_max_position_embeddings".to_owned(),
-                    )
-                })?,
+                factor: rope.factor.ok_or_else(missing("factor"))?,
+                low_frequency: rope.low_freq_factor.ok_or_else(missing("low_freq_factor"))?,
+                high_frequency: rope.high_freq_factor.ok_or_else(missing("high_freq_factor"))?,
+                original_tokens: original_tokens.ok_or_else(missing("original_max_position_embeddings"))?,
             }))
         }
-        Some(other) => {
-            check("rope_type", false, "default or llama3", &other)?;
-            Ok(None)
-        }
+        Some(other) => Err(ArchitectureError::Option {
+            key: "rope_type",
+            want: "default or llama3",
+            got: other.to_owned(),
+        }),
     }
 }
 

@@ -2,6 +2,8 @@
 //! signed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod golden;
+
 use std::time::Duration;
 
 use barnraise_protocol::access::{
@@ -9,7 +11,8 @@ use barnraise_protocol::access::{
     RelayedRequest, RelayedResponse, RequestRefusal, ResponseRefusal, RevokedToken, SignedRequest,
     SignedResponse, TokenId, TokenRefusal, UnixTime,
 };
-use barnraise_protocol::framing;
+
+use golden::{Message, hex};
 
 const NOW: UnixTime = UnixTime(1_800_000_000);
 const TOLERANCE: Duration = Duration::from_secs(30);
@@ -237,26 +240,8 @@ fn a_token_is_kept_and_read_again() {
     assert!(AccessToken::sign(&moderator(), long).is_err());
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Checks the bytes of a payload, its round trip, and that mutated bytes never panic.
-fn check<M>(message: &M, golden_payload: &str)
-where
-    M: serde::Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug,
-{
-    let frame = framing::encode(message, access::MESSAGE_BYTES_MAX).unwrap();
-    assert_eq!(hex(&frame[framing::HEADER_BYTES..]), golden_payload, "golden bytes of {message:?}");
-    assert_eq!(&framing::decode::<M>(&frame, access::MESSAGE_BYTES_MAX).unwrap(), message);
-    for at in 0..frame.len() {
-        framing::decode::<M>(&frame[..at], access::MESSAGE_BYTES_MAX).unwrap_err();
-        for flip in [1u8, 0x80, 0xff] {
-            let mut mutated = frame.clone();
-            mutated[at] ^= flip;
-            let _ = framing::decode::<M>(&mutated, access::MESSAGE_BYTES_MAX);
-        }
-    }
+fn check(message: &impl Message, golden: &str) {
+    golden::check(message, access::MESSAGE_BYTES_MAX, golden);
 }
 
 /// Of the key of [`pair`] 2, signed by that of [`moderator`].

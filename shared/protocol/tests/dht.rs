@@ -1,7 +1,8 @@
 //! The messages of the DHT: golden bytes, mutated bytes, and answers of dishonest peers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::fmt::Write as _;
+mod golden;
+
 use std::time::Duration;
 
 use barnraise_protocol::access::KeyPair;
@@ -11,12 +12,12 @@ use barnraise_protocol::dht::progress::{self, AGGREGATORS_MAX, BackboneProgress,
 use barnraise_protocol::dht::record::{SUBKEY_BYTES_MAX, VALUE_BYTES_MAX};
 use barnraise_protocol::dht::shards::{self, HOLDER_ADDRESSES_MAX, Holder, ShardSet};
 use barnraise_protocol::dht::*;
-use barnraise_protocol::framing::{self, HEADER_BYTES};
+use barnraise_protocol::framing;
 use futures::executor::block_on;
 use proptest::prelude::*;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio_util::compat::TokioAsyncReadCompatExt as _;
+
+use golden::{Message, hex};
 
 const NOW: UnixMillis = UnixMillis(1_795_000_000_000);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -25,29 +26,8 @@ fn owner() -> KeyPair {
     KeyPair::from_seed(&[7; 32])
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").unwrap();
-        text
-    })
-}
-
-fn check<M>(message: &M, golden: &str)
-where
-    M: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug,
-{
-    let frame = framing::encode(message, MESSAGE_BYTES_MAX).unwrap();
-    assert_eq!(hex(&frame[HEADER_BYTES..]), golden, "golden bytes of {message:?}");
-    assert_eq!(frame[1..HEADER_BYTES], ((frame.len() - HEADER_BYTES) as u32).to_le_bytes());
-    assert_eq!(&framing::decode::<M>(&frame, MESSAGE_BYTES_MAX).unwrap(), message);
-    for at in 0..frame.len() {
-        framing::decode::<M>(&frame[..at], MESSAGE_BYTES_MAX).unwrap_err();
-        for flip in [1u8, 0x80, 0xff] {
-            let mut mutated = frame.clone();
-            mutated[at] ^= flip;
-            let _ = framing::decode::<M>(&mutated, MESSAGE_BYTES_MAX);
-        }
-    }
+fn check(message: &impl Message, golden: &str) {
+    golden::check(message, MESSAGE_BYTES_MAX, golden);
 }
 
 fn plain() -> Record {

@@ -1,10 +1,12 @@
 //! Hosts of experts: golden bytes of leases and checkpoints, what is signed, and both sides of the conversations, honest and not.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::fmt::{Debug, Write as _};
+mod golden;
+
 use std::sync::Arc;
 use std::time::Duration;
 
+use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{KeyPair, PublicKey, UnixTime};
 use barnraise_protocol::bulk::{Partial, Transfer};
 use barnraise_protocol::dht::checkpoints::{self as records, CheckpointRecord, RECORD_KEEPERS_MAX};
@@ -19,12 +21,11 @@ use barnraise_protocol::experts::leases::{
     LeaseRefusal, LeaseVerdict, LeasingHost, PLACES_MAX,
 };
 use barnraise_protocol::experts::{ExpertPlace, ExpertUid, LayerId};
-use barnraise_protocol::framing::{self, HEADER_BYTES};
+use barnraise_protocol::framing;
 use barnraise_protocol::receipt::RUN_ID_BYTES_MAX;
-use barnraise_protocol::{PROTOCOL_VERSION, Sha256Hash};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
+
+use golden::{Message, hex};
 
 const NOW: UnixMillis = UnixMillis(1_795_000_000_000);
 const EXPIRES: UnixTime = UnixTime(1_795_000_030);
@@ -36,13 +37,6 @@ type HostStream = Compat<tokio::io::DuplexStream>;
 fn pair() -> (HostStream, HostStream) {
     let (a, b) = tokio::io::duplex(8 * 1024);
     (a.compat(), b.compat())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").unwrap();
-        text
-    })
 }
 
 fn key(at: u8) -> KeyPair {
@@ -68,20 +62,9 @@ fn checkpoint(term: u64, n_steps: u64, bytes: &[u8]) -> ExpertCheckpoint {
     ExpertCheckpoint::sign(&key(9), "barn", (lease(1, term), n_steps, Transfer::of(bytes))).unwrap()
 }
 
-fn check<M: Serialize + DeserializeOwned + PartialEq + Debug>(message: &M, bytes_max: usize, golden: &str) {
-    let frame = framing::encode(message, bytes_max).unwrap();
-    assert_eq!(hex(&frame[HEADER_BYTES..]), golden.replace(' ', ""), "golden bytes of {message:?}");
-    assert_eq!(frame[0], PROTOCOL_VERSION);
-    assert_eq!(frame[1..HEADER_BYTES], ((frame.len() - HEADER_BYTES) as u32).to_le_bytes());
-    assert_eq!(&framing::decode::<M>(&frame, bytes_max).unwrap(), message);
-    for at in 0..frame.len() {
-        framing::decode::<M>(&frame[..at], bytes_max).unwrap_err();
-        for flip in [1u8, 0x80, 0xff] {
-            let mut mutated = frame.clone();
-            mutated[at] ^= flip;
-            let _ = framing::decode::<M>(&mutated, bytes_max);
-        }
-    }
+/// As [`golden::check`], with gaps between the parts of what is expected.
+fn check(message: &impl Message, bytes_max: usize, golden: &str) {
+    golden::check(message, bytes_max, &golden.replace(' ', ""));
 }
 
 /// What a signature covers, byte by byte; the signature of Ed25519 follows from it.

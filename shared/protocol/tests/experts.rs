@@ -1,9 +1,11 @@
 //! Experts: golden bytes of the conversation and of the records, and both sides of it, honest and not.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::fmt::{Debug, Write as _};
+mod golden;
+
 use std::time::Duration;
 
+use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::bulk::{self, BulkError, CHUNK_BYTES, Transfer};
 use barnraise_protocol::codec::{CodecError, Density, Sparsity, TensorCodec};
@@ -12,14 +14,13 @@ use barnraise_protocol::dht::experts::{
 };
 use barnraise_protocol::dht::{ADDRESS_BYTES_MAX, Record, Subkey, UnixMillis};
 use barnraise_protocol::experts::*;
-use barnraise_protocol::framing::{self, FrameError, HEADER_BYTES};
+use barnraise_protocol::framing::{self, FrameError};
 use barnraise_protocol::receipt::RUN_ID_BYTES_MAX;
-use barnraise_protocol::{PROTOCOL_VERSION, Sha256Hash};
 use futures::io::AsyncWriteExt;
 use proptest::prelude::*;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
+
+use golden::{Message, hex};
 
 const NOW: UnixMillis = UnixMillis(1_795_000_000_000);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -30,13 +31,6 @@ type ExpertStream = Compat<tokio::io::DuplexStream>;
 fn pair() -> (ExpertStream, ExpertStream) {
     let (a, b) = tokio::io::duplex(8 * 1024);
     (a.compat(), b.compat())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").unwrap();
-        text
-    })
 }
 
 fn uid(indices: &[u16]) -> ExpertUid {
@@ -58,20 +52,8 @@ fn request() -> ExpertRequest {
     }
 }
 
-fn check<M: Serialize + DeserializeOwned + PartialEq + Debug>(message: &M, golden: &str) {
-    let frame = framing::encode(message, MESSAGE_BYTES_MAX).unwrap();
-    assert_eq!(hex(&frame[HEADER_BYTES..]), golden, "golden bytes of {message:?}");
-    assert_eq!(frame[0], PROTOCOL_VERSION);
-    assert_eq!(frame[1..HEADER_BYTES], ((frame.len() - HEADER_BYTES) as u32).to_le_bytes());
-    assert_eq!(&framing::decode::<M>(&frame, MESSAGE_BYTES_MAX).unwrap(), message);
-    for at in 0..frame.len() {
-        framing::decode::<M>(&frame[..at], MESSAGE_BYTES_MAX).unwrap_err();
-        for flip in [1u8, 0x80, 0xff] {
-            let mut mutated = frame.clone();
-            mutated[at] ^= flip;
-            let _ = framing::decode::<M>(&mutated, MESSAGE_BYTES_MAX);
-        }
-    }
+fn check(message: &impl Message, golden: &str) {
+    golden::check(message, MESSAGE_BYTES_MAX, golden);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Every message of every conversation: golden bytes, round trip, declared length, and mutated bytes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::fmt::{Debug, Write};
+mod golden;
 
 use barnraise_protocol::access::{
     AccessDescription, AccessMode, AccessRefusal, PublicKey, Signature, UnixTime,
@@ -29,44 +29,14 @@ use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};
 use barnraise_protocol::{DisplayName, PROTOCOL_VERSION, Refusal, RefusalReason, Sha256Hash};
 use proptest::prelude::*;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+
+use golden::{check, hex};
 
 const HASH: Sha256Hash = Sha256Hash([0xab; 32]);
 const TRANSFER: Transfer = Transfer { n_bytes: 300, sha256: HASH };
 
 fn hash_hex() -> String {
     "ab".repeat(32)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").unwrap();
-        text
-    })
-}
-
-/// Checks the four things that hold for each message.
-fn check<M>(message: &M, bytes_max: usize, golden_payload: &str)
-where
-    M: Serialize + DeserializeOwned + PartialEq + Debug,
-{
-    let frame = framing::encode(message, bytes_max).unwrap();
-    let (header, payload) = frame.split_at(HEADER_BYTES);
-    assert_eq!(hex(payload), golden_payload, "golden bytes of {message:?}");
-    assert_eq!(header[0], PROTOCOL_VERSION);
-    assert_eq!(header[1..], (payload.len() as u32).to_le_bytes(), "declared length of {message:?}");
-    assert_eq!(&framing::decode::<M>(&frame, bytes_max).unwrap(), message);
-    for cut in 0..frame.len() {
-        framing::decode::<M>(&frame[..cut], bytes_max).unwrap_err();
-    }
-    for at in 0..frame.len() {
-        for flip in [1u8, 0x80, 0xff] {
-            let mut mutated = frame.clone();
-            mutated[at] ^= flip;
-            let _ = framing::decode::<M>(&mutated, bytes_max);
-        }
-    }
 }
 
 fn description() -> RunDescription {

@@ -1,46 +1,27 @@
 //! The conversation of sampled runs: golden bytes, mutated bytes, and what a peer gets that keeps to it or does not.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::fmt::{Debug, Write};
+mod golden;
+
 use std::sync::Arc;
 
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::bulk::Transfer;
-use barnraise_protocol::framing::{self, HEADER_BYTES};
+use barnraise_protocol::framing;
 use barnraise_protocol::sampled::{
     self, AcceptorToDialler, ActivityProof, ActivityToken, DiallerToAcceptor, JoinedEvent, MESSAGE_BYTES_MAX,
     Membership, MembershipEvent, ModelOffer, PeerPrefix, SampledRoles, SampledTask, View, ViewDigest,
 };
 use barnraise_protocol::{ConversationError, Sha256Hash};
 use futures::AsyncWriteExt;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio_util::compat::TokioAsyncReadCompatExt;
+
+use golden::{Message, hex};
 
 const RUN: Sha256Hash = Sha256Hash([0xcd; 32]);
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").unwrap();
-        text
-    })
-}
-
-fn check<M>(message: &M, golden: &str)
-where
-    M: Serialize + DeserializeOwned + PartialEq + Debug,
-{
-    let frame = framing::encode(message, MESSAGE_BYTES_MAX).unwrap();
-    assert_eq!(hex(&frame[HEADER_BYTES..]), golden, "golden bytes of {message:?}");
-    assert_eq!(&framing::decode::<M>(&frame, MESSAGE_BYTES_MAX).unwrap(), message);
-    for at in 0..frame.len() {
-        framing::decode::<M>(&frame[..at], MESSAGE_BYTES_MAX).unwrap_err();
-        for flip in [1u8, 0x80, 0xff] {
-            let mut mutated = frame.clone();
-            mutated[at] ^= flip;
-            let _ = framing::decode::<M>(&mutated, MESSAGE_BYTES_MAX);
-        }
-    }
+fn check(message: &impl Message, golden: &str) {
+    golden::check(message, MESSAGE_BYTES_MAX, golden);
 }
 
 fn key() -> KeyPair {

@@ -3,50 +3,20 @@
 
 use anyhow::{Result, ensure};
 use barnraise_tests::browser::{DESKTOP, Graphics, PHONE};
+use barnraise_tests::hosted;
 
 use super::looks::Looks;
 use super::support::{LONG, SOON, contributor, stop, test_run, turn};
 
-/// Eight experts on a grid of one dimension, after the first layer.
-const HOSTED: &str = r#"
+/// The sections before [`hosted::RUN`].
+const NAMED: &str = r#"
 [run]
 id = "hosted-experts"
 title = "Experts for garments"
 purpose = "A small network that asks experts on machines of other volunteers, and learns which of them know what."
 
-[model.kind.graph]
-name = "experts for garments"
-loss = "classification"
-parts = [{ name = "expert", blocks = [
-    { name = "up", op = { dense = { units = 32, initial = "he" } } },
-    { name = "act", op = "relu" },
-    { name = "down", op = { dense = { units = 16 } } },
-] }]
-blocks = [
-    { name = "flat", op = "flatten" },
-    { name = "first", op = { dense = { units = 16, initial = "he" } } },
-    { name = "act", op = "relu" },
-    { name = "moe", op = { experts = { part = "expert", side = 8, active = 2 } } },
-    { name = "sum", op = "add", from = ["moe", "act"] },
-    { name = "fc", op = { dense = { units = "classes" } } },
-]
-
-[model.experts]
-schedule = { peak = 0.003 }
-
-[data]
-shuffle_buffer_samples = 1000
-
-[scheme.synchronous]
-target_batch_size = 128
-micro_batch_size = 32
-schedule = { peak = 0.005 }
-
 [storage]
 keep_models = ["3s"]
-
-[evaluation]
-every_epochs = 5
 "#;
 
 /// What a model without knowledge is right about.
@@ -55,7 +25,7 @@ const CHANCE: f32 = 0.1;
 #[tokio::test]
 async fn a_tab_trains_with_experts_that_it_dials_or_reaches_through_the_backbone() -> Result<()> {
     let _turn = turn().await;
-    let mut test_run = test_run(HOSTED)?;
+    let mut test_run = test_run(&format!("{NAMED}{}", hosted::RUN))?;
     let backbone = test_run.backbone().await?;
     let page = backbone.page();
     // For browsers it listens nowhere: they come through the backbone, with which it reserves a place.

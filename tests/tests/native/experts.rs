@@ -3,46 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use barnraise_tests::hosted;
 use barnraise_tests::process::{BackboneProcess, PeerProcess, TestRun};
 
 use super::aggregators::wait_for_link;
 
-/// Eight experts on a grid of one dimension, after the first layer. Without them the last layer sees the first one alone.
-const HOSTED: &str = r#"
-[run]
-id = "hosted-experts"
-
-[model.kind.graph]
-name = "experts for garments"
-loss = "classification"
-parts = [{ name = "expert", blocks = [
-    { name = "up", op = { dense = { units = 32, initial = "he" } } },
-    { name = "act", op = "relu" },
-    { name = "down", op = { dense = { units = 16 } } },
-] }]
-blocks = [
-    { name = "flat", op = "flatten" },
-    { name = "first", op = { dense = { units = 16, initial = "he" } } },
-    { name = "act", op = "relu" },
-    { name = "moe", op = { experts = { part = "expert", side = 8, active = 2 } } },
-    { name = "sum", op = "add", from = ["moe", "act"] },
-    { name = "fc", op = { dense = { units = "classes" } } },
-]
-
-[model.experts]
-schedule = { peak = 0.003 }
-
-[data]
-shuffle_buffer_samples = 1000
-
-[scheme.synchronous]
-target_batch_size = 128
-micro_batch_size = 32
-schedule = { peak = 0.005 }
-
-[evaluation]
-every_epochs = 5
-"#;
+/// The section before [`hosted::RUN`].
+const NAMED: &str = "[run]\nid = \"hosted-experts\"\n";
 
 /// Waits until a process has said something.
 async fn wait_for(peer: &PeerProcess, what: &str) -> String {
@@ -75,7 +42,7 @@ async fn accuracy_of(backbone: &BackboneProcess, want: f32) -> f32 {
 
 #[tokio::test]
 async fn experts_on_other_processes_learn_and_are_missed_and_come_back() {
-    let mut test_run = TestRun::new(HOSTED).unwrap();
+    let mut test_run = TestRun::new(&format!("{NAMED}{}", hosted::RUN)).unwrap();
     let backbone = test_run.backbone().await.unwrap();
     let page = backbone.page();
     let first = test_run.host_experts("first", &[&page, "--experts", "4"]).unwrap();
@@ -158,7 +125,8 @@ async fn wait_until(what: &str, hosts: &[&PeerProcess], is_so: impl Fn() -> bool
 
 #[tokio::test]
 async fn the_experts_of_a_host_that_is_gone_go_on_at_another_with_what_they_have_learned() {
-    let mut test_run = TestRun::new(HOSTED).unwrap().with_log("info,barnraise=debug");
+    let mut test_run =
+        TestRun::new(&format!("{NAMED}{}", hosted::RUN)).unwrap().with_log("info,barnraise=debug");
     let backbone = test_run.backbone().await.unwrap();
     let page = backbone.page();
     // All at once, with room for half as many again: none is hosted twice.
@@ -228,7 +196,7 @@ async fn the_experts_of_a_host_that_is_gone_go_on_at_another_with_what_they_have
 
 #[tokio::test]
 async fn a_majority_of_the_backbones_grants_leases_while_one_is_gone() {
-    let sections = format!("{HOSTED}\n[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n");
+    let sections = format!("{NAMED}{}\n[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n", hosted::RUN);
     let mut runs = [(); 3].map(|()| TestRun::new(&sections).unwrap().with_log("info,barnraise=debug"));
     let mut ids = Vec::new();
     for run in &mut runs {
