@@ -2,9 +2,12 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -57,15 +60,37 @@ pub(crate) fn run(workspace: &Workspace, args: &FuzzArgs) -> Result<()> {
     } else {
         args.targets.iter().map(|name| find(&all, name)).collect::<Result<_>>()?
     };
-    for (n_before, target) in selected.iter().enumerate() {
-        let FuzzTarget { name, .. } = target;
-        println!("fuzz: {name} for {} s ({} of {})", args.seconds, n_before + 1, selected.len());
-        let folders = Folders::new(workspace, target)?;
-        let n_executions = fuzz(target, &folders, args.seconds)?;
-        println!("fuzz: {name}: {n_executions} executions and no finding");
-        if args.keep {
-            keep(target, &folders)?;
+    let next = AtomicUsize::new(0);
+    let n_lanes = thread::available_parallelism().map_or(1, NonZero::get);
+    // A finding ends no other target: whoever comes back in the morning reads all of them.
+    let lane = || {
+        let mut failed = Vec::new();
+        while let Some(target) = selected.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(error) = run_one(workspace, target, args) {
+                println!("fuzz: {error:#}");
+                failed.push(target.name.as_str());
+            }
         }
+        failed
+    };
+    let failed = thread::scope(|scope| {
+        let lanes: Vec<_> = (0..n_lanes).map(|_| scope.spawn(lane)).collect();
+        lanes.into_iter().flat_map(|lane| lane.join().unwrap_or_else(|_| vec!["a lane"])).collect::<Vec<_>>()
+    });
+    if !failed.is_empty() {
+        bail!("of {} targets these failed: {}", selected.len(), failed.join(", "));
+    }
+    Ok(())
+}
+
+fn run_one(workspace: &Workspace, target: &FuzzTarget, args: &FuzzArgs) -> Result<()> {
+    let FuzzTarget { name, .. } = target;
+    println!("fuzz: {name} for {} s", args.seconds);
+    let folders = Folders::new(workspace, target)?;
+    let n_executions = fuzz(target, &folders, args.seconds)?;
+    println!("fuzz: {name}: {n_executions} executions and no finding");
+    if args.keep {
+        keep(target, &folders)?;
     }
     Ok(())
 }

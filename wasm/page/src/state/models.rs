@@ -1,7 +1,7 @@
 //! Models to download, and the comparison of an earlier model with the newest.
 
 use barnraise_messages::PageToPeer;
-use barnraise_protocol::api::ModelFile;
+use barnraise_protocol::api::{ModelFile, Models};
 
 use super::{GalleryRequest, PageAction, PageState, Prediction, WorkerState};
 
@@ -35,13 +35,15 @@ impl Comparison {
 }
 
 impl PageState {
-    /// The earlier model whose age is nearest to an hour. There is none where experts are on other machines: they learn on.
+    /// The earlier model whose age is nearest to an hour, where it is not the newest itself. There is none where experts
+    /// are on other machines: they learn on.
     pub(crate) fn earlier_model(&self) -> Option<ModelFile> {
         if self.run.as_ref().is_some_and(|run| run.model.hosted.is_some()) {
             return None;
         }
-        let earlier = &self.models.as_ref()?.earlier;
-        earlier.iter().min_by_key(|model| model.age_seconds.abs_diff(AN_HOUR_S)).copied()
+        let Models { latest, earlier } = self.models.as_ref()?;
+        let is_earlier = |model: &&ModelFile| latest.is_none_or(|latest| model.epoch < latest.epoch);
+        earlier.iter().filter(is_earlier).min_by_key(|model| model.age_seconds.abs_diff(AN_HOUR_S)).copied()
     }
 
     pub(super) fn toggle_comparison(&mut self) -> Vec<PageAction> {
@@ -98,7 +100,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use barnraise_messages::PeerToPage;
-    use barnraise_protocol::api::Models;
     use barnraise_protocol::contribute::DeviceKind;
 
     use super::super::{PageEvent, PeerLoss};
@@ -149,6 +150,16 @@ mod tests {
         assert_eq!(page.comparison.prediction, None);
         earlier(&mut page, 2, 50);
         assert_eq!(page.comparison.prediction, None, "nobody wants it any more");
+    }
+
+    #[test]
+    fn the_newest_model_is_no_earlier_one() {
+        let mut page = page();
+        let both = |epoch| Models { latest: Some(model(99, 5)), earlier: vec![model(epoch, 5)] };
+        page.on_event(1.0, PageEvent::ModelsKnown(both(99)));
+        assert_eq!(page.earlier_model(), None);
+        page.on_event(2.0, PageEvent::ModelsKnown(both(98)));
+        assert_eq!(page.earlier_model().map(|model| model.epoch), Some(98));
     }
 
     #[test]
