@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -122,22 +123,46 @@ impl<'a> Trials<'a> {
         Ok(())
     }
 
-    /// The outcome of each mutant; each is passed to `report` at once.
+    /// The outcome of each mutant; each is passed to `report` at once. The quick tests are asked about all of them first, and the
+    /// slow ones about what is left.
     pub(super) fn outcomes(
         &self,
         mutants: &[usize],
         report: impl Fn(usize, MutantOutcome) + Sync,
     ) -> Result<Vec<(usize, MutantOutcome)>> {
+        let quick = self.try_all(mutants, |mutant| {
+            let outcome = self.outcome(mutant, self.quick(mutant))?;
+            if outcome != MutantOutcome::Missed {
+                report(mutant, outcome);
+            }
+            Ok(outcome)
+        })?;
+        let is_left = |(_, outcome): &(usize, MutantOutcome)| *outcome == MutantOutcome::Missed;
+        let (left, mut outcomes): (Vec<_>, Vec<_>) = quick.into_iter().partition(is_left);
+        let left: Vec<usize> = left.into_iter().map(|(mutant, _)| mutant).collect();
+        println!("mutants: {} pass the tests that are quick", left.len());
+        outcomes.extend(self.try_all(&left, |mutant| {
+            let outcome = self.outcome(mutant, self.slow(mutant))?;
+            report(mutant, outcome);
+            Ok(outcome)
+        })?);
+        outcomes.sort_unstable();
+        Ok(outcomes)
+    }
+
+    /// Tries each mutant, as many at once as there are processors.
+    fn try_all(
+        &self,
+        mutants: &[usize],
+        attempt: impl Fn(usize) -> Result<MutantOutcome> + Sync,
+    ) -> Result<Vec<(usize, MutantOutcome)>> {
         let next = AtomicUsize::new(0);
-        // The other half is for the machine's owner, and for tests that measure time.
-        let n_workers = thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
-        let mut outcomes = thread::scope(|scope| {
+        let n_workers = thread::available_parallelism().map_or(1, NonZero::get);
+        let outcomes = thread::scope(|scope| {
             let work = || -> Result<Vec<(usize, MutantOutcome)>> {
                 let mut outcomes = Vec::new();
                 while let Some(&mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let outcome = self.outcome(mutant)?;
-                    report(mutant, outcome);
-                    outcomes.push((mutant, outcome));
+                    outcomes.push((mutant, attempt(mutant)?));
                 }
                 Ok(outcomes)
             };
@@ -146,16 +171,24 @@ impl<'a> Trials<'a> {
                 .into_iter()
                 .map(|worker| worker.join().unwrap_or_else(|_| bail!("a worker panicked")));
             ends.collect::<Result<Vec<_>>>()
-        })?
-        .concat();
-        outcomes.sort_unstable();
-        Ok(outcomes)
+        })?;
+        Ok(outcomes.concat())
     }
 
-    fn outcome(&self, mutant: usize) -> Result<MutantOutcome> {
-        let Some(tests) = self.reached_by.get(&mutant) else { return Ok(MutantOutcome::Unreached) };
-        let tests = tests.iter().map(|&test| &self.tests[test]);
-        let (mut quick, mut slow): (Vec<&Test>, Vec<&Test>) = tests.partition(|test| test.took <= QUICK);
+    fn reaching(&self, mutant: usize) -> impl Iterator<Item = &Test> {
+        self.reached_by.get(&mutant).into_iter().flatten().map(|&test| &self.tests[test])
+    }
+
+    /// The tests that are quick, those of a program together.
+    fn quick(&self, mutant: usize) -> Vec<Vec<&Test>> {
+        let mut quick: Vec<&Test> = self.reaching(mutant).filter(|test| test.took <= QUICK).collect();
+        quick.sort_by_key(|test| test.program);
+        quick.chunk_by(|a, b| a.program == b.program).map(<[_]>::to_vec).collect()
+    }
+
+    /// The others, each by itself, as many as [`SLOW_MAX`] has room for.
+    fn slow(&self, mutant: usize) -> Vec<Vec<&Test>> {
+        let mut slow: Vec<&Test> = self.reaching(mutant).filter(|test| test.took > QUICK).collect();
         slow.sort_by_key(|test| test.took);
         let mut left = SLOW_MAX;
         slow.retain(|test| {
@@ -163,8 +196,13 @@ impl<'a> Trials<'a> {
             left = left.saturating_sub(test.took);
             is_affordable
         });
-        quick.sort_by_key(|test| test.program);
-        let batches = quick.chunk_by(|a, b| a.program == b.program).chain(slow.chunks(1));
+        slow.into_iter().map(|test| vec![test]).collect()
+    }
+
+    fn outcome(&self, mutant: usize, batches: Vec<Vec<&Test>>) -> Result<MutantOutcome> {
+        if !self.reached_by.contains_key(&mutant) {
+            return Ok(MutantOutcome::Unreached);
+        }
         for batch in batches {
             let names: Vec<&str> = batch.iter().map(|test| test.name.as_str()).collect();
             let usual: Duration = batch.iter().map(|test| test.took).sum();

@@ -200,20 +200,24 @@ fn expert_search_sequence() {
     });
 }
 
-/// Operations by chance reach what the search is for.
-#[test]
-fn sequences_reach_results() {
-    let mut random = SplitMix64::new(3);
-    let mut world = SearchWorld::new();
-    for _ in 0..3000 {
-        let which = random.below(256) as u8;
-        let operation = match random.below(20) {
-            0 => SearchOperation::Begin { scores: [which as i8; 12], n_active: 3, n_rows: 2, seconds: 9 },
-            1 => SearchOperation::Pass { seconds: which % 4 },
-            2 => SearchOperation::Fail { which },
-            _ => SearchOperation::Find { which },
-        };
-        world.on(&operation);
+mod tests {
+    use super::*;
+
+    /// Operations by chance reach what the search is for.
+    #[test]
+    fn sequences_reach_results() {
+        let mut random = SplitMix64::new(3);
+        let mut world = SearchWorld::new();
+        for _ in 0..3000 {
+            let which = random.below(256) as u8;
+            let operation = match random.below(20) {
+                0 => SearchOperation::Begin { scores: [which as i8; 12], n_active: 3, n_rows: 2, seconds: 9 },
+                1 => SearchOperation::Pass { seconds: which % 4 },
+                2 => SearchOperation::Fail { which },
+                _ => SearchOperation::Find { which },
+            };
+            world.on(&operation);
+        }
+        assert!(world.n_selected > 50, "{}", world.n_selected);
     }
-    assert!(world.n_selected > 50, "{}", world.n_selected);
 }

@@ -263,21 +263,25 @@ fn sampled_sequence() {
     });
 }
 
-/// Operations by chance reach what the run is for.
-#[test]
-fn sequences_reach_later_rounds() {
-    let mut random = SplitMix64::new(3);
-    let mut world = SampledWorld::new();
-    for peer in 1..N_PEERS {
-        world.on(&SampledOperation::Join { peer, through: 0 });
+mod tests {
+    use super::*;
+
+    /// Operations by chance reach what the run is for.
+    #[test]
+    fn sequences_reach_later_rounds() {
+        let mut random = SplitMix64::new(3);
+        let mut world = SampledWorld::new();
+        for peer in 1..N_PEERS {
+            world.on(&SampledOperation::Join { peer, through: 0 });
+        }
+        for _ in 0..3000 {
+            let operation = match random.below(12) {
+                0 => SampledOperation::Pass { seconds: 1 },
+                1 => SampledOperation::Lose { which: random.below(256) as u8 },
+                _ => SampledOperation::Carry { which: random.below(256) as u8 },
+            };
+            world.on(&operation);
+        }
+        assert!(world.trained.iter().all(|round| *round > 20), "{:?}", world.trained);
     }
-    for _ in 0..3000 {
-        let operation = match random.below(12) {
-            0 => SampledOperation::Pass { seconds: 1 },
-            1 => SampledOperation::Lose { which: random.below(256) as u8 },
-            _ => SampledOperation::Carry { which: random.below(256) as u8 },
-        };
-        world.on(&operation);
-    }
-    assert!(world.trained.iter().all(|round| *round > 20), "{:?}", world.trained);
 }

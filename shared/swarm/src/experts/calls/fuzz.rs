@@ -252,28 +252,34 @@ fn call_sequence() {
     });
 }
 
-/// Operations by chance reach the end of many batches.
-#[test]
-fn batches_by_chance() {
-    for seed in 0..40 {
-        let mut random = SplitMix64::new(seed);
-        let mut world = CallWorld::new();
-        for _ in 0..1500 {
-            let mut byte = || random.below(256) as u8;
-            let operation = match byte() % 32 {
-                0 => CallOperation::Begin {
-                    batch: byte(),
-                    choices: (0..3).map(|_| (byte(), byte(), byte())).collect(),
-                },
-                1..18 => CallOperation::Answer { which: byte(), kind: if byte() < 20 { byte() } else { 7 } },
-                18..20 => CallOperation::Refuse { which: byte(), kind: byte(), millis: byte().into() },
-                20 => CallOperation::Break { which: byte() },
-                21 => CallOperation::Forge { batch: byte(), request_id: byte().into() },
-                22..28 => CallOperation::Gradients { batch: byte() },
-                _ => CallOperation::Pass { millis: byte().into() },
-            };
-            world.on(&operation);
+mod tests {
+    use super::*;
+
+    /// Operations by chance reach the end of many batches.
+    #[test]
+    fn batches_by_chance() {
+        for seed in 0..40 {
+            let mut random = SplitMix64::new(seed);
+            let mut world = CallWorld::new();
+            for _ in 0..1500 {
+                let mut byte = || random.below(256) as u8;
+                let operation = match byte() % 32 {
+                    0 => CallOperation::Begin {
+                        batch: byte(),
+                        choices: (0..3).map(|_| (byte(), byte(), byte())).collect(),
+                    },
+                    1..18 => {
+                        CallOperation::Answer { which: byte(), kind: if byte() < 20 { byte() } else { 7 } }
+                    }
+                    18..20 => CallOperation::Refuse { which: byte(), kind: byte(), millis: byte().into() },
+                    20 => CallOperation::Break { which: byte() },
+                    21 => CallOperation::Forge { batch: byte(), request_id: byte().into() },
+                    22..28 => CallOperation::Gradients { batch: byte() },
+                    _ => CallOperation::Pass { millis: byte().into() },
+                };
+                world.on(&operation);
+            }
+            assert!(world.n_over > 10, "seed {seed}: {}", world.n_over);
         }
-        assert!(world.n_over > 10, "seed {seed}: {}", world.n_over);
     }
 }

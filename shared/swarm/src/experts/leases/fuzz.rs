@@ -371,29 +371,36 @@ fn lease_sequence() {
     });
 }
 
-/// Operations by chance, of which most are those of a busy run, from many seeds.
-#[test]
-fn busy_runs_by_chance() {
-    for seed in 0..30 {
-        let mut random = SplitMix64::new(seed);
-        let mut world = LeaseWorld::new(seed as usize % 3 + 1);
-        for _ in 0..1500 {
-            let mut byte = || random.below(256) as u8;
-            let operation = match byte() % 32 {
-                0..8 => LeaseOperation::Wake { host: byte() },
-                8..22 => LeaseOperation::Deliver { which: byte() },
-                22 => LeaseOperation::Lose { which: byte() },
-                23 | 24 => LeaseOperation::Count { which: byte() },
-                25 if byte() < 60 => LeaseOperation::GiveUp { host: byte() },
-                26 if byte() < 40 => LeaseOperation::GiveBack { host: byte(), which: byte() },
-                27 if byte() < 30 => LeaseOperation::Suspend { host: byte() },
-                28 if byte() < 60 => LeaseOperation::RestartHost { host: byte() },
-                29 if byte() < 20 => LeaseOperation::RestartBackbone { backbone: byte() },
-                _ => LeaseOperation::Pass { millis: u16::from(byte()) * 16 },
-            };
-            world.on(&operation);
+mod tests {
+    use super::*;
+
+    /// Operations by chance, of which most are those of a busy run, from many seeds.
+    #[test]
+    fn busy_runs_by_chance() {
+        for seed in 0..30 {
+            let mut random = SplitMix64::new(seed);
+            let mut world = LeaseWorld::new(seed as usize % 3 + 1);
+            for _ in 0..1500 {
+                let mut byte = || random.below(256) as u8;
+                let operation = match byte() % 32 {
+                    0..8 => LeaseOperation::Wake { host: byte() },
+                    8..22 => LeaseOperation::Deliver { which: byte() },
+                    22 => LeaseOperation::Lose { which: byte() },
+                    23 | 24 => LeaseOperation::Count { which: byte() },
+                    25 if byte() < 60 => LeaseOperation::GiveUp { host: byte() },
+                    26 if byte() < 40 => LeaseOperation::GiveBack { host: byte(), which: byte() },
+                    27 if byte() < 30 => LeaseOperation::Suspend { host: byte() },
+                    28 if byte() < 60 => LeaseOperation::RestartHost { host: byte() },
+                    29 if byte() < 20 => LeaseOperation::RestartBackbone { backbone: byte() },
+                    _ => LeaseOperation::Pass { millis: u16::from(byte()) * 16 },
+                };
+                world.on(&operation);
+            }
+            assert!(world.n_hosted > 5, "seed {seed}: {} leases", world.n_hosted);
+            println!(
+                "seed {seed}: {} leases, {} of them of another host's place",
+                world.n_hosted, world.n_moved
+            );
         }
-        assert!(world.n_hosted > 5, "seed {seed}: {} leases", world.n_hosted);
-        println!("seed {seed}: {} leases, {} of them of another host's place", world.n_hosted, world.n_moved);
     }
 }

@@ -286,37 +286,41 @@ fn serving_sequence() {
     });
 }
 
-/// Operations by chance, of which most are those of a busy host, from many seeds.
-#[test]
-fn busy_hosts_by_chance() {
-    for seed in 0..40 {
-        let mut random = SplitMix64::new(seed);
-        let mut world = ServingWorld::new();
-        for _ in 0..1500 {
-            let mut byte = || random.below(256) as u8;
-            let operation = match byte() % 40 {
-                0..12 => ServingOperation::Request {
-                    client: byte(),
-                    expert: byte(),
-                    is_backward: byte() % 2 == 0,
-                    n_rows: byte() % 6 + 1,
-                    kib: byte() % 20,
-                    id: byte(),
-                    wait: 200 + u16::from(byte()) * 16,
-                },
-                12..22 => ServingOperation::Received { which: byte() },
-                22..28 => ServingOperation::Computed,
-                28..34 => ServingOperation::Answered { which: byte() },
-                34 => ServingOperation::Failed,
-                35 => ServingOperation::Lost { which: byte() },
-                36 if byte() < 30 => ServingOperation::Gone { client: byte() },
-                37 if byte() < 8 => ServingOperation::Restart,
-                38 if byte() < 8 => ServingOperation::Remove { expert: byte() },
-                39 => ServingOperation::Add { expert: byte() },
-                _ => ServingOperation::Pass { millis: u16::from(byte()) },
-            };
-            world.on(&operation);
+mod tests {
+    use super::*;
+
+    /// Operations by chance, of which most are those of a busy host, from many seeds.
+    #[test]
+    fn busy_hosts_by_chance() {
+        for seed in 0..40 {
+            let mut random = SplitMix64::new(seed);
+            let mut world = ServingWorld::new();
+            for _ in 0..1500 {
+                let mut byte = || random.below(256) as u8;
+                let operation = match byte() % 40 {
+                    0..12 => ServingOperation::Request {
+                        client: byte(),
+                        expert: byte(),
+                        is_backward: byte() % 2 == 0,
+                        n_rows: byte() % 6 + 1,
+                        kib: byte() % 20,
+                        id: byte(),
+                        wait: 200 + u16::from(byte()) * 16,
+                    },
+                    12..22 => ServingOperation::Received { which: byte() },
+                    22..28 => ServingOperation::Computed,
+                    28..34 => ServingOperation::Answered { which: byte() },
+                    34 => ServingOperation::Failed,
+                    35 => ServingOperation::Lost { which: byte() },
+                    36 if byte() < 30 => ServingOperation::Gone { client: byte() },
+                    37 if byte() < 8 => ServingOperation::Restart,
+                    38 if byte() < 8 => ServingOperation::Remove { expert: byte() },
+                    39 => ServingOperation::Add { expert: byte() },
+                    _ => ServingOperation::Pass { millis: u16::from(byte()) },
+                };
+                world.on(&operation);
+            }
+            assert!(world.n_answered > 60 && world.counted.len() > 10, "seed {seed}: {}", world.n_answered);
         }
-        assert!(world.n_answered > 60 && world.counted.len() > 10, "seed {seed}: {}", world.n_answered);
     }
 }
