@@ -25,6 +25,8 @@ mod fuzz;
 mod joining;
 mod registry;
 mod sampling;
+#[cfg(test)]
+mod tests;
 mod training;
 
 use std::collections::VecDeque;

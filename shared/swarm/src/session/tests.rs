@@ -29,6 +29,27 @@ fn a_participant_that_wakes_up_tries_again_at_once_without_backoff() {
 }
 
 #[test]
+fn work_is_begun_by_who_takes_part_and_is_let_in() {
+    let mut peer = Session::new(1);
+    assert!(!peer.is_at_work());
+    peer.start(Moment::ZERO);
+    assert!(!peer.is_at_work(), "there is no connection");
+    peer.on_connected(Moment::ZERO);
+    assert!(peer.is_at_work());
+    peer.stop(Moment::ZERO);
+    assert!(!peer.is_at_work() && peer.is_stopping());
+}
+
+#[test]
+fn a_stall_of_its_own_gives_a_connection_longer_to_prove_that_it_is_alive() {
+    let mut peer = connected();
+    assert!(!peer.on_woke(Moment::ZERO, false));
+    let proof_by = peer.silent_at().unwrap();
+    peer.on_own_stall(S, S);
+    assert_eq!(peer.silent_at(), Some(proof_by + S));
+}
+
+#[test]
 fn after_a_sleep_nothing_is_waited_for() {
     let mut peer = connected();
     assert!(peer.on_woke(100 * S, true));
