@@ -148,6 +148,31 @@ fn a_view_is_what_a_digest_lacks_and_is_bounded() {
     assert_eq!(view.memberships[0].peer, peer(3));
 }
 
+#[test]
+fn a_full_registry_forgets_who_was_active_least_lately() {
+    let full = |n_peers: u64, round| {
+        let mut registry = Registry::new(RUN);
+        let membership = joined(1, 1, round);
+        for number in 0..n_peers {
+            let mut key = [0xee; 32];
+            key[..8].copy_from_slice(&number.to_le_bytes());
+            let peer =
+                RegisteredPeer { membership: membership.clone(), round, token: ActivityToken([0; 16]) };
+            registry.peers.insert(PublicKey(key), peer);
+        }
+        registry
+    };
+    let n_max = REGISTERED_MAX as u64;
+    let mut registry = full(n_max - 1, 7);
+    assert_eq!(registry.merge(&events(vec![joined(1, 1, 3)])), 1, "one place is left");
+    assert_eq!(registry.merge(&events(vec![joined(2, 1, 7)])), 1);
+    assert_eq!(registry.peers.len(), REGISTERED_MAX);
+    assert!(registry.membership(&peer(1)).is_none(), "it gave way");
+    // Those who are as active as all others are pushed out by nobody, and what is known of one is still renewed.
+    assert_eq!(registry.merge(&events(vec![joined(3, 1, 90)])), 0);
+    assert_eq!(registry.merge(&events(vec![joined(2, 2, 8)])), 1);
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Told {
     Joined { number: u8, counter: u64 },
