@@ -1,0 +1,411 @@
+//! Single peers of the scheme, told one thing at a time.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+const RUN: Sha256Hash = Sha256Hash([5; 32]);
+const S: Duration = Duration::from_secs(1);
+const BOTH: SampledRoles = SampledRoles { trains: true, aggregates: true };
+const SETTINGS: SampledSettings = SampledSettings {
+    sample_size: 2,
+    n_aggregators: 2,
+    success_fraction: 1.0,
+    ping_timeout: S,
+    activity_window: 4,
+    round_estimate: Duration::from_secs(2),
+};
+
+fn stranger(at: u8, settings: SampledSettings, roles: SampledRoles) -> SampledPeer {
+    let key = KeyPair::from_seed(&[at + 1; 32]);
+    let identity =
+        SampledIdentity { key, run: RUN, counter: 0, roles, addresses: Vec::new(), seed: at.into() };
+    SampledPeer::new(settings, identity)
+}
+
+/// A member that knows nobody.
+fn member(at: u8, settings: SampledSettings) -> SampledPeer {
+    let mut peer = stranger(at, settings, BOTH);
+    peer.join(Moment::ZERO, Vec::new());
+    peer
+}
+
+/// Makes what `to` knows of itself known to `peer`.
+fn knows(peer: &mut SampledPeer, of: &SampledPeer) {
+    peer.on_view(of.peer(), &of.view());
+}
+
+/// `of` proves that it is active in a round.
+fn proves(peer: &mut SampledPeer, of: &mut SampledPeer, round: u64) {
+    of.on_active(Moment::ZERO, round);
+    knows(peer, of);
+}
+
+/// Members that know each other, all active in round 0.
+fn acquainted<const N: usize>(settings: SampledSettings) -> [SampledPeer; N] {
+    let mut peers = std::array::from_fn(|at| member(at as u8, settings));
+    let views: Vec<View> = peers.iter().map(SampledPeer::view).collect();
+    for peer in &mut peers {
+        views.iter().for_each(|view| peer.on_view(peer.peer(), view));
+    }
+    peers
+}
+
+fn model(value: f32) -> SampledModel {
+    Arc::new([value])
+}
+
+fn actions(peer: &mut SampledPeer) -> Vec<SampledAction> {
+    std::iter::from_fn(|| peer.poll_action()).collect()
+}
+
+fn pinged(peer: &mut SampledPeer) -> Vec<PublicKey> {
+    let to = |action| match action {
+        SampledAction::Ping { to, .. } => Some(to),
+        _ => None,
+    };
+    actions(peer).into_iter().filter_map(to).collect()
+}
+
+#[test]
+fn a_run_may_leap_half_a_window() {
+    let leap = |activity_window| SampledSettings { activity_window, ..SETTINGS }.round_leap();
+    assert_eq!((leap(20), leap(5), leap(2)), (10, 2, 2));
+}
+
+#[test]
+fn a_peer_answers_as_long_as_it_takes_part() {
+    let mut peer = stranger(0, SETTINGS, BOTH);
+    let other = member(1, SETTINGS).peer();
+    assert_eq!((peer.view(), peer.counter()), (View::default(), 0));
+    assert!(!peer.on_ping(Moment::ZERO, other));
+    peer.join(Moment::ZERO, Vec::new());
+    assert_eq!((peer.view().memberships.len(), peer.counter()), (1, 1));
+    assert!(peer.on_ping(Moment::ZERO, other));
+    peer.leave(Moment::ZERO);
+    assert!(!peer.on_ping(Moment::ZERO, other));
+    assert_eq!(peer.counter(), 2);
+}
+
+/// `Δk * Δt_S` after the last sign that others know it.
+#[test]
+fn a_peer_that_is_asked_is_not_forgotten() {
+    let mut peer = member(0, SETTINGS);
+    assert_eq!(peer.next_deadline(), Some(8 * S));
+    peer.on_ping(5 * S, peer.peer());
+    assert_eq!(peer.next_deadline(), Some(13 * S));
+}
+
+#[test]
+fn a_model_is_wanted_of_what_the_peer_does_and_of_rounds_that_can_be() {
+    let [mut peer, other, _] = acquainted(SETTINGS);
+    // Three are active in round 0: 2 more are believed, and twice the window of a peer that was not asked for long.
+    let asks =
+        |peer: &mut SampledPeer, round| peer.on_offer(other.peer(), SampledTask::Train { round }).is_some();
+    assert!(!asks(&mut peer, 11));
+    assert!(asks(&mut peer, 10));
+    peer.on_transfer_failed(Moment::ZERO, other.peer(), SampledTask::Train { round: 10 });
+    assert!(!asks(&mut peer, 0), "there is no round before the first");
+
+    let mut idle = stranger(4, SETTINGS, SampledRoles { trains: false, aggregates: true });
+    assert_eq!(idle.on_offer(other.peer(), SampledTask::Aggregate { round: 1 }), None, "it takes no part");
+    idle.join(Moment::ZERO, Vec::new());
+    assert_eq!(idle.on_offer(other.peer(), SampledTask::Train { round: 1 }), None);
+    assert!(idle.on_offer(other.peer(), SampledTask::Aggregate { round: 1 }).is_some());
+
+    let mut tab = stranger(5, SETTINGS, SampledRoles { trains: true, aggregates: false });
+    tab.join(Moment::ZERO, Vec::new());
+    assert_eq!(tab.on_offer(other.peer(), SampledTask::Aggregate { round: 1 }), None);
+    assert!(tab.on_offer(other.peer(), SampledTask::Train { round: 1 }).is_some());
+}
+
+/// Who is in a sample knows much the same.
+#[test]
+fn one_sender_tells_all_that_it_knows_and_the_others_of_themselves() {
+    let [mut peer, one, two] = acquainted(SETTINGS);
+    let task = SampledTask::Aggregate { round: 1 };
+    let whole = peer.on_offer(one.peer(), task).unwrap();
+    assert!(!whole.has_membership(PeerPrefix::of(&two.peer()), 9));
+    let own_alone = peer.on_offer(two.peer(), task).unwrap();
+    assert!(own_alone.has_membership(PeerPrefix::of(&one.peer()), 9));
+    // The view of the other one ends nothing, its own does.
+    peer.on_view(two.peer(), &View::default());
+    assert!(peer.view_from.is_some());
+    peer.on_view(one.peer(), &View::default());
+    assert!(peer.view_from.is_none());
+}
+
+#[test]
+fn the_next_candidate_is_asked_in_the_place_of_one_that_is_gone() {
+    let [mut peer, mut sender, ..] = acquainted::<5>(SETTINGS);
+    proves(&mut peer, &mut sender, 1);
+    let task = SampledTask::Train { round: 1 };
+    assert!(peer.on_offer(sender.peer(), task).is_some());
+    peer.on_model(S, sender.peer(), task, model(1.0));
+    assert_eq!(actions(&mut peer), [SampledAction::Train { round: 1, model: model(1.0) }]);
+    peer.on_trained(S, 1, model(2.0));
+    let first = pinged(&mut peer);
+    assert!((1..=2).contains(&first.len()), "{first:?}");
+    // Of another round nothing is known.
+    peer.on_unreachable(S, first[0], 1);
+    peer.on_pong(S, first[0], 1);
+    assert_eq!(pinged(&mut peer), []);
+    let mut asked = first.clone();
+    for gone in first {
+        peer.on_unreachable(S, gone, 2);
+        asked.extend(pinged(&mut peer));
+    }
+    // Likewise where the peer does not take what it is sent for that round; where it takes it, it is there.
+    let next = asked.last().copied().unwrap();
+    let n_asked = asked.len();
+    peer.on_pushed(S, next, SampledTask::Train { round: 2 }, PushOutcome::Delivered);
+    assert_eq!(pinged(&mut peer), []);
+    peer.on_pushed(S, next, SampledTask::Train { round: 2 }, PushOutcome::Failed);
+    asked.extend(pinged(&mut peer));
+    assert_eq!(asked.len(), n_asked + 1);
+    assert_eq!(asked.iter().collect::<std::collections::BTreeSet<_>>().len(), asked.len(), "each once");
+}
+
+#[test]
+fn pushes_that_nobody_took_are_repeated_with_another_sample_and_not_at_once() {
+    let [mut peer, ..] = acquainted::<3>(SETTINGS);
+    peer.resume(Moment::ZERO, 1, model(1.0));
+    for to in pinged(&mut peer) {
+        peer.on_pong(Moment::ZERO, to, 1);
+    }
+    let pushes = actions(&mut peer);
+    assert!(!pushes.is_empty());
+    let task = SampledTask::Train { round: 1 };
+    // Where the peer itself is in the sample, it has it already.
+    let is_own = peer.is_training();
+    for action in pushes {
+        let SampledAction::Push { to, .. } = action else { continue };
+        peer.on_pushed(Moment::ZERO, to, task, PushOutcome::Failed);
+    }
+    assert_eq!(pinged(&mut peer), []);
+    assert_eq!(peer.aggregation.sampling().is_some(), !is_own);
+    assert_eq!(peer.next_deadline(), Some(if is_own { 8 * S } else { S }));
+    peer.on_timeout(S);
+    assert_eq!(pinged(&mut peer).is_empty(), is_own);
+}
+
+/// Over all rounds since the first one.
+#[test]
+fn a_round_takes_what_it_took_in_the_mean() {
+    let settings = SampledSettings { sample_size: 4, ..SETTINGS };
+    let [mut peer, mut sender, third, fourth] = acquainted(settings);
+    let sends = |peer: &mut SampledPeer, sender: &SampledPeer, now, round| {
+        let task = SampledTask::Aggregate { round };
+        assert!(peer.on_offer(sender.peer(), task).is_some());
+        peer.on_model(now, sender.peer(), task, model(1.0));
+        assert_eq!(peer.own_round(), round);
+    };
+    sends(&mut peer, &sender, 10 * S, 1);
+    assert_eq!(peer.next_deadline(), Some(10 * S + 4 * 2 * S), "as it was estimated");
+    let mut others = [third, fourth];
+    others.iter_mut().for_each(|other| proves(&mut peer, other, 2));
+    proves(&mut peer, &mut sender, 2);
+    sends(&mut peer, &sender, 16 * S, 3);
+    assert_eq!(peer.next_deadline(), Some(16 * S + 4 * 3 * S), "two rounds took 6 s");
+    sends(&mut peer, &others[0], 20 * S, 3);
+    assert_eq!(peer.next_deadline(), Some(20 * S + 4 * 3 * S), "the round is the same");
+}
+
+#[test]
+fn models_of_senders_that_were_not_there_are_left_aside() {
+    let [mut peer, mut sender, _] = acquainted(SETTINGS);
+    let gets = |peer: &mut SampledPeer, sender: &SampledPeer, task| {
+        peer.on_model(S, sender.peer(), task, model(1.0));
+        peer.newest().map(|(round, _)| round)
+    };
+    assert_eq!(gets(&mut peer, &sender, SampledTask::Train { round: 0 }), None, "rounds begin with 1");
+    assert_eq!(gets(&mut peer, &sender, SampledTask::Train { round: 1 }), None, "it was active in 0");
+    let task = SampledTask::Aggregate { round: 1 };
+    gets(&mut peer, &sender, task);
+    assert_eq!(peer.own_round(), 1, "a trainer of 0 has something to average in 1");
+    // Two have been active in round 1 now, and 2 more are believed: alone it cannot move the run further.
+    proves(&mut peer, &mut sender, 4);
+    assert_eq!(gets(&mut peer, &sender, SampledTask::Train { round: 4 }), None);
+    assert_eq!(gets(&mut peer, &sender, SampledTask::Train { round: 3 }), Some(3));
+}
+
+/// Whether the peer wants the model of a round for a task.
+fn wants_to(peer: &mut SampledPeer, of: &SampledPeer, task: SampledTask) -> bool {
+    peer.on_offer(of.peer(), task).is_some()
+}
+
+#[test]
+fn an_aggregator_pulls_twice_a_sample_of_a_round_and_four_times_in_all() {
+    let [mut peer, others @ ..] = acquainted::<10>(SETTINGS);
+    let of = |round| SampledTask::Aggregate { round };
+    let pulled: Vec<bool> = others[..5].iter().map(|other| wants_to(&mut peer, other, of(1))).collect();
+    assert_eq!(pulled, [true, true, true, true, false]);
+    assert!(!wants_to(&mut peer, &others[0], of(2)), "one model of a peer at a time");
+    peer.on_transfer_failed(S, others[0].peer(), of(2));
+    assert!(!wants_to(&mut peer, &others[0], of(2)), "what has ended is of another round");
+    let later: Vec<bool> = others[4..].iter().map(|other| wants_to(&mut peer, other, of(2))).collect();
+    assert_eq!(later, [true, true, true, true, false]);
+    // Eight are pulled: a third round has to wait.
+    assert!(!wants_to(&mut peer, &others[8], of(3)));
+    peer.on_transfer_failed(S, others[0].peer(), of(1));
+    assert!(wants_to(&mut peer, &others[8], of(3)));
+}
+
+#[test]
+fn an_aggregator_counts_each_trainer_once_and_only_those_of_its_round() {
+    let settings = SampledSettings { sample_size: 3, ..SETTINGS };
+    let [mut peer, others @ ..] = acquainted::<6>(settings);
+    let send = |peer: &mut SampledPeer, other: &SampledPeer, round| {
+        let task = SampledTask::Aggregate { round };
+        if !wants_to(peer, other, task) {
+            return false;
+        }
+        peer.on_model(S, other.peer(), task, model(1.0));
+        true
+    };
+    assert!(send(&mut peer, &others[0], 1));
+    assert!(!send(&mut peer, &others[0], 1), "it is there");
+    assert!(send(&mut peer, &others[1], 1));
+    assert_eq!(pinged(&mut peer), [], "two of three");
+    assert!(send(&mut peer, &others[2], 1));
+    let mut asked = pinged(&mut peer);
+    assert!(!asked.is_empty());
+    // What comes while the sample is looked for counts.
+    assert!(send(&mut peer, &others[3], 1));
+    let mut averaged = None;
+    while let Some(to) = asked.pop() {
+        peer.on_pong(S, to, 1);
+        for action in actions(&mut peer) {
+            match action {
+                SampledAction::Ping { to, .. } => asked.push(to),
+                SampledAction::Average { round, models } => averaged = Some((round, models.len())),
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(averaged, Some((1, 4)));
+    assert!(!send(&mut peer, &others[4], 1), "the round is over");
+    // An average of another round is none of this one.
+    peer.on_averaged(S, 2, &model(9.0));
+    assert!(peer.newest().is_none());
+    peer.on_averaged(S, 1, &model(1.0));
+    assert_eq!(peer.newest(), Some((1, &model(1.0))));
+    peer.on_average_seen(1, &model(2.0));
+    assert_eq!(peer.newest(), Some((1, &model(1.0))), "the first of a round stays");
+}
+
+#[test]
+fn a_trainer_pulls_one_model_of_a_round_and_three_at_a_time() {
+    let [mut peer, others @ ..] = acquainted::<6>(SETTINGS);
+    let of = |round| SampledTask::Train { round };
+    assert!(wants_to(&mut peer, &others[0], of(1)));
+    assert!(!wants_to(&mut peer, &others[1], of(1)), "it is under way");
+    assert!(!wants_to(&mut peer, &others[0], of(2)), "one model of a peer at a time");
+    assert!(wants_to(&mut peer, &others[1], of(2)));
+    assert!(wants_to(&mut peer, &others[2], of(3)));
+    assert!(!wants_to(&mut peer, &others[3], of(4)), "three at a time");
+    peer.on_transfer_failed(S, others[0].peer(), of(1));
+    assert!(wants_to(&mut peer, &others[3], of(4)));
+}
+
+#[test]
+fn a_later_round_ends_the_training_in_progress_and_no_round_is_trained_twice() {
+    let [mut peer, mut sender, mut third] = acquainted(SETTINGS);
+    let mut gets = |peer: &mut SampledPeer, round| {
+        proves(peer, &mut third, round);
+        proves(peer, &mut sender, round);
+        peer.on_model(S, sender.peer(), SampledTask::Train { round }, model(round as f32));
+        actions(peer)
+    };
+    let train = |round| SampledAction::Train { round, model: model(round as f32) };
+    assert_eq!(gets(&mut peer, 1), [train(1)]);
+    assert!(peer.is_training());
+    assert_eq!(gets(&mut peer, 1), []);
+    assert_eq!(gets(&mut peer, 2), [SampledAction::CancelTraining, train(2)]);
+    // The result of what was ended comes too late.
+    peer.on_trained(S, 1, model(5.0));
+    peer.on_training_failed(1);
+    assert!(peer.is_training());
+    peer.on_training_failed(2);
+    assert!(!peer.is_training());
+    assert_eq!(actions(&mut peer), []);
+    assert_eq!(gets(&mut peer, 3), [train(3)], "nothing is in progress");
+    assert_eq!((peer.own_round(), peer.round()), (3, 3));
+}
+
+#[test]
+fn who_leaves_tells_others_and_ends_what_it_does() {
+    let [mut peer, mut sender, _] = acquainted(SETTINGS);
+    proves(&mut peer, &mut sender, 1);
+    peer.on_model(S, sender.peer(), SampledTask::Train { round: 1 }, model(1.0));
+    actions(&mut peer);
+    peer.leave(S);
+    let told = actions(&mut peer);
+    assert_eq!(told.first(), Some(&SampledAction::CancelTraining));
+    let is_leaving = |action: &SampledAction| match action {
+        SampledAction::Meet { view, .. } => view.memberships[0].joined().is_none(),
+        _ => false,
+    };
+    assert!(told.len() > 1 && told[1..].iter().all(is_leaving), "{told:?}");
+    peer.leave(S);
+    assert_eq!(actions(&mut peer), [], "it has left");
+    assert_eq!(peer.next_deadline(), None);
+}
+
+/// Two are asked for all that they know, the others are told.
+#[test]
+fn who_joins_asks_how_far_the_run_is() {
+    let [mut first, second, third] = acquainted(SETTINGS);
+    proves(&mut first, &mut member(7, SETTINGS), 2);
+    let mut peer = stranger(9, SETTINGS, BOTH);
+    let introduced: Vec<PublicKey> = [&first, &second, &third].map(SampledPeer::peer).to_vec();
+    peer.join(Moment::ZERO, introduced.clone());
+    let meets = |peer: &mut SampledPeer| -> Vec<(PublicKey, bool)> {
+        let everything = ViewDigest::of_everything();
+        let meet = |action| match action {
+            SampledAction::Meet { to, digest, .. } => Some((to, digest != everything)),
+            _ => None,
+        };
+        actions(peer).into_iter().filter_map(meet).collect()
+    };
+    let asked: Vec<(PublicKey, bool)> =
+        introduced.iter().zip([true, true, false]).map(|(to, is_asked)| (*to, is_asked)).collect();
+    assert_eq!(meets(&mut peer), asked);
+    assert!(!peer.joining.is_member());
+    // One has answered: it is a member when the others have, or when the time of two pings is over.
+    let answer = first.on_meet(S, &View::default(), &ViewDigest::default());
+    peer.on_met(S, first.peer(), &answer);
+    peer.on_not_met(S, second.peer());
+    assert!(!peer.joining.is_member());
+    assert_eq!(peer.next_deadline(), Some(2 * S));
+    peer.on_timeout(2 * S);
+    assert!(peer.joining.is_member());
+    let own =
+        peer.registry().membership(&peer.peer()).and_then(Membership::joined).map(|joined| joined.round);
+    assert_eq!(own, Some(peer.round()));
+    assert!(meets(&mut peer).iter().all(|(_, is_asked)| !is_asked), "it tells of itself");
+}
+
+#[test]
+fn who_reaches_nobody_asks_again_and_who_has_the_first_model_begins_alone() {
+    let gone = member(1, SETTINGS).peer();
+    let mut peer = stranger(9, SETTINGS, BOTH);
+    peer.join(Moment::ZERO, vec![gone]);
+    actions(&mut peer);
+    peer.on_not_met(S, gone);
+    assert!(!peer.joining.is_member());
+    assert_eq!(peer.next_deadline(), Some(3 * S), "after the estimate of a round");
+    peer.on_timeout(3 * S);
+    assert_eq!(actions(&mut peer).len(), 1);
+    // Silence is no answer either.
+    assert_eq!(peer.next_deadline(), Some(5 * S));
+    peer.on_timeout(5 * S);
+    assert_eq!(peer.next_deadline(), Some(7 * S));
+    assert!(!peer.joining.is_member());
+
+    let mut peer = stranger(9, SETTINGS, BOTH).with_model(4, model(1.0));
+    peer.join(Moment::ZERO, vec![gone]);
+    actions(&mut peer);
+    peer.on_not_met(S, gone);
+    assert!(peer.joining.is_member());
+    assert_eq!((peer.round(), peer.own_round()), (5, 5), "it goes on where the model ends");
+}
