@@ -63,7 +63,7 @@ pub(crate) fn run(workspace: &Workspace, folders: &[PathBuf]) -> Result<()> {
     let trials = Trials::measure(&programs, &scratch)?;
     let viable = mutant_set.viable();
     let started = Instant::now();
-    let outcomes = trials.outcomes(&viable, |mutant, outcome| {
+    let outcomes = trials.outcomes(&viable, &mutant_set.names, |mutant, outcome| {
         let missed = match outcome {
             MutantOutcome::Caught => return,
             MutantOutcome::Timeout => "timeout",

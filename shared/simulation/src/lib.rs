@@ -23,7 +23,7 @@ pub use self::nodes::{NodeAction, NodeSimulation, SimulatedNode};
 pub use self::queue::EventId;
 pub use self::random::Random;
 pub use self::runtime::{Cpu, CpuTask, Runtime, Sleep, StreamEnd, Tasks, VirtualNetwork};
-pub use self::seeds::{SEED_VARIABLE, Seeds, seeds};
+pub use self::seeds::{N_SEEDS_VARIABLE, SEED_VARIABLE, Seeds, seeds};
 pub use self::simulation::Simulation;
 
 /// A point in virtual time: the duration since its start.

@@ -15,8 +15,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::process;
 
-/// Cases of each property. With as many as usual all mutants would take hours.
+/// Cases of each property, and seeds of each simulation. With as many as usual all mutants would take hours.
 const PROPERTY_CASES: &str = "24";
+const N_SEEDS: &str = "2";
 /// A test that takes longer is left out: it would run once for each mutant that it reaches.
 const TEST_MAX: Duration = Duration::from_secs(15);
 /// What the slow tests of one mutant may take together, the quickest of them first. A thousand mutants are an hour
@@ -128,12 +129,14 @@ impl<'a> Trials<'a> {
     pub(super) fn outcomes(
         &self,
         mutants: &[usize],
+        names: &[String],
         report: impl Fn(usize, MutantOutcome) + Sync,
     ) -> Result<Vec<(usize, MutantOutcome)>> {
         let quick = self.try_all(mutants, |mutant| {
             let outcome = self.outcome(mutant, self.quick(mutant))?;
-            if outcome != MutantOutcome::Missed {
-                report(mutant, outcome);
+            match outcome {
+                MutantOutcome::Missed => println!("mutants: no quick test notices {}", names[mutant]),
+                _ => report(mutant, outcome),
             }
             Ok(outcome)
         })?;
@@ -229,6 +232,7 @@ impl<'a> Trials<'a> {
         command.args(["--exact", "--test-threads=1"]).args(tests);
         command.current_dir(package).env("CARGO_MANIFEST_DIR", package).env("TMPDIR", folder);
         command.env("BARNRAISE_MUTANT", mutant).env("PROPTEST_CASES", PROPERTY_CASES);
+        command.env("BARNRAISE_SIMULATION_SEEDS", N_SEEDS);
         command.env("PROPTEST_FAILURE_PERSISTENCE", "off").env("RUST_BACKTRACE", "0");
         Ok(command)
     }
