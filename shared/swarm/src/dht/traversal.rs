@@ -6,6 +6,8 @@
 //! answer is suspected to invent them; its contacts are ignored from then on.
 
 mod search;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -232,7 +234,7 @@ impl Traversal {
         let open = (0..self.searches.len()).filter(|&at| !self.searches[at].is_done);
         let choices = open.filter_map(|at| {
             let n_asked = n_asked_of(at);
-            if n_asked >= self.limits.requests_per_key {
+            if n_asked >= self.limits.requests_per_key || self.is_spent(at) {
                 return None;
             }
             let peer = self.next_candidate(at)?;
@@ -299,7 +301,8 @@ impl Traversal {
             let search = &self.searches[*at];
             let in_beam =
                 search.candidates.values().filter(|c| self.is_listened_to(c)).take(self.limits.beam);
-            !search.is_done && in_beam.into_iter().any(|c| c.peer == peer && c.state == CandidateState::New)
+            let is_open = !search.is_done && !self.is_spent(*at);
+            is_open && in_beam.into_iter().any(|c| c.peer == peer && c.state == CandidateState::New)
         };
         let others = (0..self.searches.len()).filter(|at| *at != chosen && may_ask(at));
         let n_max = self.limits.keys_per_request.clamp(1, KEYS_MAX);
@@ -391,10 +394,14 @@ impl Traversal {
                 living.take(self.limits.n_closest)
             };
             let is_answered = |state| matches!(state, CandidateState::Answered { .. });
-            let is_spent = search.n_requests >= self.limits.requests_per_key_max
-                && closest().all(|c| c.state != CandidateState::Asked);
-            let is_done = is_spent || closest().all(|candidate| is_answered(candidate.state));
+            let is_ended = self.is_spent(at) && closest().all(|c| c.state != CandidateState::Asked);
+            let is_done = is_ended || closest().all(|candidate| is_answered(candidate.state));
             self.searches[at].is_done = is_done;
         }
+    }
+
+    /// Whether nobody else is asked for a key: an attacker could always name a closer peer.
+    fn is_spent(&self, at: usize) -> bool {
+        self.searches[at].n_requests >= self.limits.requests_per_key_max
     }
 }
