@@ -100,3 +100,46 @@ impl Cache {
         self.storage.n_records()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_protocol::dht::RecordName;
+
+    use super::*;
+
+    const NOW: UnixMillis = UnixMillis(1_000_000);
+
+    #[test]
+    fn keys_that_were_used_are_looked_up_again_a_few_at_a_time() {
+        let limits = CacheLimits {
+            refresh_before: Duration::from_secs(5),
+            refreshes_max: 2,
+            ..CacheLimits::default()
+        };
+        let mut cache = Cache::new(limits);
+        let secs = |secs| NOW.after(Duration::from_secs(secs));
+        let record = |label: u8| Record::new(RecordName::value(&[label]), None, vec![], secs(10));
+        let keys = [1, 2, 3, 4].map(|label| record(label).name.key());
+        assert_eq!(cache.n_records(), 0);
+        for label in 1..=4 {
+            cache.store(NOW, &PeerKey(vec![1]), record(label)).unwrap();
+        }
+        assert_eq!(cache.n_records(), 4);
+        for key in &keys[..3] {
+            assert_eq!(cache.get(NOW, key).len(), 1);
+        }
+        assert_eq!(cache.peek(NOW, &keys[3]).len(), 1, "no use of its own");
+        assert_eq!(cache.next_deadline(), Some(secs(5)));
+        assert_eq!(cache.due(UnixMillis(secs(5).0 - 1)), []);
+        let mut due = cache.due(secs(5));
+        assert_eq!(due.len(), 2);
+        due.extend(cache.due(secs(5)));
+        due.sort_unstable();
+        let mut used = keys[..3].to_vec();
+        used.sort_unstable();
+        assert_eq!(due, used);
+        assert_eq!((cache.due(secs(5)), cache.next_deadline()), (vec![], None));
+    }
+}

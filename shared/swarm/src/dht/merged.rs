@@ -58,3 +58,52 @@ impl MergedRecords {
         self.records.into_values().collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use barnraise_protocol::dht::RecordName;
+
+    use super::*;
+
+    const NOW: UnixMillis = UnixMillis(1_000_000);
+    const LIFETIME: Duration = Duration::from_secs(60);
+
+    fn entry(subkey: u16, value: u8, expires_in: Duration) -> Record {
+        let subkey = Some(Subkey::new(subkey.to_be_bytes()));
+        Record::new(RecordName::dictionary(b"dictionary"), subkey, vec![value], NOW.after(expires_in))
+    }
+
+    #[test]
+    fn the_newest_valid_record_of_each_subkey_is_kept() {
+        let mut merged = MergedRecords::default();
+        assert!(merged.is_empty());
+        let (old, new) = (entry(1, 1, LIFETIME / 2), entry(1, 1, LIFETIME));
+        let invalid = [entry(2, 1, Duration::ZERO), entry(1, 1, LIFETIME + Duration::from_secs(1))];
+        assert_eq!(merged.add(NOW, LIFETIME, [old.clone(), invalid[0].clone()]), 1);
+        assert!(!merged.is_empty());
+        assert_eq!(merged.add(NOW, LIFETIME, [old.clone()]), 1, "valid, if not new");
+        assert_eq!(merged.add(NOW, LIFETIME, [new.clone(), entry(2, 1, LIFETIME)]), 2);
+        assert_eq!(merged.add(NOW, LIFETIME, [old].into_iter().chain(invalid)), 0);
+        assert_eq!(merged.into_records(), [new, entry(2, 1, LIFETIME)]);
+    }
+
+    #[test]
+    fn records_that_were_checked_before_replace_older_ones_only() {
+        let mut merged = MergedRecords::default();
+        let (old, new) = (entry(1, 1, LIFETIME / 2), entry(1, 1, LIFETIME));
+        merged.add_checked([old.clone()]);
+        merged.add_checked([new.clone(), entry(2, 1, LIFETIME)]);
+        merged.add_checked([old]);
+        assert_eq!(merged.into_records(), [new, entry(2, 1, LIFETIME)]);
+    }
+
+    #[test]
+    fn peers_together_add_no_more_subkeys_than_a_dictionary_has() {
+        let mut merged = MergedRecords::default();
+        let n_most = SUBKEYS_MAX as u16;
+        let all = (0..=n_most).map(|subkey| entry(subkey, 1, LIFETIME / 2));
+        assert_eq!(merged.add(NOW, LIFETIME, all), SUBKEYS_MAX);
+        assert_eq!(merged.add(NOW, LIFETIME, [entry(0, 1, LIFETIME)]), 1, "a newer one has its place");
+        assert_eq!(merged.into_records().len(), SUBKEYS_MAX);
+    }
+}

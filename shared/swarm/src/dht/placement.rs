@@ -1,5 +1,8 @@
 //! Stores records at the closest peers of each key that accept them, many records to a message.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 

@@ -6,6 +6,8 @@
 
 #[cfg(test)]
 mod fuzz;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;

@@ -73,4 +73,13 @@ mod tests {
         }
         assert!((0.9..1.0).contains(&rate.rate()), "{rate:?}");
     }
+
+    #[test]
+    fn each_round_weighs_a_little_less_than_the_next() {
+        let mut rate = FailureRate::default();
+        rate.update(set(10), set(4));
+        assert!((rate.rate() - 6.2 / 30.0).abs() < 1e-12, "{rate:?}");
+        rate.update(set(8), set(6));
+        assert!((rate.rate() - (0.95 * 6.0 + 2.2) / (0.95 * 10.0 + 28.0)).abs() < 1e-12, "{rate:?}");
+    }
 }

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod limits;
+
 use std::collections::BTreeSet;
 
 use barnraise_protocol::matchmaking::{ProposedMember, ProposedReducer};
