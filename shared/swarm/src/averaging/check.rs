@@ -142,6 +142,7 @@ mod tests {
     type MeanTampering = fn(usize, f32) -> f32;
     use crate::averaging::{Reduction, ReductionConfig};
 
+    const GOLDEN_SUMS: [f32; PROJECTIONS] = [361.0, 1479.0, -481.0, 881.0, 1389.0, 1823.0, 187.0, 809.0];
     const CODECS: [TensorCodec; 3] = [TensorCodec::F32, TensorCodec::F16, TensorCodec::Int8];
 
     fn noise(seed: u64, n_values: usize, scale: f32) -> Vec<f32> {
@@ -223,6 +224,95 @@ mod tests {
                 "half a statement"
             );
         }
+    }
+
+    /// Members with other builds state the same: powers of two, from whose sum the signs can be read.
+    #[test]
+    fn the_signs_of_a_statement_are_the_same_everywhere() {
+        let values: Vec<f32> =
+            (0..11).map(|at| 2.0_f32.powi(at) * if at % 3 == 0 { -1.0 } else { 1.0 }).collect();
+        let known = statement(5, 3, TensorCodec::F32, &values, false);
+        assert_eq!(known[..PROJECTIONS], GOLDEN_SUMS);
+        let next = statement(5, 4, TensorCodec::F32, &values, false);
+        assert_ne!(known[..PROJECTIONS], next[..PROJECTIONS], "each part has its own signs");
+        let negated: Vec<f32> = values.iter().map(|value| -value).collect();
+        let opposite = statement(5, 3, TensorCodec::F32, &negated, false);
+        assert!(opposite[..PROJECTIONS].iter().zip(GOLDEN_SUMS).all(|(sum, of)| *sum == -of));
+        // Of a single value each sum is the value or its opposite, by chance.
+        for at in 0..values.len() {
+            let mut one = vec![0.0; values.len()];
+            one[at] = 3.0;
+            let sums = statement(5, 3, TensorCodec::F32, &one, false);
+            assert!(sums[..PROJECTIONS].iter().all(|sum| sum.abs() == 3.0), "{sums:?}");
+        }
+    }
+
+    /// The bound is the most that a codec changes the values by, and the rounding of sums.
+    #[test]
+    fn the_error_bound_of_a_statement_follows_from_values_and_codec() {
+        let is_near = |got: f64, want: f64| (got - want).abs() <= 1e-12 * want;
+        assert!(is_near(length(&[3.0, -4.0]), 5.0));
+        assert_eq!(codec_error(TensorCodec::F32, &[3.0, 4.0]), 0.0);
+        // Half of the last bit of each value, and of the least one that f16 has.
+        assert!(is_near(
+            codec_error(TensorCodec::F16, &[3.0, 4.0]),
+            5.0 / 2048.0 + 2.0_f64.sqrt() / 33_554_432.0
+        ));
+        assert!(is_near(codec_error(TensorCodec::F16, &[0.0; 4]), 2.0 / 33_554_432.0));
+        // Half of a step of 127 up to the largest of the block.
+        let mut blocks = vec![1.0; INT8_BLOCK_VALUES + 3];
+        blocks[7] = -508.0;
+        blocks[INT8_BLOCK_VALUES] = 127.0;
+        let squares = INT8_BLOCK_VALUES as f64 * 4.0 + 3.0 * 0.25;
+        assert!(is_near(codec_error(TensorCodec::Int8, &blocks), squares.sqrt()));
+        let bound = |codec| f64::from(statement(1, 0, codec, &[3.0, 4.0], true)[PROJECTIONS]);
+        assert!((bound(TensorCodec::F32) - 5.0 * ROUNDING).abs() < 1e-11);
+        let want = codec_error(TensorCodec::F16, &[3.0, 4.0]) + 5.0 * ROUNDING;
+        assert!((bound(TensorCodec::F16) - want).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_mean_may_differ_from_its_statement_by_the_tolerance() {
+        let verdict = |sum: f32, bound: f32, replaced: f32| {
+            let statement = [&[sum; PROJECTIONS][..], &[bound, replaced]].concat();
+            verify_mean(1, 0, &[0.0], &statement)
+        };
+        let correct = |was_replaced| MeanVerdict::Correct { was_replaced };
+        for sign in [1.0, -1.0] {
+            assert_eq!(verdict(sign * 24.0, 2.0, 0.0), correct(false));
+            assert_eq!(verdict(sign * 24.001, 2.0, 0.0), MeanVerdict::Wrong);
+            assert_eq!(verdict(sign * 1e-31, 0.0, 0.0), correct(false), "a mean near 0");
+            assert_eq!(verdict(sign * 1e-29, 0.0, 0.0), MeanVerdict::Wrong);
+        }
+        // One of many members had to use the standby reducer.
+        assert_eq!(verdict(0.0, 0.0, 0.01), correct(true));
+    }
+
+    #[test]
+    fn a_mean_that_was_changed_by_more_is_wrong_whatever_its_sign() {
+        let values = noise(3, 64, 1.0);
+        let of_values = statement(1, 0, TensorCodec::F32, &values, false);
+        for change in [0.01, -0.01] {
+            let changed: Vec<f32> = values
+                .iter()
+                .enumerate()
+                .map(|(at, value)| value + if at == 9 { change } else { 0.0 })
+                .collect();
+            assert_eq!(verify_mean(1, 0, &changed, &of_values), MeanVerdict::Wrong);
+        }
+        let doubled: Vec<f32> = values.iter().map(|value| 2.0 * value).collect();
+        assert_eq!(verify_mean(1, 0, &doubled, &of_values), MeanVerdict::Wrong);
+        assert_eq!(verify_mean(1, 0, &values, &of_values), MeanVerdict::Correct { was_replaced: false });
+    }
+
+    #[test]
+    fn values_pass_the_codec_chunk_by_chunk() {
+        let n_values = barnraise_protocol::average::CHUNK_VALUES + 2;
+        let values: Vec<f32> = (0..n_values).map(|at| at as f32).collect();
+        assert_eq!(through_codec(TensorCodec::F32, &values).unwrap(), values);
+        assert!(through_codec(TensorCodec::F32, &[f32::NAN]).is_err());
+        // A third of a step of the block's largest value is rounded.
+        assert_eq!(through_codec(TensorCodec::Int8, &[127.0, 2.3]).unwrap(), [127.0, 2.0]);
     }
 
     #[test]

@@ -118,6 +118,16 @@ mod tests {
         assert_eq!(reputation.check(now, &peer(2)), Ok(()));
     }
 
+    /// A correct mean takes back one doubling of the suspension, and half of all failures.
+    #[test]
+    fn a_correct_mean_halves_what_a_reducer_has_failed() {
+        let (mut reputation, one) = (Reputation::default(), peer(1));
+        (0..4).for_each(|_| reputation.on_failed_round(Moment::ZERO, &one));
+        reputation.on_correct_mean(&one);
+        reputation.on_failed_round(Moment::ZERO, &one);
+        assert_eq!(reputation.check(Moment::ZERO, &one), Err(ReputationError::Suspended(SUSPENSION * 4)));
+    }
+
     #[test]
     fn the_record_of_a_wrong_mean_is_not_evicted_for_others() {
         let mut reputation = Reputation::default();

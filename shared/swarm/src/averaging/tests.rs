@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use barnraise_protocol::TensorCodec;
-use barnraise_protocol::average::{CHUNK_VALUES, Finished, MemberSet};
+use barnraise_protocol::average::{CHUNK_VALUES, Finished, JoinRefusal, MemberSet};
 use proptest::prelude::*;
 
 use super::*;
@@ -279,6 +279,116 @@ fn the_mean_of_an_earlier_round_has_the_weight_of_all_members_in_it() {
     reduction.on_joined(secs(0), 1, MemberInput::nothing());
     assert_eq!(reduction.poll_mean().unwrap().values, [1.0], "a member without values is not waited for");
     assert_eq!(reduction.state(), done(&[0], 10, false));
+}
+
+/// A chunk that waits is copied into a spare buffer, one that is added becomes a spare.
+#[test]
+fn buffers_are_used_again_and_few_are_kept() {
+    let mut reduction = reduction(2 * CHUNK_VALUES, 2, &[1, 1, 1]);
+    let full = |value: f32| vec![value; CHUNK_VALUES];
+    assert_eq!(reduction.poll_spare(), None);
+    // The first one becomes the sum, the second one is added to it.
+    reduction.on_chunk(secs(0), 0, 0, full(1.0)).unwrap();
+    assert_eq!(reduction.poll_spare(), None);
+    reduction.on_chunk(secs(0), 1, 0, full(2.0)).unwrap();
+    let spare = reduction.poll_spare().unwrap();
+    assert_eq!((spare, reduction.poll_spare()), (full(2.0), None));
+    // What is borrowed is not kept.
+    reduction.on_chunk(secs(0), 2, 0, &full(3.0)).unwrap();
+    assert_eq!(reduction.poll_spare(), None);
+    // What is borrowed and waits is copied into a spare buffer, whatever is in that.
+    reduction.on_spare(vec![9.0; 7]);
+    reduction.on_chunk(secs(0), 2, 1, &full(3.0)).unwrap();
+    assert_eq!(reduction.poll_spare(), None);
+    reduction.on_spare(vec![8.0; 7]);
+    reduction.on_chunk(secs(0), 0, 1, &full(1.0)).unwrap();
+    assert_eq!(reduction.poll_spare(), None, "the sum is a copy, too");
+    reduction.on_chunk(secs(0), 1, 1, &full(2.0)).unwrap();
+    assert_eq!(reduction.poll_spare(), Some(full(3.0)), "the one that waited");
+    let means: Vec<ChunkOfMean> = std::iter::from_fn(|| reduction.poll_mean()).collect();
+    assert_eq!(means.len(), 2);
+    assert!(means.iter().all(|mean| mean.values.iter().all(|value| (value - 2.0).abs() < 1e-6)));
+    for _ in 0..40 {
+        reduction.on_spare(vec![1.0]);
+    }
+    assert_eq!(std::iter::from_fn(|| reduction.poll_spare()).count(), 16);
+}
+
+#[test]
+fn the_window_is_divided_among_the_members_with_samples() {
+    let window_of = |wanted: u32, n_samples: &[u64]| reduction(9, wanted, n_samples).window_chunks();
+    let n_chunks = (HELD_VALUES_MAX / CHUNK_VALUES) as u32;
+    assert_eq!(window_of(u32::MAX, &[]), n_chunks);
+    assert_eq!(window_of(u32::MAX, &[1]), n_chunks);
+    assert_eq!(window_of(u32::MAX, &[1, 0, 7, 1]), n_chunks / 3);
+    assert_eq!(window_of(3, &[1, 0, 7, 1]), 3);
+    assert_eq!(window_of(u32::MAX, &vec![1; 2 * n_chunks as usize]), 1, "one chunk of each at least");
+}
+
+#[test]
+fn the_input_of_a_member_is_final_once_it_has_sent() {
+    let mut reduction = reduction(1, 4, &[10, 10]);
+    let input = |n_samples| MemberInput { n_samples, behind: MemberSet::from_iter([0]), is_whole: true };
+    reduction.on_chunk(secs(0), 0, 0, &[1.0]).unwrap();
+    reduction.on_joined(secs(0), 0, input(2));
+    reduction.on_joined(secs(0), 7, input(2));
+    reduction.on_lost(secs(0), 7);
+    reduction.on_chunk(secs(0), 1, 0, &[3.0]).unwrap();
+    assert_eq!(reduction.poll_mean().unwrap().values, [2.0]);
+    assert_eq!(reduction.state(), done(&[0, 1], 20, true));
+    // Who has sent everything is not lost any more.
+    reduction.on_lost(secs(1), 0);
+    reduction.on_timeout(secs(100));
+    assert_eq!((reduction.state(), reduction.next_deadline()), (done(&[0, 1], 20, true), None));
+    assert_eq!((reduction.wanted_of(0), reduction.wanted_of(7)), (None, None));
+    assert_eq!(reduction.on_chunk(secs(1), 0, 1, &[1.0]), Err(ReductionError::NotAwaited));
+    assert_eq!(reduction.on_chunk(secs(1), 7, 0, &[1.0]), Err(ReductionError::NotAwaited));
+}
+
+#[test]
+fn the_largest_group_and_the_longest_name_are_accepted() {
+    let n_values = MEMBERS_MAX;
+    let peer = |number: usize| PeerKey(number.to_be_bytes().to_vec());
+    let members: Vec<GroupMember> =
+        (0..MEMBERS_MAX).map(|number| GroupMember { peer: peer(number), ..member(0, 1, 1) }).collect();
+    let of = |n_name: usize| Group::new(&vec![0; n_name], members.clone(), n_values, TensorCodec::F32);
+    assert_eq!(of(256).unwrap().part(MEMBERS_MAX - 1), n_values - 1..n_values);
+    assert_eq!(of(257).unwrap_err(), GroupError::Round(257));
+    let rounds = [vec![(0..MEMBERS_MAX).collect()]];
+    let positions = grid_positions(b"round", &members, &rounds, 0, n_values, TensorCodec::F32).unwrap();
+    assert!(positions[0].is_complete && positions[0].group.is_some());
+    let more = [members, vec![GroupMember { peer: peer(MEMBERS_MAX), ..member(0, 1, 1) }]].concat();
+    let refused = grid_positions(b"round", &more, &rounds, 0, n_values, TensorCodec::F32);
+    assert_eq!(refused, Err(GroupError::Size(MEMBERS_MAX + 1)));
+}
+
+#[test]
+fn a_member_states_of_its_input_what_the_group_knows_of_it() {
+    let group = group(vec![member(1, 3, 5), member(2, 0, 7)], 12).unwrap();
+    let own = group.own(0);
+    assert_eq!(own, MemberInput { n_samples: 3, behind: MemberSet::from_iter([0]), is_whole: true });
+    assert_eq!(group.own(1), MemberInput { is_whole: true, ..MemberInput::nothing() });
+    assert_eq!(group.own(2), group.own(1));
+    assert_eq!((group.check(0, &own), group.check(1, &group.own(1))), (Ok(()), Ok(())));
+    assert_eq!(group.check(2, &own), Err(JoinRefusal::NotAMember));
+    for n_samples in [2, 4] {
+        let other = MemberInput { n_samples, ..own };
+        assert_eq!(group.check(0, &other), Err(JoinRefusal::Weight { want: 3, got: n_samples }));
+    }
+    for behind in [MemberSet::default(), MemberSet::from_iter([1]), MemberSet::from_iter([0, 1])] {
+        assert_eq!(group.check(0, &MemberInput { behind, ..own }), Err(JoinRefusal::Behind));
+    }
+    assert_eq!(group.expected(), MemberSet::from_iter([0]));
+    assert_eq!((group.n_samples(), group.codec()), (vec![3, 0], TensorCodec::F32));
+    assert_eq!(group.members()[1], member(2, 0, 7));
+}
+
+#[test]
+fn a_vector_is_divided_into_full_chunks_and_a_rest() {
+    assert_eq!((n_chunks(0), n_chunks(1), n_chunks(CHUNK_VALUES), n_chunks(CHUNK_VALUES + 1)), (0, 1, 1, 2));
+    assert_eq!(chunk(CHUNK_VALUES + 3, 0), 0..CHUNK_VALUES);
+    assert_eq!(chunk(CHUNK_VALUES + 3, 1), CHUNK_VALUES..CHUNK_VALUES + 3);
+    assert!(chunk(CHUNK_VALUES + 3, 2).is_empty());
 }
 
 #[test]
