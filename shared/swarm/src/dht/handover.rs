@@ -24,7 +24,7 @@ pub fn handover(
         let mut others: Vec<_> = others.map(|peer| Point::of_peer(&peer.0).distance(&point)).collect();
         others.sort_unstable();
         let n_closer = others.partition_point(|other| *other < new.distance(&point));
-        let is_replica = n_closer + usize::from(here.distance(&point) < new.distance(&point)) < n_replicas;
+        let is_replica = n_replicas > n_closer + usize::from(here.distance(&point) < new.distance(&point));
         is_replica && others.first().is_none_or(|first| here.distance(&point) < *first)
     };
     let records = storage.records().filter(|(key, _)| *of_keys.entry(**key).or_insert_with(|| is_due(key)));

@@ -281,9 +281,9 @@ impl Storage {
     fn insert(&mut self, key: RecordKey, record: Record, sender: PeerKey) {
         let id = self.next_id;
         self.next_id += 1;
-        self.uses += 1;
         let rank = match self.eviction {
             Eviction::EarliestExpiry => record.expires_at.0,
+            // Of the same rank, the older entry has the smaller id.
             Eviction::LeastRecentlyUsed => self.uses,
         };
         let slot = self.slots.entry(key).or_default();
