@@ -226,6 +226,29 @@ mod tests {
     }
 
     #[test]
+    fn where_all_places_are_taken_those_who_have_one_renew_it() {
+        let mut admissions = admissions(AccessMode::Allowlist, 2);
+        admissions.on_token(NOW, &peer(2), &token(2, 1, NOW.after(10))).unwrap();
+        admissions.on_token(NOW, &peer(3), &token(3, 2, NOW.after(10))).unwrap();
+        assert!(admissions.on_token(NOW, &peer(4), &token(4, 3, NOW.after(10))).is_err());
+        let renewed = admissions.on_token(NOW, &peer(3), &token(3, 4, NOW.after(20)));
+        assert_eq!((renewed, admissions.n_admitted()), (Ok(NOW.after(20)), 2));
+    }
+
+    #[test]
+    fn of_two_tokens_that_end_at_once_the_one_that_was_shown_last_gives_access() {
+        let mut admissions = admissions(AccessMode::Invitation, 2);
+        let until = NOW.after(10);
+        for id in [1, 2] {
+            assert_eq!(admissions.on_token(NOW, &peer(2), &token(2, id, until)), Ok(until));
+        }
+        let revoked = |id| [RevokedToken { token_id: TokenId([id; 16]), expires_at: until }];
+        assert_eq!(admissions.on_revoked(&revoked(1)), []);
+        assert_eq!(admissions.check(NOW, &peer(2)), Ok(()));
+        assert_eq!(admissions.on_revoked(&revoked(2)).len(), 1);
+    }
+
+    #[test]
     fn a_revoked_token_ends_access_and_gives_none_again() {
         let mut admissions = admissions(AccessMode::Invitation, 10);
         let until = NOW.after(100);

@@ -305,3 +305,23 @@ impl fmt::Display for DeviceChange {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_missed_steps_in_a_row_are_shown_and_one_or_two_are_not() {
+        let missed =
+            |n_steps_missed| Contribution { n_steps_missed, ..Contribution::default() }.steps_missed();
+        assert_eq!([0, 1, 2].map(missed), [None; 3]);
+        assert_eq!([3, 4, 90].map(missed), [Some(3), Some(4), Some(90)]);
+    }
+
+    #[test]
+    fn the_reason_for_another_device_is_a_sentence() {
+        let lost = DeviceChange::Lost { detail: "the GPU was reset".into() };
+        assert_eq!(lost.to_string(), "the GPU was reset");
+        assert_eq!(DeviceChange::Slower.to_string(), "it is faster here");
+    }
+}

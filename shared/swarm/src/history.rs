@@ -117,6 +117,21 @@ mod tests {
     }
 
     #[test]
+    fn as_many_points_as_there_is_room_for_stay_and_one_more_costs_the_closest() {
+        let max = HISTORY_POINTS_MAX as u64;
+        // Far from each other but for one.
+        let epochs = (1..max).map(|n| 10 * n).chain([10 * max - 7]);
+        let mut history = History::from(epochs.map(point).collect::<Vec<_>>());
+        assert_eq!(history.points().len(), HISTORY_POINTS_MAX);
+        history.push(point(10 * max));
+        assert_eq!(history.points().len(), HISTORY_POINTS_MAX);
+        let newest: Vec<u64> = history.points()[HISTORY_POINTS_MAX - 3..].iter().map(|at| at.epoch).collect();
+        assert_eq!(newest, [10 * max - 20, 10 * max - 10, 10 * max]);
+        // That between them had the closest neighbours.
+        assert_eq!(history.points()[0].epoch, 10);
+    }
+
+    #[test]
     fn an_accuracy_finds_its_point() {
         let mut history = History::default();
         history.set_accuracy(0, 0.1);

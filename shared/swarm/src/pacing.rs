@@ -279,6 +279,46 @@ mod tests {
         sizes
     }
 
+    #[test]
+    fn a_duty_is_shown_and_stored_in_percent() {
+        for percent in [5, 20, 100] {
+            let duty = Duty::try_from(percent).unwrap();
+            assert_eq!((duty.percent(), u8::from(duty)), (percent, percent));
+        }
+    }
+
+    #[test]
+    fn a_rest_ends_when_it_is_over() {
+        let mut pacer = pacer(50, false);
+        assert_eq!(pacer.on_busy(1000 * MS, 100 * MS), 100 * MS);
+        assert_eq!(pacer.rests_until(1099 * MS), Some(1100 * MS));
+        assert_eq!(pacer.rests_until(1100 * MS), None);
+    }
+
+    /// The size of the next pass after some of 8 samples that took so long.
+    fn after(took: &[Duration]) -> u32 {
+        let mut pacer = pacer(100, true);
+        took.iter().for_each(|took| pacer.on_pass(8, *took));
+        pacer.pass_samples(64)
+    }
+
+    #[test]
+    fn a_pass_is_too_long_beyond_its_limit_and_too_short_below_a_third_of_it() {
+        assert_eq!(after(&[PASS_TIME_MAX + MS]), 4);
+        assert_eq!(after(&[PASS_TIME_MAX]), 8, "as long as it may be");
+        let short = PASS_TIME_MAX / 3 - MS;
+        let times = |took: Duration, n: u32| vec![took; n as usize];
+        assert_eq!(after(&times(short, SHORT_PASSES_MIN - 1)), 8);
+        assert_eq!(after(&times(short, SHORT_PASSES_MIN)), 16);
+        assert_eq!(after(&times(PASS_TIME_MAX / 3, 2 * SHORT_PASSES_MIN)), 8);
+        // One that was longer than they were: it begins anew.
+        let mixed = [times(short, SHORT_PASSES_MIN - 1), vec![PASS_TIME_MAX / 2], times(short, 1)].concat();
+        assert_eq!(after(&mixed), 8);
+        let mut slow = pacer(100, true);
+        slow.on_pass(1, 10 * PASS_TIME_MAX);
+        assert_eq!(slow.pass_samples(64), 1, "no pass has fewer than one sample");
+    }
+
     proptest! {
         #[test]
         fn gentle_passes_find_their_size_and_keep_it(micros in 1_u64..40_000, micro_batch in 1_u32..512) {

@@ -136,6 +136,29 @@ mod tests {
     }
 
     #[test]
+    fn a_claim_that_is_no_number_is_not_compared() {
+        for value in [f32::INFINITY, f32::NAN] {
+            let codec = (TensorCodec::F32, SEED);
+            assert_eq!(Difference::between(&[value, 0.0], &[1.0, 1.0], codec, 0.02), None);
+        }
+    }
+
+    #[test]
+    fn distances_are_measured_in_the_length_of_the_recomputed_gradient() {
+        let of =
+            |claimed: &[f32], codec| Difference::between(claimed, &[3.0, 4.0], (codec, SEED), 0.25).unwrap();
+        assert_eq!(of(&[3.0, 4.0], TensorCodec::F32), Difference { distance: 0.0, allowed: 0.25 });
+        assert_eq!(of(&[0.0, 0.0], TensorCodec::F32).distance, 1.0);
+        assert_eq!(of(&[6.0, 8.0], TensorCodec::F32).distance, 1.0);
+        assert_eq!(of(&[-3.0, -4.0], TensorCodec::F32).distance, 2.0);
+        // 4 / 127 is a level, and 3.0 lies a quarter above one.
+        let int8 = of(&[3.0, 4.0], TensorCodec::Int8);
+        let level = 4.0 / 127.0;
+        let lost = [0.25, 0.75].map(|part| CODEC_LOSSES * part * level / 5.0);
+        assert!(lost.iter().any(|lost| (int8.allowed - 0.25 - lost).abs() < 1e-5), "{int8:?}");
+    }
+
+    #[test]
     fn of_no_gradient_nothing_is_said() {
         assert_eq!(Difference::between(&[1.0, 0.0], &[0.0, 0.0], (TensorCodec::F32, SEED), 0.02), None);
         assert_eq!(Difference::between(&[1.0], &[1.0, 2.0], (TensorCodec::F32, SEED), 0.02), None);

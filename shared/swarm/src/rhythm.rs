@@ -99,6 +99,13 @@ mod tests {
     }
 
     #[test]
+    fn a_rhythm_is_known_after_so_many_messages_and_not_before() {
+        // The first one begins it.
+        assert_eq!(silence(&spoken([20; MESSAGES_MIN as usize - 2])), MAX);
+        assert_eq!(silence(&spoken([20; MESSAGES_MIN as usize - 1])), MAX / 4);
+    }
+
+    #[test]
     fn a_long_silence_is_remembered_for_a_while() {
         let with_pause = |n_after| spoken([1000; 9].into_iter().chain([3000]).chain(vec![1000; n_after]));
         assert_eq!(silence(&with_pause(0)), Duration::from_secs(6));

@@ -131,6 +131,29 @@ mod tests {
         assert!(!SampleStream::new(1, 0, 1).is_hungry(), "there is no room");
     }
 
+    #[test]
+    fn a_batch_is_drawn_as_soon_as_there_are_enough_samples() {
+        let mut stream = SampleStream::new(2, 100, 1);
+        assert_eq!((stream.take(0), stream.take(1)), (None, None));
+        let id = stream.next_fetch().unwrap();
+        assert!(!stream.is_hungry(), "one at a time");
+        stream.on_shard(&shard(id));
+        assert!(stream.is_hungry());
+        assert_eq!(stream.take(11), None);
+        assert_eq!(take(&mut stream, 10).images.len(), 10);
+        assert_eq!(stream.n_buffered(), 0);
+        // One that nobody fetches any more is no news.
+        stream.on_shard(&shard(id));
+        stream.on_fetch_failed();
+        assert_eq!(stream.n_buffered(), 0);
+        let mut full = SampleStream::new(2, 10, 1);
+        let id = full.next_fetch().unwrap();
+        full.on_shard(&shard(id));
+        assert!(!full.is_hungry() && full.next_fetch().is_none(), "there is room for ten");
+        take(&mut full, 1);
+        assert!(full.is_hungry());
+    }
+
     fn one_pass(seed: u64) -> Vec<u8> {
         let mut stream = SampleStream::new(8, 30, seed);
         let mut seen = Vec::new();

@@ -65,6 +65,22 @@ mod tests {
     }
 
     #[test]
+    fn a_transfer_weighs_half_as_much_after_so_many_bytes_more() {
+        let sent = |seconds| Sent {
+            n_bytes: HALVED_AFTER_BYTES as u64,
+            took: Duration::from_secs(seconds),
+            round_trip: Duration::ZERO,
+        };
+        let mut uplink = Uplink::default();
+        uplink.on_sent(sent(1));
+        assert_eq!(uplink.bytes_per_second(), Some(262_144.0));
+        uplink.on_sent(sent(2));
+        assert_eq!(uplink.bytes_per_second(), Some(1.5 * 262_144.0 / 2.5));
+        uplink.on_sent(sent(4));
+        assert_eq!(uplink.bytes_per_second(), Some(1.75 * 262_144.0 / 5.25));
+    }
+
+    #[test]
     fn large_transfers_weigh_more_and_a_link_that_changes_is_noticed() {
         let mut uplink = Uplink::default();
         let small = Sent { n_bytes: 10_000, took: 100 * MS, round_trip: Duration::ZERO };

@@ -280,3 +280,61 @@ fn two_digits_count() {
         assert_eq!(two_digits(speed), said);
     }
 }
+
+#[test]
+fn the_fastest_interval_is_long_enough_and_has_enough_bytes() {
+    let of = |slots: &[u64], in_flight| fastest(slots, SLOT, in_flight);
+    let quarter = BYTES_MIN / 4;
+    // A tenth of a second, and as many bytes as are needed.
+    assert_eq!(of(&[quarter; 4], 0), Some(10 * BYTES_MIN));
+    assert_eq!(of(&[quarter - 1, quarter, quarter, quarter], 0), None);
+    assert_eq!(of(&[BYTES_MIN; 3], 0), None, "too short");
+    assert_eq!(of(&[], 0), None);
+    // What may be in buffers is a quarter at most, and does not count.
+    assert_eq!(of(&[quarter; 4], quarter), Some(10 * (BYTES_MIN - quarter)));
+    assert_eq!(of(&[quarter; 4], quarter + 1), None);
+    // The burst begins in the third slot; twice as slow with the two slots before it and after it.
+    let burst = [0, 0, MEGA, MEGA, MEGA, MEGA, 0, 0];
+    assert_eq!(of(&burst, 0), Some(40 * MEGA));
+    assert_eq!(fastest(&burst, 2 * SLOT, 0), Some(20 * MEGA));
+}
+
+#[test]
+fn what_is_said_stays_within_a_tenth_and_changes_beyond_it() {
+    let mut meter = DirectionMeter { announced: Some(1_000_000), ..DirectionMeter::default() };
+    for (speed, said) in [
+        (1_100_000, 1_000_000),
+        (900_000, 1_000_000),
+        (1_100_001, 1_100_000),
+        (990_000, 1_100_000),
+        (989_999, 990_000),
+    ] {
+        meter.rounds = [(Moment::ZERO, speed)].into();
+        assert_eq!(meter.announce(Moment::ZERO), Some(said), "{speed}");
+    }
+    assert_eq!(meter.announce(FORGET - ms(1)), Some(990_000));
+    assert_eq!(meter.announce(FORGET), None, "it is an hour old");
+}
+
+#[test]
+fn each_slot_has_its_bytes_and_becomes_one_with_its_neighbour() {
+    let mut meter = DirectionMeter::default();
+    for (slot, n_bytes) in [(0, 1), (1, 2), (1, 3), (4, 0), (2, 7)] {
+        meter.count(slot, n_bytes);
+    }
+    assert_eq!(meter.slots, [1, 5, 7]);
+    meter.halve();
+    assert_eq!(meter.slots, [6, 7]);
+    let mut bandwidth = Bandwidth::default();
+    bandwidth.on_begin(10 * SLOT, NONE);
+    for (at, sent) in [(10 * SLOT, 1), (11 * SLOT - ms(1), 2), (11 * SLOT, 4), (9 * SLOT, 8)] {
+        bandwidth.on_moved(at, Bytes { sent, received: 2 * sent });
+    }
+    assert_eq!(bandwidth.sent.slots, [11, 4]);
+    assert_eq!(bandwidth.received.slots, [22, 8]);
+    // The last slot that there is room for, and the first beyond it.
+    bandwidth.on_moved((10 + SLOTS_MAX as u32 - 1) * SLOT, Bytes { sent: 1, received: 0 });
+    assert_eq!((bandwidth.sent.slots.len(), bandwidth.slot), (SLOTS_MAX, SLOT));
+    bandwidth.on_moved((10 + SLOTS_MAX as u32) * SLOT, Bytes { sent: 1, received: 0 });
+    assert_eq!((bandwidth.sent.slots.len(), bandwidth.slot), (SLOTS_MAX / 2 + 1, 2 * SLOT));
+}

@@ -23,6 +23,11 @@ impl Momentum {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn n_values(&self) -> usize {
+        self.values.len()
+    }
+
     /// Adds a gradient that counted.
     pub(super) fn add(&mut self, mean: &[f32], weight: f32) {
         self.values.resize(mean.len(), 0.0);

@@ -70,6 +70,28 @@ mod tests {
         assert_eq!(nearest[1], 0.0, "as it would be without");
     }
 
+    /// As many as a value's distance from the level below says, and nowhere but at the two levels next to it.
+    #[test]
+    fn a_value_goes_to_the_level_above_as_often_as_it_is_near_it() {
+        // A level is 1.
+        let values = [0.25_f32, -0.25, 0.5, 3.75, -126.5, 126.75, 0.0].map(|value| [value; 9]).concat();
+        let mut n_above = [0_u32; 7];
+        for seed in 0..120 {
+            let mut rounded = [&[127.0, -127.0], &values[..]].concat();
+            round_stochastically(&mut rounded, TensorCodec::Int8, seed);
+            assert_eq!(rounded[..2], [127.0, -127.0], "the largest of a block keeps its level");
+            for (at, (value, rounded)) in values.iter().zip(&rounded[2..]).enumerate() {
+                let is_above = *rounded > *value;
+                assert!([value.floor(), value.ceil()].contains(rounded), "{value} became {rounded}");
+                n_above[at / 9] += u32::from(is_above);
+            }
+        }
+        // Of 1080 each; five standard deviations are 82 at most.
+        for (got, want) in n_above.into_iter().zip([270, 810, 540, 810, 540, 810, 0]) {
+            assert!(got.abs_diff(want) < 82, "{n_above:?}");
+        }
+    }
+
     #[test]
     fn the_codec_keeps_the_level_and_the_seed_decides_it() {
         let rounded = |seed| {

@@ -62,6 +62,20 @@ mod tests {
         assert_eq!(values, [0.0; 6]);
     }
 
+    #[test]
+    fn where_all_stay_even_the_smallest_does() {
+        let smallest = [1e-40, -3e-45, 2.0];
+        for n_kept in 3..5 {
+            let mut values = smallest;
+            keep_largest(&mut values, n_kept);
+            assert_eq!(values, smallest);
+        }
+        let mut values = smallest;
+        keep_largest(&mut values, 2);
+        assert_eq!(values, [1e-40, 0.0, 2.0], "magnitudes that differ in their last bits only");
+        keep_largest(&mut [], 0);
+    }
+
     proptest! {
         #[test]
         fn as_many_stay_as_a_sorted_list_says(

@@ -227,6 +227,75 @@ fn of_floats_what_is_late_is_kept_where_that_is_asked_for() {
     }
 }
 
+#[test]
+fn a_contribution_that_is_recomputed_has_no_residual() {
+    for codec in [GradientCodec::Int8, top_k(0.5)] {
+        let mut compressor = Compressor::new(codec, 2, 10);
+        assert!(compressor.keeps());
+        compressor.keep_nothing();
+        assert!(!compressor.keeps());
+        compressor.add_late(vec![5.0, 5.0], 10, 0);
+        for epoch in 1..3 {
+            let bytes = compressor.compress(vec![127.0, 0.3], 10, epoch);
+            assert_eq!(bytes, codec.encoding().encode(&[127.0, 0.3]), "as a backbone encodes it");
+            compressor.settle(ContributionOutcome::NotCounted);
+        }
+        assert!(compressor.state.residual.is_empty() && compressor.state.late.is_none());
+    }
+}
+
+#[test]
+fn a_residual_is_of_use_for_so_many_steps_and_not_for_one_more() {
+    for (epoch, second) in [(ABSENCE_EPOCHS_MAX, 100.0), (ABSENCE_EPOCHS_MAX + 1, 0.0)] {
+        let mut compressor = Compressor::new(top_k(0.5), 2, 10);
+        sent(&mut compressor, &[127.0, 100.0], 10, 0);
+        compressor.settle(ContributionOutcome::Counted);
+        sent(&mut compressor, &[127.0, 0.0], 10, epoch);
+        compressor.settle(ContributionOutcome::Counted);
+        assert_eq!(compressor.state.residual[1], 10.0 * second, "{epoch}");
+    }
+}
+
+#[test]
+fn the_usual_weight_of_a_contribution_follows_slowly() {
+    let mut compressor = Compressor::new(top_k(0.5), 2, 100);
+    for (epoch, n_samples, usual) in [(0, 64, 64.0), (1, 8, 57.0), (2, 113, 64.0)] {
+        sent(&mut compressor, &[127.0, 100.0], n_samples, epoch);
+        compressor.settle(ContributionOutcome::Counted);
+        assert_eq!(compressor.state.weight, usual);
+    }
+}
+
+#[test]
+fn of_stale_gradients_the_older_one_weighs_less_in_any_order() {
+    let older = (vec![9.0, 0.0], 30, 1);
+    let newer = (vec![0.0, 6.0], 20, 3);
+    for late in [[&older, &newer], [&newer, &older]] {
+        let mut compressor = Compressor::new(top_k(0.5), 2, 10);
+        for (mean, n_samples, epoch) in late {
+            compressor.add_late(mean.clone(), *n_samples, *epoch);
+        }
+        // Two epochs older: 30 samples count as 10.
+        let kept = compressor.state.late.as_ref().unwrap();
+        assert_eq!((kept.weight, kept.epoch), (30.0, 3));
+        assert!((kept.mean[0] - 3.0).abs() < 1e-5 && (kept.mean[1] - 4.0).abs() < 1e-5, "{:?}", kept.mean);
+    }
+}
+
+#[test]
+fn where_a_run_has_no_momentum_no_velocity_is_kept_in_memory() {
+    let velocity = |momentum| {
+        let codec = GradientCodec::TopK(TopK { momentum, masking: true, ..plain(0.5) });
+        let mut compressor = Compressor::new(codec, 2, 10);
+        for epoch in 0..2 {
+            sent(&mut compressor, &[4.0, 3.0], 1, epoch);
+            compressor.settle(ContributionOutcome::Counted);
+        }
+        compressor.state.momentum.n_values()
+    };
+    assert_eq!((velocity(0.0), velocity(0.5)), (0, 2));
+}
+
 proptest! {
     /// What arrives and what is kept is what was computed, for all weights and outcomes; as far
     /// as floats add up.

@@ -1,5 +1,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod counts;
+mod delayed;
+
 use std::ops::{Deref, DerefMut};
 
 use super::*;

@@ -103,6 +103,21 @@ mod tests {
     }
 
     #[test]
+    fn the_ban_that_ends_first_makes_room_and_no_other() {
+        let mut bans = BanList::new(BanLimits { bad_messages_per_minute: 1, ..LIMITS });
+        for name in 0..5 {
+            assert!(!bans.on_bad_message(s(name.into()), &peer(name)));
+            assert!(bans.on_bad_message(s(name.into()), &peer(name)));
+        }
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(|name| bans.is_blocked(s(4), &peer(name))),
+            [false, true, true, true, true]
+        );
+        // Each ends in its own time.
+        assert_eq!([10, 11, 13, 14].map(|at| bans.n_blocked(s(at))), [4, 3, 1, 0]);
+    }
+
+    #[test]
     fn a_peer_that_errs_now_and_then_is_never_blocked() {
         let mut bans = BanList::new(LIMITS);
         assert!((0..1000).all(|at| !bans.on_bad_message(s(at * 20), &peer(1))));

@@ -191,6 +191,26 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_lags_when_its_bytes_take_longer_than_the_slowest_link_and_a_stall() {
+        let mut pace = StreamPace::new(LIMITS, s(0));
+        pace.on_answer(s(10));
+        // 1,000 bytes are good for 10 s: both bounds end at once, and the first bytes were 10 s late.
+        pace.on_written(s(20), 1_000);
+        assert_eq!(pace.deadline(), (s(35), TooSlow::Stalled(s(15))));
+        pace.on_written(s(21), 1);
+        assert_eq!(pace.deadline(), (s(35) + Duration::from_millis(10), TooSlow::Transfer(100)));
+        pace.on_read(s(22), 1_099);
+        assert_eq!(pace.deadline(), (s(37), TooSlow::Stalled(s(15))), "bytes of both directions count");
+        // What is about to be written is no new answer.
+        pace.on_writing(s(30));
+        assert_eq!(pace.deadline().0, s(37));
+        let mut endless = StreamPace::new(PaceLimits { bytes_per_second_min: 0, ..LIMITS }, s(0));
+        endless.on_answer(s(0));
+        endless.on_written(s(1), 1);
+        assert_eq!(endless.deadline().0, s(16), "no division by nothing");
+    }
+
+    #[test]
     fn a_duplex_stream_is_timed_by_its_reads_only() {
         let mut pace = StreamPace::duplex(LIMITS, s(0));
         pace.on_read(s(1), 1);

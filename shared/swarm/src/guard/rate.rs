@@ -85,6 +85,20 @@ mod tests {
     }
 
     #[test]
+    fn the_newest_half_of_the_keys_is_remembered_for_certain() {
+        let mut rate = RateLimiter::new(1, 8);
+        for key in 0..8 {
+            assert!(rate.take(s(0), &key));
+        }
+        assert!((4..8).all(|key| !rate.take(s(0), &key)), "they had their turn");
+        // One more begins a generation, and the oldest is forgotten.
+        assert!(rate.take(s(0), &8) && rate.take(s(0), &0));
+        assert!((4..8).all(|key| !rate.take(s(0), &key)));
+        assert_eq!(rate.take_up_to(s(59), &8, 5), 0);
+        assert_eq!((rate.take_up_to(s(60), &8, 0), rate.take_up_to(s(60), &8, 5)), (0, 1));
+    }
+
+    #[test]
     fn what_does_not_happen_costs_nothing() {
         let mut rate = RateLimiter::new(1, 100);
         assert!(rate.take(s(0), &1));

@@ -91,6 +91,17 @@ mod tests {
     }
 
     #[test]
+    fn four_times_the_usual_is_the_most() {
+        let mut usual = TypicalContributions::default();
+        [1.0, 2.0, 9.0].into_iter().for_each(|length| usual.on_verified(&peer(1), 10, length));
+        assert!(usual.is_typical(&peer(1), 40, 8.0));
+        assert!(!usual.is_typical(&peer(1), 40, 8.001) && !usual.is_typical(&peer(1), 41, 8.0));
+        // A smaller one that was right takes nothing back.
+        usual.on_verified(&peer(1), 1, 2.0);
+        assert!(usual.is_typical(&peer(1), 40, 8.0));
+    }
+
+    #[test]
     fn what_is_remembered_is_bounded() {
         let mut usual = TypicalContributions::default();
         (0..KEYS_MAX as u32 + 9).for_each(|name| usual.on_verified(&peer(name), 64, 1.0));

@@ -79,3 +79,70 @@ fn where_there_are_other_backbones_a_silent_one_is_left_soon() {
     peer.set_others(false);
     assert!(!peer.is_silent(61 * S) && peer.is_silent(31 * S + 28 * S + SILENCE_MAX));
 }
+
+#[test]
+fn one_that_stops_has_so_long_to_deliver_and_leaves_sooner_when_it_has() {
+    const MS: Duration = Duration::from_millis(1);
+    let stopping = || {
+        let mut peer = connected();
+        peer.stop(S);
+        peer.on_message(S + STOP_TIMEOUT - MS);
+        peer
+    };
+    let mut peer = stopping();
+    assert_eq!(peer.next_action(S, false), None, "it delivers");
+    // To ask for it again gives no more time.
+    peer.stop(5 * S);
+    assert_eq!(peer.next_action(S + STOP_TIMEOUT - MS, false), None);
+    assert_eq!(peer.next_action(S + STOP_TIMEOUT, false), Some(SessionAction::Leave));
+    assert_eq!(stopping().next_action(S, true), Some(SessionAction::Leave));
+    peer.on_left();
+    assert_eq!(peer.down(), Some((Moment::ZERO, None)));
+    assert_eq!(peer.next_action(2 * S, false), Some(SessionAction::Wait(None)));
+    // One that takes no part does not begin by stopping.
+    peer.stop(2 * S);
+    assert!(!peer.is_stopping());
+    assert_eq!(peer.next_action(2 * S, false), Some(SessionAction::Wait(None)));
+}
+
+#[test]
+fn the_next_attempt_is_made_when_its_time_has_come() {
+    let mut peer = connected();
+    peer.on_disconnected(10 * S, Interruption::other("cut"));
+    let (retry_at, reason) = peer.down().unwrap();
+    assert!(retry_at > 10 * S && reason == Some(&Interruption::other("cut")));
+    let before = retry_at - Duration::from_millis(1);
+    assert_eq!(peer.next_action(before, true), Some(SessionAction::Wait(Some(retry_at))));
+    assert_eq!(peer.next_action(retry_at, true), Some(SessionAction::Connect));
+    // One that is asked for again does not wait.
+    peer.start(10 * S);
+    assert_eq!(peer.next_action(10 * S, true), Some(SessionAction::Connect));
+}
+
+#[test]
+fn a_device_that_changed_its_network_has_less_time_than_a_silent_one_and_no_more() {
+    let mut peer = connected();
+    assert_eq!(peer.silent_at(), Some(SILENCE_MAX));
+    peer.on_message(2 * S);
+    assert_eq!(peer.silent_at(), Some(2 * S + SILENCE_MAX));
+    peer.on_woke(3 * S, false);
+    assert_eq!(peer.silent_at(), Some(3 * S + PROOF_MAX));
+    peer.on_partial_message(4 * S);
+    assert_eq!(peer.silent_at(), Some(4 * S + SILENCE_MAX), "it has shown that it is alive");
+    // The silence before counts as well.
+    peer.on_woke(11 * S, false);
+    assert_eq!(peer.silent_at(), Some(4 * S + SILENCE_MAX));
+}
+
+#[test]
+fn a_new_session_is_begun_where_there_is_one_and_not_where_the_next_attempt_waits() {
+    let mut peer = connected();
+    peer.rejoin(S);
+    assert_eq!(peer.down(), Some((S, None)));
+    assert_eq!(peer.next_action(S, true), Some(SessionAction::Connect));
+    peer.on_disconnected(S, Interruption::other("cut"));
+    let retry_at = peer.down().map(|(at, _)| at);
+    peer.rejoin(S);
+    assert_eq!(peer.down().map(|(at, _)| at), retry_at);
+    assert_eq!(peer.silent_at(), None);
+}

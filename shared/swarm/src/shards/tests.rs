@@ -208,6 +208,85 @@ fn what_is_remembered_is_bounded() {
     assert!(exchange.holder_records[&name(1)].is_banned, "the last to be forgotten");
 }
 
+#[test]
+fn a_peer_that_fails_and_fails_is_asked_again_after_ten_minutes_at_most() {
+    const MS: Duration = Duration::from_millis(1);
+    let mut exchange = exchange(10, &[], &[(1, &[0])]);
+    let mut now = NOW;
+    for pause in
+        [15, 30, 60, 120, 240, 480, 600, 600].map(Duration::from_secs).into_iter().chain([PAUSE_MAX; 20])
+    {
+        assert_eq!(exchange.source(now, 0, 0), from(1), "{pause:?}");
+        exchange.on_failed(now, 0, &from(1), &[]);
+        exchange.on_failed(now, 0, &ShardSource::Backbone, &[]);
+        assert_eq!(exchange.source(now + pause - MS, 0, 0), ShardSource::Backbone, "{pause:?}");
+        now += pause;
+    }
+    assert_eq!(exchange.traffic().n_failed, 28);
+    // Once it has delivered, it begins anew.
+    exchange.on_delivered(0, &from(1), &[0; 100]);
+    exchange.on_failed(now, 1, &from(1), &[]);
+    assert_eq!(exchange.source(now + PAUSE_MIN, 0, 0), from(1));
+}
+
+#[test]
+fn each_byte_is_counted_for_the_source_that_sent_it() {
+    let mut exchange = exchange(10, &[], &[(1, &[0, 1])]);
+    let bytes = |exchange: &Exchange| {
+        let traffic = exchange.traffic();
+        (traffic.bytes_from_peers, traffic.bytes_from_backbone)
+    };
+    exchange.source(NOW, 0, 0);
+    exchange.on_interrupted(0, &from(1), &[0; 30]);
+    exchange.on_interrupted(0, &from(1), &[0; 30]);
+    assert_eq!(bytes(&exchange), (30, 0), "nothing new came");
+    exchange.on_interrupted(1, &from(1), &[0; 30]);
+    assert_eq!(bytes(&exchange), (30, 0), "that shard is not being fetched");
+    exchange.source(NOW, 0, 30);
+    exchange.on_failed(NOW, 0, &ShardSource::Backbone, &[0; 50]);
+    assert_eq!(bytes(&exchange), (30, 20));
+    exchange.source(NOW, 0, 50);
+    exchange.on_delivered(0, &from(1), &[0; 100]);
+    assert_eq!(bytes(&exchange), (80, 20));
+    // Another begins anew, and wrong bytes are bytes.
+    exchange.source(NOW, 1, 0);
+    exchange.on_interrupted(1, &ShardSource::Backbone, &[0; 40]);
+    assert!(exchange.on_wrong(1, &from(1)));
+    assert_eq!(bytes(&exchange), (140, 60));
+    assert_eq!((exchange.traffic().n_wrong, exchange.traffic().n_failed), (1, 0));
+    exchange.source(NOW, 1, 0);
+    assert!(!exchange.on_wrong(1, &ShardSource::Backbone), "to fetch it once more would not help");
+    assert_eq!((bytes(&exchange), exchange.traffic().n_wrong), ((140, 160), 2));
+}
+
+#[test]
+fn a_shard_that_begins_anew_blames_nobody_for_the_pieces_before() {
+    let mut exchange = exchange(10, &[], &[(1, &[0]), (2, &[0])]);
+    exchange.source(NOW, 0, 0);
+    exchange.on_interrupted(0, &from(1), &[0; 30]);
+    // What had arrived was thrown away.
+    exchange.source(NOW, 0, 0);
+    assert!(exchange.on_wrong(0, &from(2)));
+    assert_eq!(exchange.poll_convicted(), Some(Convicted { peer: peer(2), shard: 0 }));
+    assert_eq!(exchange.poll_convicted(), None);
+}
+
+#[test]
+fn a_shard_as_large_as_all_room_fits_and_a_larger_one_does_not() {
+    let mut exchange = Exchange::new(vec![100, 201, 200], 200, 1);
+    assert_eq!(
+        (exchange.room_for(0), exchange.room_for(1), exchange.room_for(2)),
+        (Some(vec![]), None, Some(vec![]))
+    );
+    exchange.on_kept(0, &[]);
+    assert_eq!(exchange.room_for(0), Some(vec![]), "it is here already");
+    assert_eq!(exchange.room_for(2), Some(vec![0]));
+    exchange.on_kept(2, &[0]);
+    assert!(exchange.keeps(2) && !exchange.keeps(0));
+    exchange.on_kept(3, &[]);
+    assert!(!exchange.keeps(3), "there is no such shard");
+}
+
 #[derive(Debug, Clone)]
 enum ExchangeOperation {
     Survey { kept: Vec<u32>, holders: Vec<(u8, Vec<u32>)> },

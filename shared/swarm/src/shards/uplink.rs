@@ -63,6 +63,21 @@ mod tests {
     }
 
     #[test]
+    fn a_burst_goes_at_once_and_what_follows_waits_for_it() {
+        const MS: Duration = Duration::from_millis(1);
+        let mut uplink = Uplink::new(1000);
+        let now = Moment::from_secs(9);
+        assert_eq!(uplink.take(now, 250), Ok(250));
+        assert_eq!(uplink.take(now, 2), Ok(2), "a quarter of a second's worth is on its way");
+        assert_eq!(uplink.take(now, 1), Err(now + 2 * MS));
+        assert_eq!(uplink.take(now + MS, 1), Err(now + 2 * MS));
+        assert_eq!(uplink.take(now + 2 * MS, 50), Ok(50));
+        assert_eq!(uplink.take(now + 2 * MS, 1), Err(now + 52 * MS));
+        let mut quick = Uplink::new(u64::MAX);
+        assert_eq!(quick.take(now, SLICE_BYTES + 1), Ok(SLICE_BYTES), "streams take turns");
+    }
+
+    #[test]
     fn a_rate_near_nothing_is_no_division_by_nothing() {
         let mut uplink = Uplink::new(0);
         assert_eq!(uplink.take(Moment::ZERO, 10), Ok(10));

@@ -134,6 +134,93 @@ fn the_same_values_count_once_in_every_codec() {
     ledger.claim_gradient(&name(2, 1), 5, hash).unwrap();
 }
 
+/// A claim of `n` samples from `HERE` with so many duplicates.
+fn claim_of(n: u64, n_own: u64, n_others: u64, n_by_chance: u64) -> SampleClaim {
+    let (parameters, digest, group) = (PARAMETERS, PARAMETERS, HERE);
+    SampleClaim { parameters, digest, group, samples: samples(0..n), n_own, n_others, n_by_chance }
+}
+
+#[test]
+fn an_address_repeats_its_own_samples_as_often_as_chance_does_and_not_once_more() {
+    let before = OfGroup { n_samples: 600, n_own: 200, ..OfGroup::default() };
+    // A thousand draws from a thousand samples: 1000 / e of them are drawn before, 62 and 8 more are let pass.
+    let max = 437;
+    assert_eq!(check(&before, &claim_of(400, max - 200, 0, 0), 1000), Ok(()));
+    let got = max + 1;
+    assert_eq!(check(&before, &claim_of(400, got - 200, 0, 0), 1000), Err(RepeatError::Own { got, max }));
+    // From a large data set hardly any is drawn twice.
+    let max = 62 + 8;
+    let before = OfGroup { n_samples: 600, ..OfGroup::default() };
+    assert_eq!(check(&before, &claim_of(400, max, 0, 0), 1_000_000_000), Ok(()));
+    let got = max + 1;
+    let refused = check(&before, &claim_of(400, got, 0, 0), 1_000_000_000);
+    assert_eq!(refused, Err(RepeatError::Own { got, max }));
+}
+
+#[test]
+fn an_address_shares_samples_with_others_as_often_as_chance_does_and_not_once_more() {
+    let before = OfGroup { n_samples: 600, n_others: 250, n_by_chance: 30, ..OfGroup::default() };
+    // Twice what chance gives, half of a thousand, and 8.
+    let max = 2 * (30 + 25) + 500 + 8;
+    assert_eq!(check(&before, &claim_of(400, 0, max - 250, 25), 100_000), Ok(()));
+    let got = max + 1;
+    let refused = check(&before, &claim_of(400, 0, got - 250, 25), 100_000);
+    assert_eq!(refused, Err(RepeatError::Others { got, max }));
+}
+
+#[test]
+fn each_claim_is_counted_for_its_address_until_it_is_given_back() {
+    let mut ledger = Ledger::new(1000);
+    // Every sample of the second list is the address's own or another's; two are in it twice.
+    ledger.claim(&name(1, 1), HERE, PARAMETERS, &samples(0..100)).unwrap();
+    ledger.claim(&name(2, 1), ELSEWHERE, PARAMETERS, &samples(100..300)).unwrap();
+    let list = [samples(97..110), samples(500..700), samples(500..502)].concat();
+    let claim = ledger.claim(&name(1, 2), HERE, PARAMETERS, &list).unwrap();
+    // Of 215 samples 3 and the 2 repeated ones are its own, 10 others'; 300 of 1000 are known.
+    assert_eq!((claim.n_own, claim.n_others, claim.n_by_chance), (5, 10, 215 * 300 / 1000));
+    let more = [samples(98..100), samples(100..104), samples(700..900)].concat();
+    let second = ledger.claim(&name(1, 3), HERE, PARAMETERS, &more).unwrap();
+    assert_eq!((second.n_own, second.n_others, second.n_by_chance), (6, 4, 206 * 500 / 1000));
+    let counts = |ledger: &mut Ledger| {
+        let of = &ledger.contributed(PARAMETERS).of_groups[&HERE];
+        (of.n_samples, of.n_own, of.n_others, of.n_by_chance)
+    };
+    assert_eq!(counts(&mut ledger), (100 + 215 + 206, 5 + 6, 10 + 4, 64 + 103));
+    ledger.give_back(&claim);
+    assert_eq!(counts(&mut ledger), (100 + 206, 6, 4, 103));
+    let times = &ledger.contributed(PARAMETERS).times;
+    assert_eq!(
+        [97, 98, 104, 500].map(|at| times.get(&sample(at)).copied()),
+        [Some(1), Some(2), Some(1), None]
+    );
+}
+
+#[test]
+fn the_overlap_by_chance_is_of_the_data_that_there_are() {
+    // More names of samples than samples: a contribution that was restored after the data set shrank.
+    let mut ledger = Ledger::new(10);
+    ledger.claim(&name(1, 1), HERE, PARAMETERS, &samples(0..20)).unwrap();
+    let claim = ledger.claim(&name(2, 1), ELSEWHERE, PARAMETERS, &samples(50..57)).unwrap();
+    assert_eq!(claim.n_by_chance, 7);
+    assert_eq!(Ledger::new(0).n_samples, 1, "no division by nothing");
+}
+
+#[test]
+fn gradients_of_as_many_epochs_are_remembered_in_any_order_of_their_coming() {
+    let mut ledger = ledger();
+    for epoch in [7, 3, 5, 4, 6] {
+        ledger.claim_gradient(&name(1, epoch), epoch, values_hash(&[epoch as f32])).unwrap();
+    }
+    let epochs = |ledger: &Ledger| ledger.gradients.iter().map(|(epoch, _)| *epoch).collect::<Vec<_>>();
+    assert_eq!(epochs(&ledger), [3, 4, 5, 6, 7]);
+    ledger.claim_gradient(&name(2, 1), 5, values_hash(&[0.5])).unwrap();
+    assert_eq!(ledger.gradients[2].1.len(), 2, "both are of one epoch");
+    ledger.claim_gradient(&name(1, 8), 8, values_hash(&[8.0])).unwrap();
+    assert_eq!(epochs(&ledger), [4, 5, 6, 7, 8]);
+    ledger.give_back_gradient(5, &values_hash(&[0.5]));
+    assert_eq!(ledger.gradients[1].1.len(), 1);
+}
+
 /// Peers that draw as contributors do: shards in a random order of their own, through a shuffle buffer.
 struct Drawing {
     random: SplitMix64,

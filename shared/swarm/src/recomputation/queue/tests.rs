@@ -35,6 +35,26 @@ fn an_address_with_several_jobs_gives_one_up_for_an_address_without_any() {
     assert!(queue.len() == 3 && !queue.is_empty());
 }
 
+#[test]
+fn a_full_queue_takes_nothing_from_those_who_have_one_each() {
+    let mut queue = FairQueue::new(2);
+    for group in [1, 2] {
+        assert_eq!(queue.push(AddressGroup(group), group), None);
+    }
+    for group in 1..4 {
+        assert!(!queue.has_room(AddressGroup(group)));
+        assert_eq!(queue.push(AddressGroup(group), 9), Some(9));
+    }
+    assert_eq!(queue.pop(), Some((AddressGroup(1), 1)));
+    assert!(queue.has_room(AddressGroup(3)) && queue.has_room(AddressGroup(2)));
+    // The one that gave its last way comes at the end again.
+    assert_eq!(queue.push(AddressGroup(1), 3), None);
+    assert_eq!((queue.pop(), queue.pop()), (Some((AddressGroup(2), 2)), Some((AddressGroup(1), 3))));
+    assert_eq!((queue.pop(), queue.len()), (None, 0));
+    let mut least = FairQueue::new(0);
+    assert_eq!((least.push(AddressGroup(1), 1), least.push(AddressGroup(2), 2)), (None, Some(2)));
+}
+
 fn offer(contribution_id: u64) -> Offer {
     let transfer = Transfer::of(&contribution_id.to_le_bytes());
     let codec = TensorCodec::F32;

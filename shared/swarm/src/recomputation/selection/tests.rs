@@ -216,3 +216,61 @@ fn of_a_suspected_address_one_is_tried_now_and_then() {
     assert!(selection.may_try(again, HERE) && !selection.may_try(again, HERE));
     assert!(selection.may_try(NOW, AddressGroup(2)), "another one");
 }
+
+#[test]
+fn each_contribution_that_was_right_lowers_the_share_of_a_key() {
+    let mut selection = Selection::new(0.0, [1; 32]);
+    let third = |part: f64| part * part * part;
+    for (n_right, want) in
+        [(0, 1.0), (PROBATION - 1, 1.0), (PROBATION, third(0.75)), (5, third(0.5)), (23, third(0.125))]
+    {
+        selection.restore_passed(peer(1), n_right);
+        assert_eq!((selection.newcomer_share(&peer(1)), n_right), (want, n_right));
+        assert_eq!(selection.n_left(&peer(1)), PROBATION.saturating_sub(n_right));
+    }
+    assert_eq!(selection.newcomer_share(&peer(2)), 1.0);
+}
+
+#[test]
+fn the_draw_of_a_contribution_is_anywhere_between_nothing_and_one() {
+    let selection = Selection::new(0.0, [1; 32]);
+    let draws: Vec<f64> = (0..200).map(|id| selection.drawn(&peer(1), &offer(id))).collect();
+    assert!(draws.iter().all(|draw| (0.0..1.0).contains(draw)), "{draws:?}");
+    for tenth in 0..10 {
+        let part = f64::from(tenth) / 10.0..f64::from(tenth + 1) / 10.0;
+        let n = draws.iter().filter(|draw| part.contains(draw)).count();
+        assert!((5..45).contains(&n), "{n} of 200 in {part:?}");
+    }
+    assert_ne!(selection.drawn(&peer(2), &offer(0)), draws[0], "of another key");
+    assert_ne!(Selection::new(0.0, [2; 32]).drawn(&peer(1), &offer(0)), draws[0], "nobody can predict it");
+}
+
+#[test]
+fn time_that_was_spent_is_forgotten_at_its_rate() {
+    let second = Duration::from_secs;
+    let mut spent = Spent::default();
+    spent.add(second(100), 0.5, second(10));
+    assert_eq!([100, 110, 119, 120, 500].map(|at| spent.now(second(at), 0.5)), [10.0, 5.0, 0.5, 0.0, 0.0]);
+    assert_eq!(spent.now(second(90), 0.5), 10.0, "a clock that went back");
+    spent.add(second(104), 0.5, second(2));
+    assert_eq!(spent.now(second(104), 0.5), 10.0);
+}
+
+#[test]
+fn what_takes_longer_than_a_minute_delays_what_comes_after_it_by_no_more() {
+    assert_eq!(rest_after(QUICK), QUICK);
+    assert_eq!(rest_after(REST_MAX + QUICK), REST_MAX);
+}
+
+#[test]
+fn of_what_was_verified_the_newest_are_known_when_they_are_offered_again() {
+    let mut selection = Selection::new(0.0, [1; 32]);
+    for id in 0..=NAMES_MAX as u64 {
+        remember(&mut selection.right, (peer(1), id, offer(id).transfer.sha256));
+    }
+    let was_verified = |id| selection.was_verified(&peer(1), &offer(id));
+    assert_eq!([0, 1, NAMES_MAX as u64].map(was_verified), [false, true, true]);
+    assert!(!selection.was_verified(&peer(2), &offer(1)), "under another key");
+    let other = Offer { contribution_id: 2, ..offer(1) };
+    assert!(!selection.was_verified(&peer(1), &other), "under another number");
+}
