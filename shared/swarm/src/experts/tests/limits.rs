@@ -166,3 +166,43 @@ fn the_cache_keeps_no_more_than_it_may() {
     }
     search.check();
 }
+
+#[test]
+fn results_that_nobody_takes_count_as_open_queries() {
+    let (mut search, held) = (ExpertSearch::new(1), HeldRecords::of(&[uid(&[1])]));
+    let id = search.begin(Moment::ZERO, query(grid(&[2]), 1, vec![0.0; 2])).unwrap();
+    finish(&mut search, Moment::ZERO, &held, id);
+    // All is known now, so that each of them is over at once.
+    let begin = |search: &mut ExpertSearch| search.begin(Moment::ZERO, query(grid(&[2]), 1, vec![0.0; 2]));
+    let ids: Vec<QueryId> = (0..QUERIES_MAX).map(|_| begin(&mut search).unwrap()).collect();
+    assert_eq!(begin(&mut search), Err(QueryError::Queries));
+    let (rows, _) = finish(&mut search, Moment::ZERO, &held, ids[0]);
+    assert_eq!(uids(&rows[0]), [(uid(&[1]), 0.0)]);
+    assert!(begin(&mut search).is_ok());
+}
+
+#[test]
+fn refreshes_are_no_more_than_lookups_may_be_and_come_after_what_rows_wait_for() {
+    let shape = grid(&[512, 1]);
+    let alive: Vec<ExpertUid> = (0..512).map(|n| shape.uid(n).unwrap()).collect();
+    let held = HeldRecords::of(&alive);
+    let scores: Vec<f32> =
+        (0..5).flat_map(|at| (0..513).map(move |index| if index / 64 == at { 1.0 } else { 0.0 })).collect();
+    let mut search = ExpertSearch::new(1);
+    let id = search.begin(Moment::ZERO, query(shape, 64, scores.clone())).unwrap();
+    let (_, looked_up) = finish(&mut search, Moment::ZERO, &held, id);
+    assert_eq!(looked_up.len(), 321, "the root, and 64 prefixes for each of five rows");
+    let now = 15 * SECOND;
+    let id = search.begin(now, query(shape, 64, scores)).unwrap();
+    assert!(
+        matches!(search.poll_action(now), Some(ExpertSearchAction::Selected { query, .. }) if query == id)
+    );
+    let other = ExpertQuery { layer: LayerId(9), ..query(grid(&[2]), 1, vec![0.0; 2]) };
+    search.begin(now, other).unwrap();
+    let mut refreshed = Vec::new();
+    while let Some(ExpertSearchAction::LookUp(prefixes)) = search.poll_action(now) {
+        refreshed.extend(prefixes);
+        search.check();
+    }
+    assert_eq!((refreshed[0].layer, refreshed.len()), (LayerId(9), PREFIXES_IN_FLIGHT_MAX));
+}
