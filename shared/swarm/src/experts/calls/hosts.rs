@@ -240,6 +240,8 @@ mod tests {
         assert!(!book.has_slot(&host(3)));
         book.on_over(&host(1));
         book.on_over(&host(9));
+        (0..2).for_each(|_| book.on_over(&host(2)));
+        book.on_sent(ms(0), &host(2));
         assert!(book.has_slot(&host(1)) && book.n_in_flight() == 2 && book.n_in_flight_at(&host(1)) == 1);
         assert_eq!((book.new_request_id(), book.new_request_id()), (7, 8));
     }

@@ -61,7 +61,7 @@ impl ExpertCalls {
 
     /// Sends what can be sent now.
     pub(super) fn send_waiting(&mut self, now: Moment, book: &mut HostBook) {
-        if !self.is_asking() || !self.is_waiting() || self.deadline <= now {
+        if !self.is_waiting() || self.deadline <= now {
             return;
         }
         let is_counted = self.phase == CallPhase::Backward;

@@ -74,12 +74,13 @@ fn a_question_that_failed_is_asked_again_soon_and_not_at_once() {
     assert!(again >= Moment::from_millis(11_800) && again <= secs(12), "{again:?}");
     // A failure of nothing changes nothing.
     host.holder.on_failed(secs(11));
-    assert_eq!(host.asks(Moment::from_millis(11_799)), None);
-    assert_eq!(host.asks(secs(12)).unwrap().0.len(), 1);
+    let just_before = |at: Moment| at - Duration::from_millis(1);
+    assert_eq!(host.asks(just_before(again)), None);
+    assert_eq!(host.asks(again).unwrap().0.len(), 1);
     // Likewise where the backbone could not say whether it is renewed.
-    host.holder.on_answer(secs(12), refused(LeaseRefusal::Quiet { for_ms: 9 }), Vec::new());
-    assert_eq!(host.asks(secs(13)), None);
-    assert_eq!(host.asks(secs(14)).unwrap().0.len(), 1);
+    host.holder.on_answer(again, refused(LeaseRefusal::Quiet { for_ms: 9 }), Vec::new());
+    assert_eq!(host.asks(just_before(again + secs(2))), None);
+    assert_eq!(host.asks(again + secs(2)).unwrap().0.len(), 1);
 }
 
 #[test]

@@ -91,7 +91,9 @@ fn what_a_client_and_an_address_hold_still_counts_when_one_of_their_requests_is_
     let second = runtime.on_request(ms(0), kib(0, 7, 100)).unwrap();
     runtime.on_lost(ms(0), second);
     let refused = |runtime: &mut ExpertRuntime, request| runtime.on_request(ms(0), request).is_err();
-    assert!(refused(&mut runtime, kib(0, 8, 129)), "256 KiB of 768 KiB are free for it");
+    assert!(refused(&mut runtime, kib(0, 8, 129)), "a client has a half of what is free at most");
+    let half = runtime.on_request(ms(0), kib(0, 8, 128)).unwrap();
+    runtime.on_lost(ms(0), half);
     // Three clients of one address.
     runtime.on_request(ms(0), kib(1, 7, 150)).unwrap();
     let third = runtime.on_request(ms(0), kib(2, 7, 20)).unwrap();
@@ -205,4 +207,58 @@ fn larger_requests_take_more_turns() {
     let order = compute_all(&mut runtime, given);
     let n_of_small = order.iter().take(2 + 6).filter(|key| **key >= 5).count();
     assert_eq!(n_of_small, 4, "{order:?}");
+}
+
+#[test]
+fn a_client_whose_address_has_much_waiting_comes_after_it() {
+    let mut runtime = host();
+    put(&mut runtime, 0, forward(9, 0, 1));
+    let batch = batches(&mut runtime).remove(0);
+    runtime.on_computed(ms(1000), batch.id);
+    runtime.on_answered(ms(1000), RequestKey(0));
+    // A row a second; two clients of one address have four rows each.
+    let of_address = |number, n_rows| ServedRequest { group: AddressGroup(7), ..forward(number, 0, n_rows) };
+    (1..3).for_each(|number| _ = put(&mut runtime, 1000, of_address(number, 4)));
+    // An address counts as four clients: its eight rows are two for the next client, and it has one of its own. So have others.
+    let asks = |runtime: &mut ExpertRuntime, in_ms: u64| {
+        runtime.on_request(ms(1000), ServedRequest { deadline: ms(1000 + in_ms), ..of_address(3, 1) })
+    };
+    assert_eq!(asks(&mut runtime, 6000), Err(ServingRefusal::Busy { retry_after: ms(8000) }));
+    assert!(asks(&mut runtime, 6001).is_ok());
+}
+
+#[test]
+fn what_failed_together_with_others_is_computed_with_no_newer_one() {
+    let mut runtime = host();
+    put(&mut runtime, 0, forward(9, 1, 8));
+    let first = batches(&mut runtime).remove(0);
+    // The second one of a client has a later turn than the first one of another.
+    (1..3).for_each(|id| _ = put(&mut runtime, 0, backward(0, id)));
+    runtime.on_timeout(ms(50));
+    let together = batches(&mut runtime).remove(0);
+    assert_eq!(keys(&together), [1, 2]);
+    runtime.on_computed(ms(60), first.id);
+    put(&mut runtime, 60, backward(1, 1));
+    runtime.on_failed(ms(61), together.id);
+    assert_eq!(keys(&batches(&mut runtime)[0]), [1], "by itself");
+    runtime.on_timeout(ms(110));
+    assert_eq!(keys(&batches(&mut runtime)[0]), [3], "in its turn, and not with what failed");
+}
+
+#[test]
+fn rows_that_were_computed_cost_no_turn_while_their_answers_leave() {
+    let mut runtime = row_by_row();
+    (0..4).for_each(|_| _ = put(&mut runtime, 0, forward(0, 0, 1)));
+    let mut given: VecDeque<ServingBatch> = batches(&mut runtime).into();
+    while let Some(batch) = given.pop_front() {
+        runtime.on_computed(ms(10), batch.id);
+        given.extend(batches(&mut runtime));
+    }
+    // The device gets something to do.
+    (4..6).for_each(|number| _ = put(&mut runtime, 20, forward(number, 0, 1)));
+    let given: VecDeque<ServingBatch> = batches(&mut runtime).into();
+    let of_first = put(&mut runtime, 21, forward(0, 0, 1));
+    let of_other = put(&mut runtime, 22, forward(3, 0, 1));
+    let order = compute_all(&mut runtime, given);
+    assert_eq!(order[2..], [of_first.0, of_other.0]);
 }
