@@ -2,6 +2,8 @@
 //!
 //! Never used for anything that must be hard to guess.
 
+use std::time::Duration;
+
 /// The same seed gives the same numbers on every platform.
 #[derive(Debug, Clone)]
 pub struct SplitMix64 {
@@ -28,6 +30,12 @@ impl SplitMix64 {
         ((u128::from(self.next_u64()) * n as u128) >> 64) as usize
     }
 
+    /// Uniform between nine tenths of an interval and all of it, in milliseconds: what many peers do in one interval is spread.
+    pub fn jittered(&mut self, interval: Duration) -> Duration {
+        let tenth_ms = (interval.as_millis() / 10) as usize;
+        interval - Duration::from_millis(self.below(tenth_ms + 1) as u64)
+    }
+
     /// Random order (Fisher and Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
@@ -46,6 +54,15 @@ mod tests {
         let mut random = SplitMix64::new(1_234_567);
         assert_eq!(random.next_u64(), 6_457_827_717_110_365_317);
         assert_eq!(random.next_u64(), 3_203_168_211_198_807_973);
+    }
+
+    #[test]
+    fn an_interval_with_jitter_is_anything_between_nine_tenths_and_all_of_it() {
+        let mut random = SplitMix64::new(7);
+        let times: Vec<Duration> = (0..5000).map(|_| random.jittered(Duration::from_secs(2))).collect();
+        assert_eq!(times.iter().min(), Some(&Duration::from_millis(1800)));
+        assert_eq!(times.iter().max(), Some(&Duration::from_secs(2)));
+        assert_eq!(random.jittered(Duration::from_millis(9)), Duration::from_millis(9));
     }
 
     #[test]

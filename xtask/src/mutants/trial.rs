@@ -30,7 +30,7 @@ const LIMIT_MIN: Duration = Duration::from_secs(20);
 const LIMIT_FACTOR: u32 = 10;
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Address space of a test program, KiB: a loop that fills the memory ends itself.
-const MEMORY_MAX_KIB: u32 = 16 << 20;
+const MEMORY_MAX_KIB: u32 = 4 << 20;
 
 /// A test program, and the folder that it runs in.
 #[derive(Debug, Clone, PartialEq, Eq)]

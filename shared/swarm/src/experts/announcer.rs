@@ -118,7 +118,7 @@ impl ExpertAnnouncer {
         wall: UnixMillis,
     ) -> Result<Option<AnnouncerAction>, DhtRefusal> {
         if self.batches.is_empty() && self.next_deadline().is_some_and(|due| due <= now) {
-            self.due = Some(now + self.jittered(ANNOUNCEMENT_INTERVAL));
+            self.due = Some(now + self.random.jittered(ANNOUNCEMENT_INTERVAL));
             self.announce(wall)?;
         }
         Ok(self.batches.pop_front().map(AnnouncerAction::Put))
@@ -151,13 +151,7 @@ impl ExpertAnnouncer {
 
     fn hasten(&mut self, now: Moment) {
         // The first one at once; after that a host with many new experts waits until it has some more of them.
-        let soon = if self.due.is_none() { now } else { now + self.jittered(RETRY_AFTER) };
+        let soon = if self.due.is_none() { now } else { now + self.random.jittered(RETRY_AFTER) };
         self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
-    }
-
-    /// Uniform between nine tenths of an interval and all of it.
-    fn jittered(&mut self, interval: Duration) -> Duration {
-        let tenth_ms = (interval.as_millis() / 10) as usize;
-        interval - Duration::from_millis(self.random.below(tenth_ms + 1) as u64)
     }
 }

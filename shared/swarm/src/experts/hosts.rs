@@ -106,3 +106,71 @@ impl HostRecords {
         self.conduct.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn peer(number: u32) -> PublicKey {
+        let mut key = [0; 32];
+        key[..4].copy_from_slice(&number.to_le_bytes());
+        PublicKey(key)
+    }
+
+    fn host(number: u32, n_waiting: u32) -> ExpertHost {
+        ExpertHost { peer: peer(number), addresses: Vec::new(), n_waiting, n_steps: 0 }
+    }
+
+    #[test]
+    fn pauses_double_up_to_ten_minutes() {
+        let mut records = HostRecords::new(1);
+        let mut now = SECOND;
+        let pauses = (0..40).map(|_| {
+            records.on_fault(now, peer(1), HostFault::Failed);
+            let until = records.conduct[&peer(1)].left_alone_until;
+            assert!(!records.is_listened_to(until - Duration::from_millis(1), &peer(1)));
+            assert!(records.is_listened_to(until, &peer(1)));
+            (until - std::mem::replace(&mut now, until)).as_secs()
+        });
+        let pauses: Vec<u64> = pauses.collect();
+        assert_eq!(pauses[..8], [5, 10, 20, 40, 80, 160, 320, 600]);
+        assert!(pauses[8..].iter().all(|pause| *pause == 600));
+        // A pause that was begun is not shortened.
+        records.on_fault(now, peer(2), HostFault::Absurd);
+        records.on_fault(now, peer(2), HostFault::Busy(SECOND));
+        assert!(!records.is_listened_to(now + PAUSE_MAX - SECOND, &peer(2)));
+    }
+
+    #[test]
+    fn the_less_loaded_of_two_comes_first_and_after_those_that_failed_less() {
+        for seed in 0..20 {
+            let mut records = HostRecords::new(seed);
+            let order = |records: &mut HostRecords, hosts: &[ExpertHost]| -> Vec<u32> {
+                records.order(9 * SECOND, hosts).iter().map(|host| host.n_waiting).collect()
+            };
+            assert_eq!(order(&mut records, &[host(1, 5), host(2, 3)]), [3, 5]);
+            records.on_fault(Moment::ZERO, peer(2), HostFault::Failed);
+            assert_eq!(order(&mut records, &[host(1, 5), host(2, 3)]), [5, 3]);
+            records.on_fault(9 * SECOND, peer(1), HostFault::Busy(SECOND));
+            assert_eq!(order(&mut records, &[host(1, 5), host(2, 3)]), [3]);
+        }
+    }
+
+    #[test]
+    fn of_too_many_hosts_the_one_that_may_be_asked_the_soonest_is_forgotten() {
+        let mut records = HostRecords::new(1);
+        records.on_fault(Moment::ZERO, peer(0), HostFault::Absurd);
+        for number in 1..HOSTS_MAX as u32 {
+            records.on_fault(SECOND * u32::from(number != 7), peer(number), HostFault::Failed);
+        }
+        assert_eq!(records.len(), HOSTS_MAX);
+        records.on_fault(9 * SECOND, peer(8), HostFault::Failed);
+        assert_eq!(records.len(), HOSTS_MAX, "it is known");
+        records.on_fault(9 * SECOND, peer(9000), HostFault::Failed);
+        assert_eq!(records.len(), HOSTS_MAX);
+        let is_known = [0, 7, 8, 14, 9000].map(|number| records.conduct.contains_key(&peer(number)));
+        assert_eq!(is_known, [true, false, true, true, true]);
+    }
+}

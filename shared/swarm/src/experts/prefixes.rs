@@ -176,3 +176,97 @@ impl PrefixCache {
         assert!(self.prefixes.len() <= CACHED_PREFIXES_MAX && n_entries <= CACHED_ENTRIES_MAX);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{HeldRecords, LAYER, SECOND, host, place, uid, wall};
+    use super::*;
+
+    /// What follows a prefix at `now`, when its records were announced by two hosts at 0 for 105 s and for 110 s.
+    fn found(now: Moment, prefix: &GridPrefix, has_hosts: bool) -> NextIndices {
+        let mut held = HeldRecords::default();
+        held.announce(&host(0), wall(105 * SECOND), &[uid(&[1, 0]), uid(&[1, 2])], 0);
+        held.announce(&host(1), wall(110 * SECOND), &[uid(&[1, 0])], 0);
+        NextIndices::read(now, wall(now), has_hosts, &held.get(prefix))
+    }
+
+    fn nothing() -> NextIndices {
+        NextIndices::Branches(Arc::new([]))
+    }
+
+    fn branches(n: u16) -> NextIndices {
+        NextIndices::Branches((0..n).map(|index| NextBranch { index, expires_at: Moment::MAX }).collect())
+    }
+
+    /// Some prefix.
+    fn prefix(number: usize) -> GridPrefix {
+        place(&[(number / 512) as u16, (number % 512) as u16])
+    }
+
+    #[test]
+    fn records_count_to_the_millisecond() {
+        let n_entries = |at_ms| found(Duration::from_millis(at_ms), &place(&[1]), true).n_entries();
+        assert_eq!((n_entries(104_999), n_entries(105_000)), (3, 1));
+        assert_eq!((n_entries(109_999), n_entries(110_000)), (1, 0));
+        let NextIndices::Branches(root) = found(100 * SECOND, &place(&[]), false) else { panic!() };
+        assert_eq!((root.len(), root[0].index, root[0].expires_at), (1, 1, 110 * SECOND));
+    }
+
+    #[test]
+    fn the_experts_that_are_told_are_those_that_are_there() {
+        let mut cache = PrefixCache::default();
+        cache.insert(79 * SECOND, place(&[]), found(79 * SECOND, &place(&[]), false));
+        cache.insert(79 * SECOND, place(&[1]), found(79 * SECOND, &place(&[1]), true));
+        let told = |cache: &PrefixCache, at_ms| -> Vec<(LayerId, ExpertUid, u32, u64)> {
+            cache.experts(Duration::from_millis(at_ms)).collect()
+        };
+        let both = vec![(LAYER, uid(&[1, 0]), 2, 7), (LAYER, uid(&[1, 2]), 1, 7)];
+        assert_eq!(told(&cache, 104_999), both);
+        assert_eq!(told(&cache, 105_000), both[..1]);
+        assert_eq!(told(&cache, 108_999), both[..1]);
+        assert_eq!(told(&cache, 109_000), [], "what was found is too old");
+    }
+
+    #[test]
+    fn what_was_found_is_due_and_forgotten_to_the_millisecond() {
+        let mut cache = PrefixCache::default();
+        cache.insert(Moment::ZERO, prefix(0), branches(3));
+        cache.insert(Moment::ZERO, prefix(1), nothing());
+        let due = |cache: &PrefixCache, number, at_ms| {
+            cache.get(Duration::from_millis(at_ms), &prefix(number)).map(|(_, is_due)| is_due)
+        };
+        let of_some = [14_999, 15_000, 29_999, 30_000].map(|at| due(&cache, 0, at));
+        assert_eq!(of_some, [Some(false), Some(true), Some(true), None]);
+        assert_eq!([4_999, 5_000].map(|at| due(&cache, 1, at)), [Some(false), None]);
+        for (at_ms, n_left) in [(4_999, 2), (5_000, 1), (29_999, 1), (30_000, 0)] {
+            cache.expire(Duration::from_millis(at_ms));
+            assert_eq!((cache.prefixes.len(), cache.by_expiration.len()), (n_left, n_left), "{at_ms}");
+        }
+    }
+
+    #[test]
+    fn the_cache_forgets_what_expires_first_and_never_what_was_found_just_now() {
+        let mut cache = PrefixCache::default();
+        (0..CACHED_PREFIXES_MAX)
+            .for_each(|at| cache.insert(SECOND * (at / 4096) as u32, prefix(at), branches(1)));
+        assert_eq!(cache.prefixes.len(), CACHED_PREFIXES_MAX, "as many as there may be");
+        let is_known = |cache: &PrefixCache, at| cache.get(SECOND, &prefix(at)).is_some();
+        cache.insert(SECOND, prefix(9000), nothing());
+        assert_eq!((is_known(&cache, 0), is_known(&cache, 1), is_known(&cache, 9000)), (false, true, true));
+        cache.insert(SECOND, prefix(9001), branches(1));
+        assert_eq!(
+            (is_known(&cache, 1), is_known(&cache, 9000), is_known(&cache, 9001)),
+            (true, false, true)
+        );
+        cache.check();
+        // Likewise by what is in them.
+        let mut cache = PrefixCache::default();
+        (0..128).for_each(|at| cache.insert(Moment::ZERO, prefix(at), branches(512)));
+        assert_eq!((cache.prefixes.len(), cache.n_entries), (128, CACHED_ENTRIES_MAX));
+        cache.insert(SECOND, prefix(7), branches(512));
+        assert_eq!(cache.n_entries, CACHED_ENTRIES_MAX, "in the place of the one before");
+        cache.insert(SECOND, prefix(500), branches(1));
+        assert_eq!((is_known(&cache, 0), is_known(&cache, 1), is_known(&cache, 500)), (false, true, true));
+        cache.check();
+    }
+}

@@ -249,11 +249,9 @@ impl RowSearch {
         let is_before = |other: &FoundExpert| {
             compare(found.score, other.score).then_with(|| other.uid.cmp(&found.uid)).is_le()
         };
-        let at = self.best.partition_point(is_before);
-        if at < self.n_active && self.best.iter().all(|other| other.uid != found.uid) {
-            self.best.insert(at, found);
-            self.best.truncate(self.n_active);
-        }
+        // No expert comes twice: each prefix is expanded once, and has each index once.
+        self.best.insert(self.best.partition_point(is_before), found);
+        self.best.truncate(self.n_active);
     }
 
     /// Score of the last of the experts that are wanted; none as long as there are fewer.

@@ -318,6 +318,7 @@ impl ExpertSearch {
     #[cfg(test)]
     pub(super) fn check(&self) {
         self.cache.check();
+        assert!(!self.queries.is_empty() || self.wanted.is_empty(), "nobody waits for them");
         assert!(self.in_flight.len() <= PREFIXES_IN_FLIGHT_MAX);
         assert!(self.queries.len() + self.selected.len() <= QUERIES_MAX);
         assert!(self.hosts.len() <= super::hosts::HOSTS_MAX);

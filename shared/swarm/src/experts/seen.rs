@@ -242,4 +242,48 @@ mod tests {
         assert_eq!((seen.n_rows, seen.layers[0].experts.len()), (4096, SEEN_EXPERTS_MAX));
         assert_eq!(seen.layers[0].experts[0].n_steps, STEPS_MAX);
     }
+
+    #[test]
+    fn rows_of_ten_seconds_are_counted_and_forgotten_together() {
+        let mut tallies = ExpertTallies::new(vec![GridShape::new(&[4]).unwrap()]);
+        let ms = Duration::from_millis;
+        for (at, n_rows) in [(1000, 1), (10_999, 2), (11_000, 4), (20_999, 8)] {
+            tallies.on_answered(ms(at), (0, 0), &host(1), n_rows);
+            tallies.on_missed(ms(at), (0, 1), 3 * n_rows);
+        }
+        let counts = [60_999, 61_000, 70_999, 71_000].map(|at| {
+            let seen = tallies.seen(ms(at), std::iter::empty());
+            (seen.n_rows, seen.n_missed)
+        });
+        assert_eq!(counts, [(15, 45), (12, 36), (12, 36), (0, 0)]);
+    }
+
+    #[test]
+    fn what_is_counted_takes_bounded_memory_and_sums_are_of_all() {
+        let mut tallies = ExpertTallies::new(vec![GridShape::new(&[512, 512]).unwrap()]);
+        for number in 0..5000_u32 {
+            tallies.on_answered(S, (0, 7), &PeerKey(number.to_le_bytes().to_vec()), 1);
+        }
+        assert_eq!(tallies.seen(S, std::iter::empty()).n_hosts, 4096);
+        let n_told = (SEEN_LAYERS_MAX * SEEN_EXPERTS_MAX) as u32;
+        (0..n_told + 10).for_each(|number| tallies.on_answered(S, (0, number), &host(1), 1));
+        tallies.on_steps(S, (0, n_told + 3), 1);
+        tallies.on_missed(S, (0, n_told + 3), 1);
+        tallies.on_answered(S, (0, 5), &host(1), 1);
+        let seen = tallies.seen(S, std::iter::empty());
+        assert_eq!((seen.n_experts, seen.n_rows), (n_told, 5000 + u64::from(n_told) + 11));
+        assert_eq!((seen.n_missed, seen.layers[0].experts[5].n_rows), (1, 2));
+        tallies.on_none_found(S, 6);
+        assert_eq!(tallies.seen(S, std::iter::empty()).n_missed, 7);
+    }
+
+    #[test]
+    fn steps_that_nobody_makes_are_not_told() {
+        let mut tallies = ExpertTallies::new(vec![GridShape::new(&[4]).unwrap()]);
+        tallies.on_steps(S, (0, 1), u64::MAX);
+        let seen = tallies.seen(S, std::iter::once((0, 2, 1, u64::MAX)));
+        let steps: Vec<u64> = seen.layers[0].experts.iter().map(|expert| expert.n_steps).collect();
+        assert_eq!(steps, [(1 << 53) - 1; 2]);
+        assert_eq!((seen.n_experts, seen.layers[0].experts[0].number), (0, 1), "neither has answered a row");
+    }
 }

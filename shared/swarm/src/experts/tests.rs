@@ -4,6 +4,7 @@ mod announcing;
 mod exact;
 mod hosts;
 mod limits;
+mod rows;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -240,6 +240,8 @@ mod tests {
         assert!(!book.has_slot(&host(3)));
         book.on_over(&host(1));
         book.on_over(&host(9));
+        (0..2).for_each(|_| book.on_over(&host(2)));
+        book.on_sent(ms(0), &host(2));
         assert!(book.has_slot(&host(1)) && book.n_in_flight() == 2 && book.n_in_flight_at(&host(1)) == 1);
         assert_eq!((book.new_request_id(), book.new_request_id()), (7, 8));
     }
@@ -327,5 +329,78 @@ mod tests {
         assert!(book.patience(&host(1)).unwrap() > ms(3000));
         (0..90).for_each(|_| book.on_good(&host(1), ms(1)));
         assert_eq!(book.patience(&host(1)), Some(PATIENCE_MIN));
+    }
+
+    #[test]
+    fn pauses_begin_anew_after_some_good_answers_and_grow_once_each() {
+        let pause_after = |n_good: u32| {
+            let mut book = HostBook::new(LIMITS, 0, 1);
+            asked(&mut book, 1);
+            let mut now = ms(0);
+            for _ in 0..6 {
+                now = book.available_at(&host(1), false).max(now + ms(1000));
+                book.on_failed(now, &host(1));
+            }
+            (0..n_good).for_each(|_| book.on_good(&host(1), ms(10)));
+            now += ms(1_000_000);
+            (0..2).for_each(|at| book.on_failed(now + ms(at * 200), &host(1)));
+            book.available_at(&host(1), false) - (now + ms(200))
+        };
+        let (short, long) = (pause_after(GOOD_ANSWERS), pause_after(GOOD_ANSWERS - 1));
+        assert!(short * 8 < long, "{short:?} {long:?}");
+        // What fails while a host is left alone was sent before, and says nothing new.
+        let mut book = HostBook::new(LIMITS, 0, 1);
+        asked(&mut book, 1);
+        (0..2).for_each(|at| book.on_failed(ms(at * 101), &host(1)));
+        let until = book.available_at(&host(1), false);
+        assert!(until > ms(101) && book.is_left_alone(until - ms(1), &host(1)));
+        assert!(!book.is_left_alone(until, &host(1)), "it is asked then");
+        book.on_failed(until - ms(1), &host(1));
+        assert_eq!(book.available_at(&host(1), false), until);
+        book.on_absurd(ms(101), &host(1));
+        let until = book.available_at(&host(1), false);
+        book.on_absurd(until - ms(1), &host(1));
+        assert_eq!(book.available_at(&host(1), false), until);
+        book.on_absurd(until, &host(1));
+        assert!(book.available_at(&host(1), false) > until);
+    }
+
+    #[test]
+    fn the_host_that_was_asked_the_longest_ago_is_forgotten() {
+        let mut book = HostBook::new(LIMITS, 0, 1);
+        for number in 0..HOSTS_MAX as u16 {
+            book.on_sent(ms(1000 - u64::from(number % 1000)), &host(number));
+            book.on_over(&host(number));
+            book.on_good(&host(number), ms(7));
+        }
+        asked(&mut book, 999);
+        book.on_sent(ms(5000), &host(1998));
+        book.on_over(&host(1998));
+        asked(&mut book, 9000);
+        let is_known = |book: &HostBook, number| book.latency(&host(number)) == Some(ms(7));
+        assert!(!is_known(&book, 999), "it was asked at 0");
+        asked(&mut book, 9001);
+        asked(&mut book, 9002);
+        asked(&mut book, 9003);
+        let of_last = [2999, 3999, 1998].map(|number| is_known(&book, number));
+        assert_eq!(of_last, [true, true, true]);
+        assert_eq!(book.hosts.len(), HOSTS_MAX);
+    }
+
+    #[test]
+    fn the_mean_time_of_a_host_follows_its_answers() {
+        let mut book = HostBook::new(LIMITS, 0, 1);
+        asked(&mut book, 1);
+        book.on_good(&host(1), ms(800));
+        assert_eq!(book.latency(&host(1)), Some(ms(800)));
+        // A deviation of half of it at first, of which an eighth goes with each answer.
+        assert_eq!(book.patience(&host(1)), Some(ms(800 + 8 * 350)));
+        book.on_good(&host(1), ms(1600));
+        assert_eq!(book.latency(&host(1)), Some(ms(900)));
+        // 350 and an eighth of what 800 is above it.
+        let patience = book.patience(&host(1)).unwrap();
+        assert_eq!(patience.as_millis(), 900 + 8 * 406 + 2, "{patience:?}");
+        (0..99).for_each(|_| book.on_good(&host(1), ms(900_000)));
+        assert_eq!(book.patience(&host(1)), Some(WAIT_MAX));
     }
 }

@@ -61,7 +61,7 @@ impl ExpertCalls {
 
     /// Sends what can be sent now.
     pub(super) fn send_waiting(&mut self, now: Moment, book: &mut HostBook) {
-        if !self.is_asking() || !self.is_waiting() || self.deadline <= now {
+        if !self.is_waiting() || self.deadline <= now {
             return;
         }
         let is_counted = self.phase == CallPhase::Backward;
@@ -73,7 +73,7 @@ impl ExpertCalls {
             let candidates: Vec<usize> = self.candidates(call).collect();
             let available = |host: &usize| book.available_at(&call.hosts[*host], is_counted);
             let is_hopeless = candidates.iter().map(available).min().is_none_or(|at| at >= self.deadline);
-            if is_hopeless || call.n_attempts >= ATTEMPTS_MAX {
+            if is_hopeless {
                 self.end_call(book, now, at);
                 continue;
             }

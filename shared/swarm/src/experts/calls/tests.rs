@@ -1,3 +1,5 @@
+mod asking;
+
 use super::*;
 
 const SETTINGS: CallSettings = CallSettings {

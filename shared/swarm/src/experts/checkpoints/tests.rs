@@ -140,3 +140,72 @@ fn a_state_is_offered_until_enough_peers_keep_it_and_reminded_of_later() {
     assert!(schedule.is_offered(secs(320), &place(1), version(4)), "a keeper may be gone");
     assert!(schedule.is_offered(secs(0), &place(2), version(0)), "it is given away when it is stopped");
 }
+
+#[test]
+fn checkpoints_of_many_hosts_are_spread_over_all_of_their_time() {
+    let mut schedule = CheckpointSchedule::new(7);
+    let spread = |times: Vec<Moment>| (times.iter().min().copied(), times.iter().max().copied());
+    let first = (0..60_000).map(|_| {
+        schedule.on_hosted(secs(100), place(1));
+        schedule.next_deadline().unwrap()
+    });
+    assert_eq!(spread(first.collect()), (Some(secs(100)), Some(secs(105))));
+    let mut at = schedule.next_deadline().unwrap();
+    let intervals = (0..60_000).map(|_| {
+        assert_eq!(schedule.next_due(at - Duration::from_millis(1)), None);
+        assert_eq!(schedule.next_due(at), Some(place(1)));
+        let before = std::mem::replace(&mut at, schedule.next_deadline().unwrap());
+        at - before
+    });
+    assert_eq!(spread(intervals.collect()), (Some(secs(54)), Some(OFFER_INTERVAL)));
+    // Nothing is told of an expert that is gone.
+    schedule.on_removed(&place(1));
+    schedule.on_offered(at, &place(1), CheckpointVersion { term: 1, n_steps: 1 }, COPIES);
+    assert_eq!((schedule.next_due(at), schedule.next_deadline()), (None, None));
+}
+
+#[test]
+fn the_longest_due_is_stored_first() {
+    let mut schedule = CheckpointSchedule::new(7);
+    for (index, at) in [(1, 50), (2, 10), (3, 30)] {
+        schedule.on_hosted(secs(at), place(index));
+    }
+    let order: Vec<ExpertPlace> = std::iter::from_fn(|| schedule.next_due(secs(55))).collect();
+    assert_eq!(order, [place(2), place(3), place(1)]);
+    let version = CheckpointVersion { term: 1, n_steps: 1 };
+    // Where nobody keeps it, it is offered soon again, and not later than it would have been.
+    schedule.on_offered(secs(55), &place(2), version, 0);
+    assert_eq!(schedule.next_deadline(), Some(secs(70)));
+    schedule.on_offered(secs(69), &place(2), version, 0);
+    assert_eq!(schedule.next_deadline(), Some(secs(70)));
+}
+
+#[test]
+fn an_older_checkpoint_does_not_remind_of_the_newer_one() {
+    let mut shelf = CheckpointShelf::new(secs(0), 100, []);
+    assert_eq!(offer(&mut shelf, secs(0), &checkpoint(1, 5, 10, 100)), WANTED);
+    assert_eq!(offer(&mut shelf, KEPT_LONG - secs(1), &checkpoint(1, 5, 9, 100)), KEPT);
+    let verdict = offer(&mut shelf, KEPT_LONG, &checkpoint(2, 5, 10, 100));
+    assert_eq!(verdict, Ok(OfferVerdict::Wanted { evicted: vec![place(1)] }));
+}
+
+#[test]
+fn as_few_checkpoints_are_deleted_as_make_room_and_never_the_one_before() {
+    let kept = [checkpoint(1, 1, 1, 90), checkpoint(2, 1, 1, 60), checkpoint(3, 1, 1, 50)];
+    let mut shelf = CheckpointShelf::new(secs(0), 200, kept);
+    assert_eq!(shelf.on_offer(secs(1), &checkpoint(2, 1, 1, 60), 100), KEPT);
+    // The place of the one before is free only once the new one is here.
+    let verdict = shelf.on_offer(KEPT_LONG, &checkpoint(1, 1, 2, 50), 100);
+    assert_eq!(verdict, Ok(OfferVerdict::Wanted { evicted: vec![place(3)] }));
+    assert_eq!(shelf.n_bytes(), 200);
+    shelf.on_kept(KEPT_LONG, checkpoint(1, 1, 2, 50));
+    assert_eq!(shelf.n_bytes(), 110);
+    assert_eq!(shelf.on_offer(KEPT_LONG, &checkpoint(4, 1, 1, 90), 100), WANTED, "there is just room");
+    assert_eq!(shelf.on_offer(KEPT_LONG, &checkpoint(5, 1, 1, 101), 200), Err(CheckpointRefusal::Full));
+    let too_large = CheckpointRefusal::TooLarge { max: 200, got: 201 };
+    assert_eq!(
+        shelf.on_offer(KEPT_LONG, &checkpoint(5, 1, 1, 201), 900),
+        Err(too_large),
+        "by all of the shelf"
+    );
+}

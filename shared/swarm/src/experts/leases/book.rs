@@ -1,5 +1,8 @@
 //! What one backbone has granted.
 
+#[cfg(test)]
+mod tests;
+
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -149,7 +149,7 @@ impl LeaseHolder {
     /// The open question has no answer.
     pub fn on_failed(&mut self, now: Moment) {
         if self.open.take().is_some() {
-            self.retry_at = now + self.jittered(RETRY_AFTER);
+            self.retry_at = now + self.random.jittered(RETRY_AFTER);
         }
     }
 
@@ -157,7 +157,7 @@ impl LeaseHolder {
     pub fn on_given_up(&mut self, now: Moment, place: &ExpertPlace) {
         if let Some(held) = self.held.remove(place) {
             self.released.insert(*place, held.lease.term);
-            self.look_at = self.look_at.max(now + self.jittered(LOOK_INTERVAL));
+            self.look_at = self.look_at.max(now + self.random.jittered(LOOK_INTERVAL));
         }
     }
 
@@ -222,7 +222,7 @@ impl LeaseHolder {
             if asks.len() == n_before {
                 n_vacant = u8::try_from(n_room).unwrap_or(u8::MAX);
             }
-            self.look_at = now + self.jittered(LOOK_INTERVAL);
+            self.look_at = now + self.random.jittered(LOOK_INTERVAL);
         }
         if asks.is_empty() && n_vacant == 0 {
             return None;
@@ -237,7 +237,7 @@ impl LeaseHolder {
 
     fn on_granted(&mut self, now: Moment, asked_at: Moment, lease: ExpertLease) {
         let (place, ends_at) = (lease.place, asked_at + HELD_TIME);
-        let renew_at = asked_at + self.jittered(RENEWAL_INTERVAL);
+        let renew_at = asked_at + self.random.jittered(RENEWAL_INTERVAL);
         if let Some(held) = self.held.get_mut(&place) {
             let is_new = held.lease.term != lease.term;
             (held.ends_at, held.renew_at) = (ends_at, renew_at);
@@ -295,11 +295,5 @@ impl LeaseHolder {
             self.own.push_back(place);
             self.look_at = self.look_at.min(now);
         }
-    }
-
-    /// Uniform between nine tenths of an interval and all of it.
-    fn jittered(&mut self, interval: Duration) -> Duration {
-        let tenth_ms = (interval.as_millis() / 10) as usize;
-        interval - Duration::from_millis(self.random.below(tenth_ms + 1) as u64)
     }
 }

@@ -31,7 +31,7 @@ struct HostStanding {
 #[derive(Debug, Default)]
 pub(super) struct HostStandings {
     hosts: BTreeMap<PublicKey, HostStanding>,
-    /// Places of each address, but of the unknown one.
+    /// Places of each address. Nobody asks for those of the unknown one.
     n_of_group: BTreeMap<AddressGroup, u64>,
 }
 
@@ -124,9 +124,6 @@ impl HostStandings {
     }
 
     fn count(&mut self, group: AddressGroup, n_places: u64, is_more: bool) {
-        if group == AddressGroup::UNKNOWN || n_places == 0 {
-            return;
-        }
         let n_of_group = self.n_of_group.entry(group).or_default();
         *n_of_group = if is_more { *n_of_group + n_places } else { n_of_group.saturating_sub(n_places) };
         if *n_of_group == 0 {

@@ -1,5 +1,9 @@
 //! Leases: what is granted, renewed and refused; shares of addresses; which places are chosen, and who keeps checkpoints.
 
+mod granting;
+mod holding;
+mod hosts;
+
 use barnraise_protocol::access::{KeyPair, UnixTime};
 use barnraise_protocol::dht::UnixMillis;
 use barnraise_protocol::experts::leases::{LeaseAsk, LeasingHost, PLACES_MAX};
@@ -201,7 +205,8 @@ fn a_host_holds_no_more_than_it_has_room_for() {
     let second = run.claim(secs(0), 1, place(&[1])).unwrap();
     assert_eq!(run.claim(secs(0), 1, place(&[2])), Err(LeaseRefusal::Room { n_room: 2 }));
     assert!(run.claim(secs(0), 1, place(&[1])).is_ok(), "it has that one");
-    assert!(run.renew(secs(1), 1, &second).is_err(), "which has a later term now");
+    let renewed = run.renew(secs(1), 1, &second);
+    assert!(matches!(renewed, Err(LeaseRefusal::Later { .. })), "which has a later term now: {renewed:?}");
     let renewed = run.claim(secs(1), 1, place(&[1])).unwrap();
     run.vote(secs(2), 1, &LeaseAsk::Renew { lease: renewed, n_waiting: 7 }).unwrap();
     let standing = LeaseStanding { n_places: 8, n_held: 2, n_hosts: 1, n_rows_waiting: 7 };
@@ -302,7 +307,15 @@ fn a_majority_makes_a_lease_and_a_minority_does_not_speak_for_all() {
     assert_eq!(count(&[grant(0)]), few);
     assert_eq!(count(&[grant(0), held.clone()]), few, "the third may still grant it");
     assert_eq!(count(&[held.clone(), held.clone()]), LeaseVerdict::Refused(LeaseRefusal::Held { for_ms: 1 }));
-    assert_eq!(count(&[held, later]), LeaseVerdict::Refused(LeaseRefusal::Later { term: 9 }));
+    assert_eq!(count(&[held.clone(), later]), LeaseVerdict::Refused(LeaseRefusal::Later { term: 9 }));
+    let quiet = LeaseVerdict::Refused(LeaseRefusal::Quiet { for_ms: 1 });
+    for votes in [[held.clone(), quiet.clone()], [quiet, held.clone()]] {
+        assert_eq!(
+            count(&votes),
+            LeaseVerdict::Refused(LeaseRefusal::Held { for_ms: 1 }),
+            "a backbone that is quiet knows less"
+        );
+    }
     assert_eq!(count(&[]), LeaseVerdict::Refused(LeaseRefusal::Majority { want: 2, got: 0 }));
 }
 

@@ -252,4 +252,39 @@ mod tests {
         let many = CountedState { clients: vec![state.clients[0].clone(); COUNTED_CLIENTS_MAX + 1] };
         assert_eq!(error(many), CountedStateError::Clients { got: 1025 });
     }
+
+    #[test]
+    fn a_state_at_its_limits_comes_back_and_one_beyond_them_does_not() {
+        let client = |number: u16, ids: &[u64]| CountedClientState {
+            key: ByteBuf::from(number.to_le_bytes().to_vec()),
+            group: AddressGroup(7),
+            floor: 5,
+            ids: ids.to_vec(),
+        };
+        let restored = |clients: Vec<CountedClientState>| {
+            CountedRequests::restored(Moment::ZERO, &CountedState { clients })
+        };
+        let full = (0..COUNTED_CLIENTS_MAX as u16).map(|number| client(number, &[5])).collect();
+        let mut counted = restored(full).unwrap();
+        // It has as many clients as there may be, all of one address, until they are forgotten.
+        let other = PeerKey(vec![9; KEY_BYTES_MAX]);
+        let late = REPEAT_HORIZON - Duration::from_millis(1);
+        assert!(!counted.reserve(late, &other, AddressGroup(8)));
+        assert!(
+            counted.reserve(REPEAT_HORIZON, &other, AddressGroup(8)),
+            "with the longest key that there is"
+        );
+        let again =
+            |number: u8| counted.reserve(REPEAT_HORIZON, &PeerKey(vec![1, 2, number]), AddressGroup(7));
+        assert!((0..=255).all(again), "the address has room again");
+        let error = |clients| restored(clients).map(|_| ()).unwrap_err();
+        assert_eq!(error(vec![client(1, &[5, 6, 6])]), CountedStateError::Order, "one twice");
+        assert_eq!(error(vec![client(1, &[4, 6])]), CountedStateError::Order, "one below the floor");
+        let long = |n_bytes| CountedClientState { key: ByteBuf::from(vec![1; n_bytes]), ..client(1, &[5]) };
+        assert_eq!(error(vec![long(KEY_BYTES_MAX + 1)]), CountedStateError::Key { got: 65 });
+        let restored = restored(vec![long(KEY_BYTES_MAX)]).unwrap();
+        let peer = PeerKey(vec![1; KEY_BYTES_MAX]);
+        assert!(restored.has(&peer, 4) && restored.has(&peer, 5) && !restored.has(&peer, 6));
+        assert!(!CountedRequests::default().reserve(Moment::ZERO, &PeerKey(Vec::new()), AddressGroup(9)));
+    }
 }

@@ -77,4 +77,17 @@ mod tests {
         (20..80).for_each(|at| speed.on_batch(ms(at * 100 + 100), ms(at * 100), 10));
         assert!((speed.rows_per_second() - 100.0).abs() < 5.0, "{}", speed.rows_per_second());
     }
+
+    #[test]
+    fn a_batch_that_failed_takes_its_time_with_it() {
+        let mut speed = Throughput::default();
+        speed.on_failed(ms(900));
+        speed.on_failed(ms(100));
+        speed.on_batch(ms(1000), ms(0), 10);
+        assert!((speed.rows_per_second() - 100.0).abs() < 1e-9, "{}", speed.rows_per_second());
+        // Each batch has nine tenths of the weight of the next one.
+        speed.on_batch(ms(1100), ms(1000), 100);
+        assert!((speed.rows_per_second() - 109.0 / 0.19).abs() < 1e-6, "{}", speed.rows_per_second());
+        assert_eq!(speed.time_of(109), ms(190));
+    }
 }

@@ -90,3 +90,26 @@ fn many_experts_are_told_in_batches_that_fit() {
     assert_eq!(records.len(), ANNOUNCED_MAX + 8);
     assert!(records.len() > RECORDS_MAX);
 }
+
+#[test]
+fn a_host_announces_no_more_experts_than_it_may() {
+    let (mut announcer, shape) = (announcer(), grid(&[512, 512]));
+    let of = |number| AnnouncedExpert { uid: shape.uid(number).unwrap(), n_waiting: 0, n_steps: 0 };
+    let n_max = ANNOUNCED_MAX as u64;
+    (0..n_max).for_each(|number| announcer.on_expert(SECOND, LAYER, of(number)).unwrap());
+    assert_eq!(announcer.on_expert(SECOND, LAYER, of(n_max)), Err(ExpertAnnounceError::TooMany));
+    assert_eq!(announcer.on_expert(SECOND, LAYER, of(7)), Ok(()), "it has that one");
+    announcer.on_removed(LAYER, of(7).uid);
+    assert_eq!(announcer.on_expert(SECOND, LAYER, of(n_max)), Ok(()));
+}
+
+#[test]
+fn a_batch_has_as_many_records_as_a_message_and_the_rest_comes_after_it() {
+    let mut announcer = announcer();
+    // An entry of the root and one of its own for each.
+    (0..512).for_each(|first| announcer.on_expert(SECOND, LAYER, expert(&[first, 0])).unwrap());
+    announcer.on_expert(SECOND, LayerId(9), expert(&[0])).unwrap();
+    let batches = std::iter::from_fn(|| announcer.poll_action(SECOND, wall(SECOND)).unwrap());
+    let lengths: Vec<usize> = batches.map(|AnnouncerAction::Put(batch)| batch.len()).collect();
+    assert_eq!(lengths, [RECORDS_MAX, 1]);
+}

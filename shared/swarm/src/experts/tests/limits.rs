@@ -166,3 +166,103 @@ fn the_cache_keeps_no_more_than_it_may() {
     }
     search.check();
 }
+
+#[test]
+fn results_that_nobody_takes_count_as_open_queries() {
+    let (mut search, held) = (ExpertSearch::new(1), HeldRecords::of(&[uid(&[1])]));
+    let id = search.begin(Moment::ZERO, query(grid(&[2]), 1, vec![0.0; 2])).unwrap();
+    finish(&mut search, Moment::ZERO, &held, id);
+    // All is known now, so that each of them is over at once.
+    let begin = |search: &mut ExpertSearch| search.begin(Moment::ZERO, query(grid(&[2]), 1, vec![0.0; 2]));
+    let ids: Vec<QueryId> = (0..QUERIES_MAX).map(|_| begin(&mut search).unwrap()).collect();
+    assert_eq!(begin(&mut search), Err(QueryError::Queries));
+    let (rows, _) = finish(&mut search, Moment::ZERO, &held, ids[0]);
+    assert_eq!(uids(&rows[0]), [(uid(&[1]), 0.0)]);
+    assert!(begin(&mut search).is_ok());
+}
+
+#[test]
+fn refreshes_are_no_more_than_lookups_may_be_and_come_after_what_rows_wait_for() {
+    let shape = grid(&[512, 1]);
+    let alive: Vec<ExpertUid> = (0..512).map(|n| shape.uid(n).unwrap()).collect();
+    let held = HeldRecords::of(&alive);
+    let scores: Vec<f32> =
+        (0..5).flat_map(|at| (0..513).map(move |index| if index / 64 == at { 1.0 } else { 0.0 })).collect();
+    let mut search = ExpertSearch::new(1);
+    let id = search.begin(Moment::ZERO, query(shape, 64, scores.clone())).unwrap();
+    let (_, looked_up) = finish(&mut search, Moment::ZERO, &held, id);
+    assert_eq!(looked_up.len(), 321, "the root, and 64 prefixes for each of five rows");
+    let now = 15 * SECOND;
+    let id = search.begin(now, query(shape, 64, scores)).unwrap();
+    assert!(
+        matches!(search.poll_action(now), Some(ExpertSearchAction::Selected { query, .. }) if query == id)
+    );
+    let other = ExpertQuery { layer: LayerId(9), ..query(grid(&[2]), 1, vec![0.0; 2]) };
+    search.begin(now, other).unwrap();
+    let mut refreshed = Vec::new();
+    while let Some(ExpertSearchAction::LookUp(prefixes)) = search.poll_action(now) {
+        refreshed.extend(prefixes);
+        search.check();
+    }
+    assert_eq!((refreshed[0].layer, refreshed.len()), (LayerId(9), PREFIXES_IN_FLIGHT_MAX));
+}
+
+#[test]
+fn prefixes_that_no_row_waits_for_any_more_are_not_looked_up() {
+    let shape = grid(&[40, 2]);
+    let all: Vec<ExpertUid> = (0..80).map(|number| shape.uid(number).unwrap()).collect();
+    let held = HeldRecords::of(&all);
+    // One row wants the first prefixes, another one those from 20 on.
+    let row = |first: usize| (0..40).map(move |index: usize| -(((index + 40 - first) % 40) as f32));
+    let scores: Vec<f32> = [0, 20].into_iter().flat_map(|first| row(first).chain([0.0, -0.1])).collect();
+    let mut search = ExpertSearch::new(1);
+    search.begin(Moment::ZERO, ExpertQuery { deadline: SECOND, ..query(shape, 12, scores) }).unwrap();
+    let look_up = |search: &mut ExpertSearch| -> Vec<GridPrefix> {
+        match search.poll_action(Moment::ZERO) {
+            Some(ExpertSearchAction::LookUp(prefixes)) => prefixes,
+            other => panic!("{other:?}"),
+        }
+    };
+    let answer = |search: &mut ExpertSearch, prefixes: Vec<GridPrefix>| {
+        for prefix in prefixes {
+            search.on_records(Moment::ZERO, wall(Moment::ZERO), prefix, &held.get(&prefix));
+        }
+    };
+    let root = look_up(&mut search);
+    answer(&mut search, root);
+    let first = look_up(&mut search);
+    assert_eq!(first, (0..8).map(|index| place(&[index])).collect::<Vec<_>>());
+    // Six of them have the twelve best of the first row, which wanted four more.
+    answer(&mut search, first);
+    assert_eq!(look_up(&mut search), (20..28).map(|index| place(&[index])).collect::<Vec<_>>());
+    // Nor is anything once the query is over, or given up.
+    search.on_timeout(SECOND);
+    search.check();
+    assert!(matches!(search.poll_action(SECOND), Some(ExpertSearchAction::Selected { .. })));
+    assert_eq!(search.poll_action(SECOND), None);
+    let other = ExpertQuery { layer: LayerId(9), ..query(shape, 1, vec![0.0; 42]) };
+    let id = search.begin(SECOND, other).unwrap();
+    search.cancel(id);
+    search.check();
+    assert_eq!(search.poll_action(SECOND), None);
+}
+
+#[test]
+fn a_lookup_that_fails_ends_the_wait_in_its_layer_alone() {
+    let mut search = ExpertSearch::new(1);
+    let id = search.begin(Moment::ZERO, query(grid(&[2]), 1, vec![0.0; 2])).unwrap();
+    let other = ExpertQuery { layer: LayerId(9), ..query(grid(&[2]), 1, vec![0.0; 2]) };
+    search.begin(Moment::ZERO, other).unwrap();
+    assert!(
+        matches!(search.poll_action(Moment::ZERO), Some(ExpertSearchAction::LookUp(both)) if both.len() == 2)
+    );
+    search.on_failed(Moment::ZERO, place(&[7]));
+    assert_eq!(search.poll_action(Moment::ZERO), None, "nobody looked that one up");
+    search.on_failed(Moment::ZERO, place(&[]));
+    let Some(ExpertSearchAction::Selected { query, rows }) = search.poll_action(Moment::ZERO) else {
+        panic!()
+    };
+    assert_eq!((query, uids(&rows[0]), rows[0].is_exact), (id, vec![], false));
+    assert_eq!(search.poll_action(Moment::ZERO), None);
+    assert_eq!(search.next_deadline(), Some(search::LOOKUP_PATIENCE), "the other one waits");
+}
