@@ -322,7 +322,7 @@ impl Reduction {
         let n_chunks = self.n_chunks();
         let is_expected = |sender: &Sender| matches!(sender.sending, Sending::At(next) if next < n_chunks);
         if self.n_done < n_chunks {
-            let is_going = self.senders.iter().any(is_expected) || !self.sums.is_empty();
+            let is_going = self.senders.iter().any(is_expected);
             return if is_going { ReductionState::Going } else { ReductionState::Failed };
         }
         let has_sent = |(position, sender): (usize, &Sender)| sender.has_sent.then_some(position);

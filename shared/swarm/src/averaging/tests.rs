@@ -328,7 +328,7 @@ fn the_window_is_divided_among_the_members_with_samples() {
 #[test]
 fn the_input_of_a_member_is_final_once_it_has_sent() {
     let mut reduction = reduction(1, 4, &[10, 10]);
-    let input = |n_samples| MemberInput { n_samples, behind: MemberSet::from_iter([0]), is_whole: true };
+    let input = |n_samples| MemberInput { n_samples, behind: MemberSet::from_iter([0]), is_whole: false };
     reduction.on_chunk(secs(0), 0, 0, &[1.0]).unwrap();
     reduction.on_joined(secs(0), 0, input(2));
     reduction.on_joined(secs(0), 7, input(2));

@@ -290,7 +290,7 @@ impl Traversal {
         };
         match candidate.state {
             CandidateState::Failed => false,
-            CandidateState::New => !self.peers[candidate.peer].is_dead && is_vouched_for(),
+            CandidateState::New => is_vouched_for(),
             CandidateState::Asked | CandidateState::Answered { .. } => true,
         }
     }
@@ -354,7 +354,7 @@ impl Traversal {
         peers: impl Iterator<Item = &'a PeerAddresses>,
     ) {
         for contact in peers {
-            if contact.peer_id == self.here.0 || by.is_some_and(|by| self.peers[by].contact == *contact) {
+            if contact.peer_id == self.here.0 {
                 continue;
             }
             let peer = self.peer(contact);

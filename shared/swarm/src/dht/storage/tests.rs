@@ -88,6 +88,7 @@ fn of_two_largest_senders_each_evicts_its_own_records() {
     store_all(&mut storage, 1, &[&value("a", 10), &value("b", 20)]);
     store_all(&mut storage, 9, &[&value("c", 10), &value("d", 20)]);
     store_all(&mut storage, 1, &[&value("e", 30)]);
+    assert_eq!(held(&storage, &["a", "b", "c", "d", "e"]), ["b", "c", "d", "e"]);
     store_all(&mut storage, 9, &[&value("f", 30)]);
     assert_eq!(held(&storage, &["a", "b", "c", "d", "e", "f"]), ["b", "d", "e", "f"]);
 }
@@ -287,15 +288,25 @@ fn the_bytes_of_a_dictionary_stay_within_the_limit() {
     store_all(&mut storage, 1, &[&entry(102, n_bytes, 50)]);
     assert_eq!((storage.n_records(), storage.n_bytes()), (48, DICTIONARY_BYTES_MAX));
     assert!(!holds(&storage, &halves[0]) && !holds(&storage, &halves[1]));
-    // One that is there in another length takes the place of another, not its own.
-    let short = entry(0, n_bytes / 2, 60);
-    store_all(&mut storage, 1, &[&short]);
-    assert_eq!(storage.n_bytes(), DICTIONARY_BYTES_MAX - n_bytes / 2);
-    store_all(&mut storage, 1, &[&entry(103, n_bytes / 2, 60)]);
-    store_all(&mut storage, 1, &[&entry(0, n_bytes, 70)]);
-    assert_eq!(storage.n_bytes(), DICTIONARY_BYTES_MAX - n_bytes / 2);
-    assert!(holds(&storage, &entry(0, n_bytes, 70)) && !holds(&storage, &entry(1, n_bytes, 21)));
+    // One that grows takes the place of another, and not its own.
+    store_all(&mut storage, 1, &[&entry(0, n_bytes + 100, 70)]);
+    assert_eq!(storage.n_bytes(), DICTIONARY_BYTES_MAX - n_bytes + 100);
+    assert!(holds(&storage, &entry(0, n_bytes + 100, 70)) && !holds(&storage, &entry(1, n_bytes, 21)));
     assert!(holds(&storage, &entry(2, n_bytes, 22)));
+}
+
+/// The dictionary and the storage have no room: what the one evicts is counted once by the other.
+#[test]
+fn an_entry_that_no_place_is_left_for_evicts_as_many_bytes_as_it_needs() {
+    let n_bytes = DICTIONARY_BYTES_MAX / 48;
+    let bytes_max = DICTIONARY_BYTES_MAX - 900;
+    let mut storage = storage(StorageLimits { bytes_max, ..LIMITS });
+    store_all(&mut storage, 1, &[&entry(0, 1000, 10)]);
+    for subkey in 1..48 {
+        store_all(&mut storage, 1, &[&entry(subkey, n_bytes, 10 + u64::from(subkey))]);
+    }
+    store_all(&mut storage, 1, &[&entry(100, n_bytes, 100)]);
+    assert_eq!((storage.n_records(), storage.n_bytes()), (47, 47 * n_bytes));
 }
 
 #[test]

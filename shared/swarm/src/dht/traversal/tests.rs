@@ -412,6 +412,24 @@ fn a_peer_whose_contacts_answer_may_have_dead_ones_as_well() {
     assert_eq!(traversal.into_outcomes()[0].closest, [named[1].clone(), honest.clone()]);
 }
 
+/// However many keys a contact was named for, by how many peers.
+#[test]
+fn a_dead_contact_counts_once_against_each_peer_that_named_it() {
+    let mut traversal = lookup(LIMITS, Goal::Closest, &[1, 2]);
+    let [one, two, dead] = [0, 1, 2].map(contact);
+    traversal.on_local(WALL, &key(1), &[one.clone(), two.clone()], Vec::new());
+    traversal.on_local(WALL, &key(2), &[one.clone(), two.clone()], Vec::new());
+    assert_eq!(asked(&mut traversal, at(0)).len(), 2);
+    let named = std::slice::from_ref(&dead);
+    traversal.on_found(WALL, &one.peer_id, found(&[(&[], named), (&[], named)]));
+    traversal.on_found(WALL, &two.peer_id, found(&[(&[], named), (&[], named)]));
+    traversal.poll_action(at(0));
+    traversal.on_failure(&dead.peer_id);
+    for namer in [&one, &two] {
+        assert_eq!(traversal.peers[traversal.positions[&namer.peer_id]].n_named_failed, 1);
+    }
+}
+
 #[test]
 fn a_peer_that_is_dead_for_one_key_is_asked_for_no_other() {
     let one = contact(0);

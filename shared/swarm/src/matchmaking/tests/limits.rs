@@ -98,9 +98,12 @@ fn the_model_and_the_readiness_of_a_peer_are_matchmakings_own() {
     let (_, own) = members[0];
     assert_eq!((own.model, own.ready, own.is_busy), (model(epoch), Some(own_ready(60)), false));
     assert_eq!((own.n_contributors, own.n_samples), (9, 7));
-    me.on_stepped(at(1000), model(epoch + 1));
+    let mut me = one(1);
+    me.on_ready(at(0), own_ready(100));
+    assert!(me.own().is_closing);
+    me.on_stepped(at(1000), model(1));
     let own = me.own();
-    assert_eq!((own.model, own.ready, own.is_closing), (model(epoch + 1), None, false));
+    assert_eq!((own.model, own.ready, own.is_closing), (model(1), None, false));
 }
 
 #[test]
