@@ -49,6 +49,19 @@ mod tests {
     }
 
     #[test]
+    fn any_order_may_come_and_the_old_one_too() {
+        let orders = |n: usize| {
+            let shuffled = (0..60).map(|seed| {
+                let mut items: Vec<usize> = (0..n).collect();
+                SplitMix64::new(seed).shuffle(&mut items);
+                items
+            });
+            shuffled.collect::<std::collections::BTreeSet<_>>().len()
+        };
+        assert_eq!([0, 1, 2, 3].map(orders), [1, 1, 2, 6]);
+    }
+
+    #[test]
     fn shuffling_keeps_every_item_and_moves_most() {
         let mut items: Vec<usize> = (0..1000).collect();
         SplitMix64::new(7).shuffle(&mut items);

@@ -19,7 +19,8 @@ pub fn keep_largest(values: &mut [f32], n_kept: usize) {
         let above = shift + n_bits;
         for value in values.iter() {
             let magnitude = value.to_bits() & MAGNITUDE;
-            if above >= 31 || magnitude >> above == prefix {
+            // Nothing is above the first digit.
+            if magnitude >> above == prefix {
                 let digit = (magnitude >> shift) as usize & (counts.len() - 1);
                 if let Some(count) = counts.get_mut(digit) {
                     *count += 1;
