@@ -27,7 +27,7 @@ pub fn keep_largest(values: &mut [f32], n_kept: usize) {
                 }
             }
         }
-        let mut digit = counts.len() - 1;
+        let mut digit = 0;
         for (candidate, &count) in counts.iter().enumerate().rev() {
             digit = candidate;
             if count > n_left {

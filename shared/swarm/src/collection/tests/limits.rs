@@ -230,3 +230,31 @@ fn nothing_is_due_while_a_step_is_being_made_or_parameters_are_taken() {
     let want = Err(ContributionRefusal::Epoch { want: 1, got: 2 });
     assert_eq!(round.on_offer(S, &peer(2), &offer(1, 2, 10)), want);
 }
+
+#[test]
+fn nobody_is_given_up_in_a_pause_or_while_parameters_are_taken() {
+    for is_pause in [true, false] {
+        let mut round = joined(&[1, 2]);
+        round.on_report(S, &peer(1), &report(0, 100)).unwrap();
+        assert_eq!(round.next_deadline(), Some(2 * S));
+        if is_pause {
+            round.pause()
+        } else {
+            round.hold()
+        }
+        round.on_timeout(2 * S);
+        assert_eq!((round.n_samples(), round.next_deadline()), (100, None));
+        assert!(!round.contributors[&peer(1)].is_silent);
+        // A transfer that trickles gives its slot back all the same.
+        let mut round = joined(&[1, 2]);
+        let ticket = round.on_offer(S, &peer(1), &offer(1, 0, 10)).unwrap();
+        if is_pause {
+            round.pause()
+        } else {
+            round.hold()
+        }
+        assert_eq!(round.next_deadline(), Some(11 * S));
+        round.on_timeout(11 * S);
+        assert!(actions(&mut round).contains(&CollectionAction::Abandon(ticket)));
+    }
+}
