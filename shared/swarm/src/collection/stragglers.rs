@@ -36,6 +36,9 @@ const WAIT_PART_MIN: f64 = 1.0 / 16.0;
 /// A source is reliable from this reliability on.
 const RELIABLE: f64 = 0.9;
 
+#[cfg(test)]
+mod tests;
+
 /// Source of contributions that is accountable for its reports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ContributionSource {
@@ -331,7 +334,7 @@ impl CollectionRound {
     /// Whether stragglers may be given up before the collect timeout. Among strangers always, so that claims do not
     /// delay other peers; otherwise only if there are enough samples for the step without them.
     fn may_go_on_early(&self) -> bool {
-        if self.is_among_strangers() { self.contributors.len() > 1 } else { self.is_enough_without() }
+        self.is_among_strangers() || self.is_enough_without()
     }
 
     /// When the wait for the first straggler ends.

@@ -1,5 +1,6 @@
 //! The round with honest, slow, vanishing and dishonest contributors.
 
+mod limits;
 mod open;
 
 use barnraise_protocol::bulk::Transfer;

@@ -19,14 +19,15 @@ pub fn keep_largest(values: &mut [f32], n_kept: usize) {
         let above = shift + n_bits;
         for value in values.iter() {
             let magnitude = value.to_bits() & MAGNITUDE;
-            if above >= 31 || magnitude >> above == prefix {
+            // Nothing is above the first digit.
+            if magnitude >> above == prefix {
                 let digit = (magnitude >> shift) as usize & (counts.len() - 1);
                 if let Some(count) = counts.get_mut(digit) {
                     *count += 1;
                 }
             }
         }
-        let mut digit = counts.len() - 1;
+        let mut digit = 0;
         for (candidate, &count) in counts.iter().enumerate().rev() {
             digit = candidate;
             if count > n_left {

@@ -296,6 +296,23 @@ fn where_a_run_has_no_momentum_no_velocity_is_kept_in_memory() {
     assert_eq!((velocity(0.0), velocity(0.5)), (0, 2));
 }
 
+#[test]
+fn the_velocity_waits_while_a_fast_link_needs_none() {
+    let slow = GradientCodec::TopK(TopK { momentum: 0.5, ..plain(0.5) });
+    let mut compressor = Compressor::new(slow, 2, 10);
+    // Of two values one is sent; over the fast link comes the other, and then the slow one goes on where it was.
+    for (epoch, codec, mean, want) in [
+        (0, slow, [4.0, 3.0], [4.0, 0.0]),
+        (1, GradientCodec::F32, [0.0, 0.0], [0.0, 3.0]),
+        (2, slow, [0.0, 0.0], [2.0, 0.0]),
+    ] {
+        compressor.set_codec(codec);
+        assert_eq!(sent(&mut compressor, &mean, 1, epoch), want, "{epoch}");
+        compressor.settle(ContributionOutcome::Counted);
+    }
+    assert_eq!(compressor.state.residual, [0.0, 1.5]);
+}
+
 proptest! {
     /// What arrives and what is kept is what was computed, for all weights and outcomes; as far
     /// as floats add up.

@@ -201,6 +201,8 @@ mod tests {
         assert_eq!(pace.deadline(), (s(35) + Duration::from_millis(10), TooSlow::Transfer(100)));
         pace.on_read(s(22), 1_099);
         assert_eq!(pace.deadline(), (s(37), TooSlow::Stalled(s(15))), "bytes of both directions count");
+        pace.on_written(s(23), 0);
+        assert_eq!(pace.deadline().0, s(37), "nothing is no progress");
         // What is about to be written is no new answer.
         pace.on_writing(s(30));
         assert_eq!(pace.deadline().0, s(37));

@@ -287,6 +287,26 @@ fn a_shard_as_large_as_all_room_fits_and_a_larger_one_does_not() {
     assert!(!exchange.keeps(3), "there is no such shard");
 }
 
+#[test]
+fn a_new_record_takes_the_place_of_the_one_that_costs_the_least_to_forget() {
+    let mut exchange = exchange(10, &[], &[(2, &[0])]);
+    let name = |n: usize| PeerKey(vec![0, (n >> 16) as u8, (n >> 8) as u8, n as u8]);
+    // A banned one, a holder, and others that failed twice and once.
+    exchange.holder_record(&peer(1)).is_banned = true;
+    exchange.holder_record(&peer(2));
+    for n in 2..HOLDER_RECORDS_MAX {
+        exchange.holder_record(&name(n)).n_failures = 2;
+        assert_eq!(exchange.holder_records.len(), n + 1);
+    }
+    exchange.holder_record(&name(7)).n_failures = 1;
+    assert_eq!(exchange.holder_records.len(), HOLDER_RECORDS_MAX, "one that is known takes nobody's place");
+    exchange.holder_record(&peer(3)).n_failures = 3;
+    assert_eq!(exchange.holder_records.len(), HOLDER_RECORDS_MAX);
+    let is_known =
+        [peer(1), peer(2), peer(3), name(6), name(7)].map(|of| exchange.holder_records.contains_key(&of));
+    assert_eq!(is_known, [true, true, true, true, false]);
+}
+
 #[derive(Debug, Clone)]
 enum ExchangeOperation {
     Survey { kept: Vec<u32>, holders: Vec<(u8, Vec<u32>)> },

@@ -242,8 +242,9 @@ fn a_transfer_has_time_for_its_size() {
     let transfer = Transfer { n_bytes: 40_000_000, ..Transfer::of(&[]) };
     let large = Offer { n_values: 10_000_000, transfer, ..offer(1, 0, 10) };
     round.on_offer(S, &peer(1), &large).unwrap();
-    let needed = Duration::from_secs(40_000_000 / TRANSFER_BYTES_PER_SECOND_MIN);
-    assert!(round.next_deadline().unwrap() >= needed);
+    let needed = Duration::from_millis(40_000_000_000 / TRANSFER_BYTES_PER_SECOND_MIN);
+    // Ten seconds more for what is no transfer.
+    assert_eq!(round.next_deadline(), Some(S + needed + 10 * S));
 }
 
 #[test]
