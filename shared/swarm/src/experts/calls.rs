@@ -305,7 +305,7 @@ impl ExpertCalls {
                 let not_before = now.saturating_add(retry_after.max(hosts::RETRY_AFTER_MIN));
                 self.wait_or_end(book, now, at, not_before);
             }
-            ServingRefusal::Duplicate if is_backward => self.end_call(book, now, at),
+            // One that was counted before ends here, too: nobody else is asked for gradients.
             _ => {
                 call.is_excluded[host] = true;
                 self.wait_or_end(book, now, at, now);

@@ -71,6 +71,7 @@ mod tests {
         assert_eq!(outliers(&[1.0, 50.0, 1.2]), [false; 3], "three are too few to tell");
         assert_eq!(outliers(&[0.0, 0.0, 0.0, 1.0]), [false; 4], "gates at their start may give nothing");
         assert_eq!(outliers(&[1.0, 32.0, 0.9, 1.0]), [false; 4], "32 times as large is not beyond it");
+        assert_eq!(outliers(&[2.0, 60.0, 2.0, 2.0]), [false; 4], "nor is 30 times");
         assert_eq!(outliers(&[1.0, 2.0, 40.0, 50.0, 60.0]), [false; 5], "most of them are large");
         assert_eq!(outliers(&[]), [false; 0]);
     }

@@ -349,12 +349,19 @@ mod tests {
         let (short, long) = (pause_after(GOOD_ANSWERS), pause_after(GOOD_ANSWERS - 1));
         assert!(short * 8 < long, "{short:?} {long:?}");
         // What fails while a host is left alone was sent before, and says nothing new.
-        let mut book = HostBook::new(LIMITS, 0, 1);
-        asked(&mut book, 1);
-        (0..2).for_each(|at| book.on_failed(ms(at * 101), &host(1)));
+        let pausing = || {
+            let mut book = HostBook::new(LIMITS, 0, 1);
+            asked(&mut book, 1);
+            (0..2).for_each(|at| book.on_failed(ms(at * 101), &host(1)));
+            book
+        };
+        let mut book = pausing();
         let until = book.available_at(&host(1), false);
-        assert!(until > ms(101) && book.is_left_alone(until - ms(1), &host(1)));
+        assert!(until > ms(202) && book.is_left_alone(until - ms(1), &host(1)));
         assert!(!book.is_left_alone(until, &host(1)), "it is asked then");
+        let mut again = pausing();
+        again.on_failed(until, &host(1));
+        assert!(again.available_at(&host(1), false) > until, "it has failed once more");
         book.on_failed(until - ms(1), &host(1));
         assert_eq!(book.available_at(&host(1), false), until);
         book.on_absurd(ms(101), &host(1));

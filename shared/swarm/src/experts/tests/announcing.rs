@@ -1,6 +1,6 @@
 //! Announcements of a host.
 
-use barnraise_protocol::dht::{PeerToNode, RECORDS_MAX};
+use barnraise_protocol::dht::{PeerToNode, RECORDS_BYTES_MAX, RECORDS_MAX};
 
 use super::*;
 
@@ -112,4 +112,21 @@ fn a_batch_has_as_many_records_as_a_message_and_the_rest_comes_after_it() {
     let batches = std::iter::from_fn(|| announcer.poll_action(SECOND, wall(SECOND)).unwrap());
     let lengths: Vec<usize> = batches.map(|AnnouncerAction::Put(batch)| batch.len()).collect();
     assert_eq!(lengths, [RECORDS_MAX, 1]);
+}
+
+#[test]
+fn a_batch_may_be_as_large_as_a_message_to_the_byte() {
+    let announcing = |n_bytes: usize| {
+        let addresses = vec![vec![9; n_bytes], vec![9; 160]];
+        let mut announcer = ExpertAnnouncer::new(host(0), RUN.to_owned(), addresses, 1);
+        announcer.on_expert(SECOND, LAYER, expert(&[0])).unwrap();
+        announcer
+    };
+    let n_bytes_of = |n_bytes: &usize| put(&mut announcing(*n_bytes), SECOND)[0].n_bytes();
+    let fitting = (0..=160).find(|n_bytes| n_bytes_of(n_bytes) * 512 == RECORDS_BYTES_MAX).unwrap();
+    let mut announcer = announcing(fitting);
+    (1..512).for_each(|first| announcer.on_expert(SECOND, LAYER, expert(&[first])).unwrap());
+    let batches = std::iter::from_fn(|| announcer.poll_action(SECOND, wall(SECOND)).unwrap());
+    let lengths: Vec<usize> = batches.map(|AnnouncerAction::Put(batch)| batch.len()).collect();
+    assert_eq!(lengths, [512]);
 }

@@ -134,3 +134,14 @@ fn false_entries_cost_a_lookup_and_malformed_ones_nothing() {
     assert_eq!((rows[0].experts.len(), looked_up.len()), (3, 4));
     assert!(rows[0].is_exact);
 }
+
+#[test]
+fn an_expert_whose_hosts_are_left_alone_takes_the_place_of_no_other() {
+    let mut held = HeldRecords::default();
+    (0..2).for_each(|at| held.announce(&host(at), wall(LIFETIME), &[uid(&[at.into()])], 0));
+    let mut search = ExpertSearch::new(1);
+    search.on_host_fault(Moment::ZERO, host(0).public(), HostFault::Failed);
+    let id = search.begin(Moment::ZERO, query(grid(&[2]), 1, vec![9.0, 1.0])).unwrap();
+    let (rows, _) = finish(&mut search, Moment::ZERO, &held, id);
+    assert_eq!(uids(&rows[0]), [(uid(&[1]), 1.0)]);
+}

@@ -266,3 +266,20 @@ fn a_lookup_that_fails_ends_the_wait_in_its_layer_alone() {
     assert_eq!(search.poll_action(Moment::ZERO), None);
     assert_eq!(search.next_deadline(), Some(search::LOOKUP_PATIENCE), "the other one waits");
 }
+
+#[test]
+fn a_query_that_is_given_up_takes_no_other_with_it() {
+    let (mut search, held) = (ExpertSearch::new(1), HeldRecords::of(&[uid(&[1])]));
+    let ids = [0.0, 2.0, 3.0]
+        .map(|score| search.begin(Moment::ZERO, query(grid(&[2]), 1, vec![0.0, score])).unwrap());
+    assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2]);
+    search.cancel(ids[1]);
+    search.poll_action(Moment::ZERO);
+    search.on_records(Moment::ZERO, wall(Moment::ZERO), place(&[]), &held.get(&place(&[])));
+    let selected = std::iter::from_fn(|| search.poll_action(Moment::ZERO)).map(|action| match action {
+        ExpertSearchAction::Selected { query, rows } => (query, uids(&rows[0])[0].1),
+        action => panic!("{action:?}"),
+    });
+    let selected: BTreeMap<QueryId, f32> = selected.collect();
+    assert_eq!(selected, BTreeMap::from([(ids[0], 0.0), (ids[2], 3.0)]));
+}

@@ -147,3 +147,24 @@ fn only_so_many_replicas_are_asked() {
     assert_eq!(n_asked, u64::from(ATTEMPTS_MAX).min(REPLICAS_MAX as u64));
     assert!(trainer.calls.next_deadline(ms(99), &trainer.book).is_none());
 }
+
+#[test]
+fn a_host_that_is_left_alone_still_gets_the_gradients_that_it_alone_can_count() {
+    let (mut trainer, mut sent) = stepping();
+    for at in [500, 1000, 1500, 2000] {
+        trainer.calls.on_broken(ms(at), &mut trainer.book, sent.request_id);
+        let deadline = trainer.calls.next_deadline(ms(at), &trainer.book);
+        assert_eq!(deadline, Some(ms(at + 100)), "after the delay of a broken connection alone");
+        sent = trainer.sent(at + 100).remove(0);
+    }
+    assert!(trainer.book.is_left_alone(ms(2100), &host(1)));
+    // An output is asked of it again after its pause.
+    let (mut trainer, mut sent) = asked(&[1]);
+    for at in [500, 1500, 2500] {
+        trainer.calls.on_broken(ms(at), &mut trainer.book, sent.request_id);
+        let available = trainer.book.available_at(&host(1), false).max(ms(at + 100));
+        assert_eq!(trainer.calls.next_deadline(ms(at), &trainer.book), Some(available));
+        sent = trainer.sent(available.as_millis() as u64 + 1).remove(0);
+    }
+    assert!(trainer.book.available_at(&host(1), false) > ms(2600), "its pauses grow");
+}

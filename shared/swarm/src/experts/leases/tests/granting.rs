@@ -27,8 +27,12 @@ fn what_a_host_holds_counts_as_its_share_until_it_is_over() {
     run.host(secs(30), 1, 5, 8);
     assert_eq!(run.book.holder(secs(30), place(&[0])), None);
     assert_eq!(share(&run, secs(30), 0), later(120_000), "it had that one");
-    run.host(secs(150), 1, 5, 8);
-    assert_eq!(share(&run, secs(150), 0), Ok(()));
+    // Its address has half of the places again.
+    run.host(secs(130), 2, 5, 8);
+    (1..=4).for_each(|index| _ = run.claim(secs(130), 2, place(&[index])).unwrap());
+    assert_eq!(share(&run, millis(149_999), 0), later(1));
+    assert_eq!(share(&run, secs(150), 0), Ok(()), "nobody has wanted it for so long");
+    assert_eq!(share(&run, secs(150), 1), later(130_000));
 }
 
 #[test]

@@ -156,7 +156,23 @@ fn a_question_has_no_more_places_than_a_message() {
     let (asks, n_vacant) = host.asks(secs(16)).unwrap();
     let n_releases = asks.iter().filter(|ask| matches!(ask, LeaseAsk::Release { .. })).count();
     assert_eq!((n_releases, asks.len(), n_vacant), (40, PLACES_MAX, 0));
+    // What it holds comes before what it looks for.
+    let mut host = Host::new(150, &[]);
+    host.asks(secs(0)).unwrap();
+    host.holder.on_answer(secs(0), Vec::new(), (0..64).map(|at| lease(at, 1)).collect());
+    let asked = host.asks(secs(10)).map(|(asks, n_vacant)| (asks.len(), n_vacant));
+    assert_eq!(asked, Some((PLACES_MAX, 0)));
     // A host that has no room asks for nothing.
     let mut full = Host::new(0, &[3]);
     assert_eq!((full.asks(secs(9)), full.holder.next_deadline(secs(9))), (None, None));
+}
+
+#[test]
+fn an_answer_that_comes_when_its_lease_is_over_is_given_back() {
+    for (at_ms, is_held) in [(26_999, true), (27_000, false)] {
+        let (mut host, now) = (Host::new(1, &[]), Moment::from_millis(at_ms));
+        host.asks(secs(0)).unwrap();
+        host.holder.on_answer(now, Vec::new(), vec![lease(1, 1)]);
+        assert_eq!((host.holder.places().count() == 1, host.holder.is_settled()), (is_held, is_held));
+    }
 }

@@ -72,5 +72,7 @@ fn all_backbones_name_the_same_keepers() {
     let named: Vec<Vec<u8>> = (0..4).map(|index| keepers(index, 3)).collect();
     assert_eq!(named, [[9, 6, 4], [2, 4, 9], [2, 3, 7], [1, 2, 7]]);
     assert_eq!(keepers(0, 2), named[0][..2], "as many as are wanted, the first ones");
+    let n_later = [29, 30].map(|at| hosts.keepers(secs(at), place(&[0]), None, 20).len());
+    assert_eq!(n_later, [9, 0], "those that are silent may be gone");
     assert_eq!(keepers(0, 20).len(), 9, "a host without an address is asked by nobody");
 }

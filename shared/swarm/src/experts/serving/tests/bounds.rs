@@ -30,6 +30,9 @@ fn what_is_held_and_what_waits_is_known() {
     put(&mut runtime, 0, forward(1, 1, 3));
     put(&mut runtime, 0, request(2, 1, ExpertPass::Backward, 2, 1));
     put(&mut runtime, 0, request(3, 1, ExpertPass::Backward, 2, 1));
+    let lost = put(&mut runtime, 0, forward(5, 1, 3));
+    assert_eq!(runtime.rows_waiting(1), 10);
+    runtime.on_lost(ms(0), lost);
     let unread = runtime.on_request(ms(0), forward(4, 1, 7)).unwrap();
     assert_eq!((runtime.rows_waiting(1), runtime.rows_waiting(0), runtime.rows_waiting(9)), (7, 0, 0));
     assert_eq!(runtime.load(), ServingLoad { rows_waiting: 23, rows_per_second: 0.0 });
