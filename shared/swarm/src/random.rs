@@ -57,14 +57,15 @@ mod tests {
     }
 
     #[test]
-<<<<<<< HEAD
     fn an_interval_with_jitter_is_anything_between_nine_tenths_and_all_of_it() {
         let mut random = SplitMix64::new(7);
         let times: Vec<Duration> = (0..5000).map(|_| random.jittered(Duration::from_secs(2))).collect();
         assert_eq!(times.iter().min(), Some(&Duration::from_millis(1800)));
         assert_eq!(times.iter().max(), Some(&Duration::from_secs(2)));
         assert_eq!(random.jittered(Duration::from_millis(9)), Duration::from_millis(9));
-=======
+    }
+
+    #[test]
     fn any_order_may_come_and_the_old_one_too() {
         let orders = |n: usize| {
             let shuffled = (0..60).map(|seed| {
@@ -75,7 +76,6 @@ mod tests {
             shuffled.collect::<std::collections::BTreeSet<_>>().len()
         };
         assert_eq!([0, 1, 2, 3].map(orders), [1, 1, 2, 6]);
->>>>>>> mrest
     }
 
     #[test]
