@@ -238,9 +238,9 @@ fn nobody_is_given_up_in_a_pause_or_while_parameters_are_taken() {
         round.on_report(S, &peer(1), &report(0, 100)).unwrap();
         assert_eq!(round.next_deadline(), Some(2 * S));
         if is_pause {
-            round.pause()
+            round.pause();
         } else {
-            round.hold()
+            round.hold();
         }
         round.on_timeout(2 * S);
         assert_eq!((round.n_samples(), round.next_deadline()), (100, None));
@@ -249,9 +249,9 @@ fn nobody_is_given_up_in_a_pause_or_while_parameters_are_taken() {
         let mut round = joined(&[1, 2]);
         let ticket = round.on_offer(S, &peer(1), &offer(1, 0, 10)).unwrap();
         if is_pause {
-            round.pause()
+            round.pause();
         } else {
-            round.hold()
+            round.hold();
         }
         assert_eq!(round.next_deadline(), Some(11 * S));
         round.on_timeout(11 * S);
