@@ -294,16 +294,16 @@ fn buffers_are_used_again_and_few_are_kept() {
     let spare = reduction.poll_spare().unwrap();
     assert_eq!((spare, reduction.poll_spare()), (full(2.0), None));
     // What is borrowed is not kept.
-    reduction.on_chunk(secs(0), 2, 0, &full(3.0)).unwrap();
+    reduction.on_chunk(secs(0), 2, 0, full(3.0).as_slice()).unwrap();
     assert_eq!(reduction.poll_spare(), None);
     // What is borrowed and waits is copied into a spare buffer, whatever is in that.
     reduction.on_spare(vec![9.0; 7]);
-    reduction.on_chunk(secs(0), 2, 1, &full(3.0)).unwrap();
+    reduction.on_chunk(secs(0), 2, 1, full(3.0).as_slice()).unwrap();
     assert_eq!(reduction.poll_spare(), None);
     reduction.on_spare(vec![8.0; 7]);
-    reduction.on_chunk(secs(0), 0, 1, &full(1.0)).unwrap();
+    reduction.on_chunk(secs(0), 0, 1, full(1.0).as_slice()).unwrap();
     assert_eq!(reduction.poll_spare(), None, "the sum is a copy, too");
-    reduction.on_chunk(secs(0), 1, 1, &full(2.0)).unwrap();
+    reduction.on_chunk(secs(0), 1, 1, full(2.0).as_slice()).unwrap();
     assert_eq!(reduction.poll_spare(), Some(full(3.0)), "the one that waited");
     let means: Vec<ChunkOfMean> = std::iter::from_fn(|| reduction.poll_mean()).collect();
     assert_eq!(means.len(), 2);

@@ -48,11 +48,6 @@ impl MergedRecords {
         true
     }
 
-    /// Whether no peer had a record.
-    pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
-    }
-
     /// The records, by subkey.
     pub fn into_records(self) -> Vec<Record> {
         self.records.into_values().collect()
@@ -76,11 +71,9 @@ mod tests {
     #[test]
     fn the_newest_valid_record_of_each_subkey_is_kept() {
         let mut merged = MergedRecords::default();
-        assert!(merged.is_empty());
         let (old, new) = (entry(1, 1, LIFETIME / 2), entry(1, 1, LIFETIME));
         let invalid = [entry(2, 1, Duration::ZERO), entry(1, 1, LIFETIME + Duration::from_secs(1))];
         assert_eq!(merged.add(NOW, LIFETIME, [old.clone(), invalid[0].clone()]), 1);
-        assert!(!merged.is_empty());
         assert_eq!(merged.add(NOW, LIFETIME, [old.clone()]), 1, "valid, if not new");
         assert_eq!(merged.add(NOW, LIFETIME, [new.clone(), entry(2, 1, LIFETIME)]), 2);
         assert_eq!(merged.add(NOW, LIFETIME, [old].into_iter().chain(invalid)), 0);

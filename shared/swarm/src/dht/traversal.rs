@@ -129,7 +129,6 @@ pub struct Traversal {
     positions: HashMap<Vec<u8>, usize>,
     searches: Vec<Search>,
     in_flight: Vec<usize>,
-    n_requests: usize,
 }
 
 impl Traversal {
@@ -153,7 +152,6 @@ impl Traversal {
             positions: HashMap::new(),
             searches,
             in_flight: Vec::new(),
-            n_requests: 0,
         }
     }
 
@@ -250,11 +248,6 @@ impl Traversal {
         self.searches.iter().all(|search| search.is_done)
     }
 
-    /// Requests sent so far.
-    pub fn n_requests(&self) -> usize {
-        self.n_requests
-    }
-
     /// The results, in the order of the keys.
     pub fn into_outcomes(self) -> Vec<KeyOutcome> {
         let Self { peers, searches, .. } = self;
@@ -314,7 +307,6 @@ impl Traversal {
         let keys = searches.iter().map(|&at| self.searches[at].key).collect();
         self.peers[peer].asked = Some(FindRequest { at: now, searches });
         self.in_flight.push(peer);
-        self.n_requests += 1;
         TraversalAction::Ask { peer: self.peers[peer].contact.clone(), keys }
     }
 
