@@ -6,7 +6,7 @@ use super::super::row::{LivingHosts, PrefixState, RowScores, RowSearch};
 use super::*;
 
 /// A row of a grid of two dimensions, and what is known of its prefixes.
-struct Row {
+struct SearchedRow {
     grid: GridShape,
     scores: Vec<f32>,
     search: RowSearch,
@@ -16,7 +16,7 @@ struct Row {
     hosts: HostRecords,
 }
 
-impl Row {
+impl SearchedRow {
     fn new(first: &[f32], second: &[f32], n_active: usize) -> Self {
         let grid = grid(&[first.len() as u16, second.len() as u16]);
         let scores = [first, second].concat();
@@ -77,7 +77,7 @@ impl Row {
 fn where_too_many_prefixes_are_open_the_best_half_stays_and_the_result_says_so() {
     let falling: Vec<f32> = (0..16).map(|at| -(at as f32)).collect();
     for (open_max, n_looked_up, is_exact) in [(12, 16, true), (11, 9, false), (10, 9, false)] {
-        let mut row = Row::new(&falling, &[0.0], 1);
+        let mut row = SearchedRow::new(&falling, &[0.0], 1);
         assert_eq!(row.advance(open_max), [0, 1, 2, 3], "a few at a time, the best first");
         (0..16).for_each(|first| row.know_nothing(first));
         assert_eq!(row.advance(open_max), []);
@@ -92,7 +92,7 @@ fn where_too_many_prefixes_are_open_the_best_half_stays_and_the_result_says_so()
 fn prefixes_that_have_nothing_better_any_more_are_not_too_many() {
     // The only expert of the first has 10; bounds are 5 above their first score.
     let first = [10.0, 9.0, 9.0, 9.0, 8.0, 8.0, 8.0, 1.0, 1.0, 1.0, 1.0, 1.0];
-    let mut row = Row::new(&first, &[0.0, 5.0], 1);
+    let mut row = SearchedRow::new(&first, &[0.0, 5.0], 1);
     assert_eq!(row.advance(100), [0, 1, 2, 3]);
     row.know(0, 0);
     assert_eq!(row.advance(2), [1, 2, 3, 4], "two are open that may be better, and five that are not");
@@ -104,7 +104,7 @@ fn prefixes_that_have_nothing_better_any_more_are_not_too_many() {
 
 #[test]
 fn of_equal_experts_the_first_is_chosen_however_late_it_is_found() {
-    let mut row = Row::new(&[1.0, 1.0, 1.0], &[0.0], 1);
+    let mut row = SearchedRow::new(&[1.0, 1.0, 1.0], &[0.0], 1);
     assert_eq!(row.advance(100), [0, 1, 2]);
     row.know(1, 0);
     assert_eq!(row.advance(100), [0, 2], "they may have one as good");
@@ -117,7 +117,7 @@ fn of_equal_experts_the_first_is_chosen_however_late_it_is_found() {
 
 #[test]
 fn the_more_a_row_has_seen_the_more_prefixes_it_waits_for() {
-    let mut row = Row::new(&[0.0; 500], &[0.0], 1);
+    let mut row = SearchedRow::new(&[0.0; 500], &[0.0], 1);
     let mut waits = Vec::new();
     loop {
         let pending = row.advance(1000);
@@ -129,13 +129,13 @@ fn the_more_a_row_has_seen_the_more_prefixes_it_waits_for() {
     }
     assert_eq!(waits[..6], [4, 5, 10, 20, 40, 64], "with the root");
     assert!(waits[6..].iter().all(|n| *n <= 64), "{waits:?}");
-    let mut wide = Row::new(&[0.0; 500], &[0.0], 9);
+    let mut wide = SearchedRow::new(&[0.0; 500], &[0.0], 9);
     assert_eq!(wide.advance(1000).len(), 9, "as many as it wants experts");
 }
 
 #[test]
 fn a_branch_counts_until_it_expires() {
-    let mut row = Row::new(&[0.0; 3], &[0.0], 1);
+    let mut row = SearchedRow::new(&[0.0; 3], &[0.0], 1);
     let just_after = SECOND + Duration::from_millis(1);
     row.branches([(0, SECOND), (1, just_after), (2, Moment::ZERO)].into_iter());
     assert_eq!(row.advance(100), [1]);
@@ -143,7 +143,7 @@ fn a_branch_counts_until_it_expires() {
 
 #[test]
 fn a_row_that_wants_nothing_finds_nothing() {
-    let mut row = Row::new(&[0.0; 3], &[0.0], 0);
+    let mut row = SearchedRow::new(&[0.0; 3], &[0.0], 0);
     assert_eq!(row.advance(100), []);
     assert_eq!(row.selected(), (vec![], true));
 }
