@@ -180,7 +180,7 @@ fn written(world: &AuthorityHarness) -> Vec<u8> {
 fn token_for(seed: u8) -> IssuedToken {
     let (user, invitation) = (format!("guest {seed}"), String::new());
     let (token_id, expires_at) = (TokenId([seed; 16]), UnixTime(START + HOUR));
-    IssuedToken { token_id, user, peer: pair(seed).public(), expires_at, invitation }
+    IssuedToken { token_id, user, peer: pair(seed).public(), expires_at, invitation, may_host: false }
 }
 
 /// The disk has space to change a row, and none for another one.

@@ -15,6 +15,7 @@ mod fixture;
 #[cfg(test)]
 mod fuzz;
 mod kit;
+mod membership;
 mod platform;
 mod race;
 mod scheme;
@@ -26,6 +27,7 @@ pub use experts::{ExpertNetwork, ExpertService};
 pub use kit::Config;
 pub use kit::access::Credentials;
 pub use kit::model_cache::decode as decode_cached_model;
+pub use membership::{Membership, MembershipError};
 pub use platform::{PeerShardOutcome, Platform, PlatformError};
 pub use race::race;
 pub use scheme::contribute;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use barnraise_protocol::access::{KeyPair, PublicKey};
 use barnraise_protocol::dht::UnixMillis;
+use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::leases::{
     self, ExpertLease, Grantors, KEEPERS_MAX, LeaseAnswer, LeaseAsk, LeaseAskError, LeaseGrant,
     LeaseQuestion, LeaseRefusal, LeaseVerdict, LeasingHost,
@@ -89,6 +90,12 @@ impl LeaseService {
         &self.run.grantors
     }
 
+    /// The hosts that have these places now, as far as this backbone has granted them.
+    pub(crate) fn holders(&self, places: &[ExpertPlace]) -> Vec<Option<PublicKey>> {
+        let (books, now) = (self.books(), self.now());
+        places.iter().map(|place| books.leases.holder(now, *place)).collect()
+    }
+
     /// How the experts stand.
     pub(crate) fn standing(&self) -> LeaseStanding {
         self.books().leases.standing(self.now())
@@ -125,6 +132,7 @@ impl LeaseService {
                     Err(refusal) => LeaseAnswer::Refused(refusal),
                 }
             }
+            LeaseQuestion::Holders { places, .. } => LeaseAnswer::Holders(self.holders(&places)),
             LeaseQuestion::Keepers { places, .. } => {
                 let (books, now) = (self.books(), self.now());
                 let keepers = |place| books.leases.keepers(now, place, KEEPERS_MAX);

@@ -421,6 +421,24 @@ fn a_machine_that_was_suspended_holds_nothing_until_it_has_asked() {
 }
 
 #[test]
+fn a_host_that_has_no_access_any_more_stops_at_once_and_claims_its_places_when_it_is_back() {
+    let mut host = Host::new(2, &[]);
+    host.asks(secs(0)).unwrap();
+    host.holder.on_answer(secs(0), Vec::new(), vec![lease(1, 1), lease(2, 1)]);
+    assert!(matches!(host.asks(secs(10)), Some((asks, 0)) if asks.len() == 2));
+    host.holder.on_no_access(secs(10));
+    assert!(!host.holder.holds(secs(10), &place(&[1])) && !host.holder.holds(secs(10), &place(&[2])));
+    // It does not ask on and on.
+    assert_eq!(host.asks(secs(10)), None);
+    let stops = [1, 2].map(|index| HolderAction::Stop { place: place(&[index]), is_taken: false });
+    assert_eq!(host.said[host.said.len() - 2..], stops);
+    let claims = vec![LeaseAsk::Claim(place(&[1])), LeaseAsk::Claim(place(&[2]))];
+    assert_eq!(host.asks(secs(12)), Some((claims, 0)));
+    host.holder.on_no_access(secs(12));
+    assert!(host.asks(secs(15)).is_some(), "it may be let in at any time");
+}
+
+#[test]
 fn a_host_with_many_places_renews_them_in_several_questions() {
     let mut host = Host::new(150, &[]);
     let mut next = 0;
