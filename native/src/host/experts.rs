@@ -9,6 +9,7 @@ use barnraise_learning::ModelError;
 use barnraise_learning::experts::ExpertPort;
 use barnraise_protocol::access::{PublicKey, UnixTime};
 use barnraise_protocol::dht::{Freshness, Record, RecordKey};
+use barnraise_protocol::experts::leases::LeaseRefusal;
 use barnraise_protocol::experts::{self, ExpertPlace};
 use barnraise_protocol::run::RunDescription;
 use barnraise_relay::Node;
@@ -21,7 +22,8 @@ use tokio::runtime::Handle;
 use crate::net::announced::open_announced;
 
 /// Says which hosts have these places now, in their order.
-pub(crate) type HolderLookUp = Arc<dyn Fn(&[ExpertPlace]) -> Vec<Option<PublicKey>> + Send + Sync>;
+pub(crate) type HolderLookUp =
+    Arc<dyn Fn(&[ExpertPlace]) -> Result<Vec<Option<PublicKey>>, LeaseRefusal> + Send + Sync>;
 
 /// What a backbone asks experts with.
 #[derive(Clone)]
@@ -100,7 +102,7 @@ impl ExpertNetwork for HostNetwork {
         places: Vec<ExpertPlace>,
     ) -> Result<Vec<Option<PublicKey>>, PlatformError> {
         let holders = self.holders.as_ref().ok_or(PlatformError::NotConnected)?;
-        Ok(holders(&places))
+        holders(&places).map_err(PlatformError::network)
     }
 
     async fn open_host(&self, host: &PeerKey, addresses: &[Vec<u8>]) -> Result<Stream, PlatformError> {

@@ -91,9 +91,11 @@ impl LeaseService {
     }
 
     /// The hosts that have these places now, as far as this backbone has granted them.
-    pub(crate) fn holders(&self, places: &[ExpertPlace]) -> Vec<Option<PublicKey>> {
-        let (books, now) = (self.books(), self.now());
-        places.iter().map(|place| books.leases.holder(now, *place)).collect()
+    ///
+    /// # Errors
+    /// It began a moment ago, and does not know yet.
+    pub(crate) fn holders(&self, places: &[ExpertPlace]) -> Result<Vec<Option<PublicKey>>, LeaseRefusal> {
+        self.books().leases.holders(self.now(), places)
     }
 
     /// How the experts stand.
@@ -132,7 +134,9 @@ impl LeaseService {
                     Err(refusal) => LeaseAnswer::Refused(refusal),
                 }
             }
-            LeaseQuestion::Holders { places, .. } => LeaseAnswer::Holders(self.holders(&places)),
+            LeaseQuestion::Holders { places, .. } => {
+                self.holders(&places).map_or_else(LeaseAnswer::Refused, LeaseAnswer::Holders)
+            }
             LeaseQuestion::Keepers { places, .. } => {
                 let (books, now) = (self.books(), self.now());
                 let keepers = |place| books.leases.keepers(now, place, KEEPERS_MAX);

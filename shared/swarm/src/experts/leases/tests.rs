@@ -140,6 +140,21 @@ fn after_a_restart_only_leases_that_hold_are_renewed() {
 }
 
 #[test]
+fn who_has_a_place_is_said_once_all_hosts_had_time_to_renew() {
+    let mut run = Run::new(&[8], true);
+    run.host(secs(0), 1, 1, 8);
+    let places = [place(&[1]), place(&[2])];
+    assert_eq!(run.book.holders(secs(0), &places), Err(LeaseRefusal::Quiet { for_ms: 12_000 }));
+    let held = run.claim(secs(31), 1, place(&[1])).unwrap();
+    assert_eq!(run.book.holders(secs(40), &places), Ok(vec![Some(key(1)), None]));
+    run.renew(secs(41), 1, &held).unwrap();
+    assert_eq!(run.book.holders(secs(70), &places), Ok(vec![Some(key(1)), None]));
+    assert_eq!(run.book.holders(secs(72), &places), Ok(vec![None, None]), "its lease is over");
+    let new = Run::new(&[8], false);
+    assert_eq!(new.book.holders(secs(0), &places), Ok(vec![None, None]), "nobody had any before");
+}
+
+#[test]
 fn a_claim_that_finds_no_majority_does_not_push_the_holder_out() {
     // The third of three backbones has not heard of the lease that the others granted.
     let backbones: Vec<KeyPair> = (201..=203).map(|at| KeyPair::from_seed(&[at; 32])).collect();
