@@ -434,7 +434,8 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
     }
 
     fn look_up(&mut self, prefixes: Vec<GridPrefix>) {
-        self.lookups.push(look_up(self.network.clone(), Rc::clone(&self.run), prefixes).boxed_local());
+        let grids = self.layers.iter().map(|layer| layer.grid).collect();
+        self.lookups.push(look_up(self.network.clone(), Rc::clone(&self.run), grids, prefixes).boxed_local());
     }
 
     fn send(&mut self, number: u64, call: SentCall) {
@@ -524,6 +525,7 @@ fn serving_refusal(refusal: &ExpertRefusal) -> ServingRefusal {
 async fn look_up<N: ExpertNetwork>(
     network: N,
     run: Rc<RunDescription>,
+    grids: Vec<GridShape>,
     prefixes: Vec<GridPrefix>,
 ) -> LookedUp {
     let run_id = &run.identity.run_id;
@@ -543,7 +545,7 @@ async fn look_up<N: ExpertNetwork>(
     found.extend(left.into_iter().map(|prefix| (prefix, None)));
     // In an open run everybody may host; in others a host is one by its lease, which takes access to the run.
     if run.access.mode != AccessMode::Open {
-        let known = holders(&network, run_id, &found).await;
+        let known = holders(&network, (run_id, &grids), &found).await;
         for (prefix, records) in &mut found {
             match (&known, records) {
                 (Ok(known), Some(records)) => retain_holders(prefix, records, known),
@@ -555,16 +557,18 @@ async fn look_up<N: ExpertNetwork>(
     found
 }
 
-/// The holders of all places that were found.
+/// The holders of all places that were found. Anybody may announce places that the grids do not have: these are not asked for.
 async fn holders<N: ExpertNetwork>(
     network: &N,
-    run_id: &str,
+    (run_id, grids): (&str, &[GridShape]),
     found: &LookedUp,
 ) -> Result<BTreeMap<ExpertPlace, PublicKey>, PlatformError> {
     let of_prefix = |(prefix, records): &(GridPrefix, Option<Vec<Record>>)| {
         records.as_ref().map(|records| announced_places(prefix, records)).unwrap_or_default()
     };
-    let places: Vec<ExpertPlace> = found.iter().flat_map(of_prefix).collect();
+    let exists =
+        |(layer, uid): &ExpertPlace| grids.get(usize::from(layer.0)).is_some_and(|grid| grid.contains(uid));
+    let places: Vec<ExpertPlace> = found.iter().flat_map(of_prefix).filter(exists).collect();
     let mut known = BTreeMap::new();
     for places in places.chunks(PLACES_MAX) {
         let holders = network.holders(run_id, places.to_vec()).await?;

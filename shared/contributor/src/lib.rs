@@ -15,9 +15,9 @@ mod fixture;
 #[cfg(test)]
 mod fuzz;
 mod kit;
-mod membership;
 mod platform;
 mod race;
+mod run_access;
 mod scheme;
 mod synchronous;
 
@@ -27,8 +27,8 @@ pub use experts::{ExpertNetwork, ExpertService};
 pub use kit::Config;
 pub use kit::access::Credentials;
 pub use kit::model_cache::decode as decode_cached_model;
-pub use membership::{Membership, MembershipError};
 pub use platform::{PeerShardOutcome, Platform, PlatformError};
 pub use race::race;
+pub use run_access::{RunAccess, RunAccessError};
 pub use scheme::contribute;
 pub use synchronous::trainer;

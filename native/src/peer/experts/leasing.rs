@@ -129,8 +129,15 @@ fn on_answer(state: &HostState, answer: Result<LeaseAnswer, LeasingError>) {
         Err(LeasingError::Ask(LeaseAskError::Refused(
             refusal @ (LeaseRefusal::NoAccess | LeaseRefusal::MayNotHost),
         ))) => {
-            tracing::warn!(%refusal, "this host serves nothing any more");
-            state.with_leases(|leases, now| leases.on_no_access(now));
+            let has_served = state.with_leases(|leases, now| {
+                let has_served = leases.places().next().is_some();
+                leases.on_no_access(now);
+                has_served
+            });
+            // Once, and not with each question.
+            if has_served {
+                tracing::warn!(%refusal, "this host serves nothing any more");
+            }
             state.home.on_access_lost();
         }
         Err(error) => {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use barnraise_contributor::{Credentials, Membership, MembershipError};
+use barnraise_contributor::{Credentials, RunAccess, RunAccessError};
 use barnraise_protocol::run::RunDescription;
 use futures::future::{self, Either};
 
@@ -21,7 +21,7 @@ const SIGN_IN_EVERY: Duration = Duration::from_millis(200);
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OwnAccessError {
     #[error(transparent)]
-    Membership(#[from] MembershipError),
+    Access(#[from] RunAccessError),
     #[error(
         "this peer may contribute to the run, and not host its experts: ask the operator for an invitation of \
          `barnraise invite --host`, or to be put on the list by `barnraise allow add --host`"
@@ -32,7 +32,7 @@ pub(super) enum OwnAccessError {
 /// See the module. Not `Send`, as all of a participant's access.
 pub(super) struct OwnAccess<'a> {
     platform: &'a NativePlatform,
-    membership: Membership<'a, NativePlatform>,
+    run_access: RunAccess<'a, NativePlatform>,
     display: &'a Display,
 }
 
@@ -46,30 +46,30 @@ impl<'a> OwnAccess<'a> {
         (credentials, run): (Credentials, RunDescription),
         display: &'a Display,
     ) -> Result<Self, OwnAccessError> {
-        let membership = Membership::new(platform, credentials, run);
-        let access = Self { platform, membership, display };
+        let run_access = RunAccess::new(platform, credentials, run);
+        let access = Self { platform, run_access, display };
         access.enter(home).await?;
         access.check_role()?;
         Ok(access)
     }
 
     fn check_role(&self) -> Result<(), OwnAccessError> {
-        match self.membership.token() {
+        match self.run_access.token() {
             Some(token) if !token.claims.may_host => Err(OwnAccessError::Role),
             _ => Ok(()),
         }
     }
 
-    async fn enter(&self, home: &HomeBackbone) -> Result<(), MembershipError> {
+    async fn enter(&self, home: &HomeBackbone) -> Result<(), RunAccessError> {
         self.platform.use_connection(home.node.clone(), home.peer());
-        let mut entering = std::pin::pin!(self.membership.enter());
+        let mut entering = std::pin::pin!(self.run_access.enter());
         let mut told = None;
         let entered = loop {
             let pause = std::pin::pin!(tokio::time::sleep(SIGN_IN_EVERY));
             match future::select(entering.as_mut(), pause).await {
                 Either::Left((entered, _)) => break entered,
                 Either::Right(((), _)) => {
-                    let url = self.membership.sign_in();
+                    let url = self.run_access.sign_in();
                     if let Some(url) = url.filter(|url| told.as_ref() != Some(url)) {
                         self.display.say(&format!("Sign in at {url} to host experts."));
                         told = Some(url);
@@ -77,7 +77,7 @@ impl<'a> OwnAccess<'a> {
                 }
             }
         };
-        home.set_token(self.membership.token());
+        home.set_token(self.run_access.token());
         entered
     }
 
@@ -88,8 +88,8 @@ impl<'a> OwnAccess<'a> {
                 () = home.access_lost() => self.enter(home).await,
                 () = tokio::time::sleep(LOOK_EVERY) => {
                     self.platform.use_connection(home.node.clone(), home.peer());
-                    let renewed = self.membership.renew().await;
-                    home.set_token(self.membership.token());
+                    let renewed = self.run_access.renew().await;
+                    home.set_token(self.run_access.token());
                     renewed
                 }
             };

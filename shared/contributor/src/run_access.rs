@@ -15,9 +15,9 @@ use crate::platform::Platform;
 /// Why a peer has no access.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct MembershipError(#[from] OperationError);
+pub struct RunAccessError(#[from] OperationError);
 
-impl MembershipError {
+impl RunAccessError {
     /// Whether the run does not let this peer in, and a retry does not change that.
     pub fn is_final(&self) -> bool {
         self.0.is_final()
@@ -25,13 +25,13 @@ impl MembershipError {
 }
 
 /// The access of one peer to one run, at the backbone that its platform is connected to.
-pub struct Membership<'a, P: Platform> {
+pub struct RunAccess<'a, P: Platform> {
     platform: &'a P,
     ticket: AccessTicket,
     run: RunDescription,
 }
 
-impl<'a, P: Platform> Membership<'a, P> {
+impl<'a, P: Platform> RunAccess<'a, P> {
     /// A peer that has not asked for access yet.
     pub fn new(platform: &'a P, credentials: Credentials, run: RunDescription) -> Self {
         Self { platform, ticket: AccessTicket::new(credentials), run }
@@ -42,7 +42,7 @@ impl<'a, P: Platform> Membership<'a, P> {
     ///
     /// # Errors
     /// No access, or no answer.
-    pub async fn enter(&self) -> Result<(), MembershipError> {
+    pub async fn enter(&self) -> Result<(), RunAccessError> {
         let (_going_on, cancelled) = oneshot::channel();
         let mut operation = NetworkOperation { platform: self.platform, meter: Rc::default(), cancelled };
         Ok(access::enter(&mut operation, &self.ticket, &self.run, true).await?)
@@ -52,7 +52,7 @@ impl<'a, P: Platform> Membership<'a, P> {
     ///
     /// # Errors
     /// No access, or no answer; until the token expires it is good.
-    pub async fn renew(&self) -> Result<(), MembershipError> {
+    pub async fn renew(&self) -> Result<(), RunAccessError> {
         let now = self.platform.unix_time();
         if self.token().is_none_or(|token| token.claims.expires_at <= now) {
             return self.enter().await;
