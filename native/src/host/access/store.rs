@@ -410,7 +410,7 @@ impl Store {
     /// The token of `peer` with the latest expiry, if one is valid at `now`.
     pub async fn token_of(&self, peer: PublicKey, now: UnixTime) -> Result<Option<IssuedToken>, StoreError> {
         let select = "SELECT token_id, user_name, peer, expires_at, invitation, may_host FROM tokens \
-            WHERE peer = $1 AND is_revoked = 0 AND expires_at > $2 ORDER BY expires_at DESC LIMIT 1";
+            WHERE peer = $1 AND is_revoked = 0 AND expires_at > $2 ORDER BY expires_at DESC, rowid DESC LIMIT 1";
         let query = sqlx::query_as(select).bind(peer.to_string()).bind(seconds(now));
         query.fetch_optional(&self.pool).await?.map(issued).transpose()
     }
