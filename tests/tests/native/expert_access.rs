@@ -54,8 +54,8 @@ async fn announced(client: &TestClient, host: PublicKey) -> ExpertHost {
             let mut stream = client.open(dht::PROTOCOL).await.unwrap();
             let keys = vec![key(RUN_ID, LAYER, &ExpertPrefix::new(&[]).unwrap())];
             let records = dht::get(&mut stream, keys, Freshness::Newest, now(), DAY).await.unwrap();
-            let hosts = records.iter().flatten().filter_map(read_host);
-            if let Some((_, found)) = hosts.into_iter().find(|(_, found)| found.peer == host) {
+            let mut hosts = records.iter().flatten().filter_map(read_host);
+            if let Some((_, found)) = hosts.find(|(_, found)| found.peer == host) {
                 return found;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -67,12 +67,12 @@ async fn announced(client: &TestClient, host: PublicKey) -> ExpertHost {
 /// A client that is connected to a host.
 async fn client_of(host: &ExpertHost, keypair: Keypair) -> TestClient {
     let peer = libp2p::PeerId::from_bytes(&host.peer.to_peer_id()).unwrap();
-    let addresses = host.addresses.iter().map(|bytes| Multiaddr::try_from(bytes.clone()).unwrap());
+    let mut addresses = host.addresses.iter().map(|bytes| Multiaddr::try_from(bytes.clone()).unwrap());
     let is_tcp = |address: &Multiaddr| {
         let mut parts = address.iter();
         parts.any(|part| matches!(part, Protocol::Tcp(_))) && !parts.any(|part| part == Protocol::P2pCircuit)
     };
-    let address = addresses.into_iter().find(is_tcp).expect("it listens on TCP");
+    let address = addresses.find(is_tcp).expect("it listens on TCP");
     TestClient::connect_as(keypair, address.with_p2p(peer).unwrap()).await.unwrap()
 }
 
