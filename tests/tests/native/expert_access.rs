@@ -160,7 +160,12 @@ async fn who_was_invited_hosts_and_trains_and_nobody_else_does_either() {
     assert_eq!(stranger.status.code(), Some(1), "{stranger:?}");
     assert!(stranger.log.contains("this run is by invitation"), "{stranger:?}");
     let link = test_run.command(&["invite", "--uses", "9"]).await.unwrap();
-    let contributor = test_run.host_experts("contributor", &[link.trim()]).unwrap().end().await.unwrap();
+    let contributor = test_run
+        .host_experts("contributor", &[&page, "--invitation", code_of(&link)])
+        .unwrap()
+        .end()
+        .await
+        .unwrap();
     assert_eq!(contributor.status.code(), Some(1), "{contributor:?}");
     assert!(contributor.log.contains("and not host its experts"), "{contributor:?}");
     let by_hand = TestClient::connect(backbone.tcp().unwrap()).await.unwrap();
@@ -169,7 +174,7 @@ async fn who_was_invited_hosts_and_trains_and_nobody_else_does_either() {
     assert_eq!(lease(&by_hand).await, LeaseRefusal::MayNotHost);
 
     let host_link = test_run.command(&["invite", "--host", "--uses", "2"]).await.unwrap();
-    let first = test_run.host_experts("first", &[host_link.trim()]).unwrap();
+    let first = test_run.host_experts("first", &[&page, "--invitation", code_of(&host_link)]).unwrap();
     wait_for(&first, "Hosting 8 experts").await;
     let keypair =
         barnraise_relay::load_or_create_keypair(&test_run.folder().join("first/identity.key")).unwrap();
@@ -197,7 +202,7 @@ async fn who_was_invited_hosts_and_trains_and_nobody_else_does_either() {
     let mut asked_for_experts = pretender.accept(experts::PROTOCOL).unwrap();
     let mut shown_tokens = pretender.accept(access::PROTOCOL).unwrap();
     pretend(&backbone, &pretender, &keypair).await;
-    let trainer = test_run.join(&[link.trim()]).unwrap();
+    let trainer = test_run.join(&[&page, "--invitation", code_of(&link)]).unwrap();
     accuracy_of(&backbone, 0.7).await;
     wait_for(&first, "learned from").await;
     // Host and trainer get new tokens meanwhile, and the host sees those of the trainer.
@@ -237,7 +242,7 @@ async fn who_was_invited_hosts_and_trains_and_nobody_else_does_either() {
     assert!(refused.contains("access was revoked"), "{refused}");
 
     // A host whose access was revoked stops, and another one follows.
-    let second = test_run.host_experts("second", &[host_link.trim()]).unwrap();
+    let second = test_run.host_experts("second", &[&page, "--invitation", code_of(&host_link)]).unwrap();
     wait_for(&second, "Room for 16 experts").await;
     let id = libp2p::PeerId::from_bytes(&first_key.to_peer_id()).unwrap().to_string();
     test_run.command(&["revoke", &id]).await.unwrap();
