@@ -264,7 +264,7 @@ pub enum LeaseRefusal {
         got: u32,
     },
     /// The sender has shown this backbone no valid token of the run.
-    #[error("this run is not open: present an access token first")]
+    #[error("this peer has shown no valid access token of the run here, or the operator has blocked it")]
     NoAccess,
     /// Its token is one of a peer that contributes.
     #[error(
