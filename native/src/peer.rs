@@ -19,6 +19,7 @@ pub mod receipts;
 mod reducing;
 mod sampled;
 mod sharing;
+mod tokens;
 
 use std::cell::RefCell;
 use std::path::PathBuf;

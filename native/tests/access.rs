@@ -149,6 +149,49 @@ async fn a_young_token_is_given_again_and_not_another_one() {
 }
 
 #[tokio::test]
+async fn a_token_has_the_role_of_its_invitation_also_once_it_is_renewed() {
+    let world = world(AccessMode::Invitation).await;
+    let contributor = world.invited(2).await;
+    assert!(!contributor.claims.may_host && !world.gate.may_host(peer_id(pair(2).public())));
+    world.store().invite_hosts("host", 2, UnixTime(START + HOUR), world.now()).await.unwrap();
+    let token = world.authority.redeem(pair(3).public(), "host").await.unwrap();
+    let peer = peer_id(pair(3).public());
+    world.gate.present(peer, &token).unwrap();
+    assert!(token.claims.may_host && world.gate.may_host(peer));
+    // The role of the last invitation counts, also for a peer that had a token without it.
+    let promoted = world.authority.redeem(pair(2).public(), "host").await.unwrap();
+    assert!(promoted.claims.may_host);
+    world.after(HOUR * 2 / 3);
+    for (seed, token) in [(3, token), (2, promoted)] {
+        let renewed = world.renew(seed, &token, seed).await.unwrap();
+        assert!(renewed.claims.may_host && renewed.claims.token_id != token.claims.token_id);
+    }
+}
+
+#[tokio::test]
+async fn the_list_says_who_may_host_when_a_token_is_renewed() {
+    let world = world(AccessMode::Allowlist).await;
+    let (store, issuer, name) = (world.store(), "https://id.example", IdentityKind::Name);
+    let identity = Identity {
+        issuer: issuer.into(),
+        subject: "7".into(),
+        name: "alice".into(),
+        email: "alice@example.org".into(),
+    };
+    store.sign_in(pair(2).public(), &identity, world.now()).await.unwrap();
+    store.allow(issuer, name, "alice", world.now()).await.unwrap();
+    let claim = async || world.authority.claim(pair(2).public()).await.unwrap().unwrap().claims.may_host;
+    assert!(!claim().await);
+    store.set_may_host(issuer, name, "alice", true).await.unwrap();
+    assert!(claim().await);
+    // Another entry of the same person has no say in what this one gives.
+    store.allow(issuer, IdentityKind::Email, "alice@example.org", world.now()).await.unwrap();
+    assert!(claim().await);
+    store.set_may_host(issuer, name, "alice", false).await.unwrap();
+    assert!(!claim().await);
+}
+
+#[tokio::test]
 async fn an_invitation_is_good_for_so_many_and_for_so_long() {
     let world = world(AccessMode::Invitation).await;
     let store = world.store();
@@ -180,7 +223,7 @@ fn written(world: &AuthorityHarness) -> Vec<u8> {
 fn token_for(seed: u8) -> IssuedToken {
     let (user, invitation) = (format!("guest {seed}"), String::new());
     let (token_id, expires_at) = (TokenId([seed; 16]), UnixTime(START + HOUR));
-    IssuedToken { token_id, user, peer: pair(seed).public(), expires_at, invitation }
+    IssuedToken { token_id, user, peer: pair(seed).public(), expires_at, invitation, may_host: false }
 }
 
 /// The disk has space to change a row, and none for another one.

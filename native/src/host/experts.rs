@@ -1,14 +1,16 @@
 //! How a backbone asks experts on other peers, to evaluate a model that has such.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use barnraise_contributor::{ExpertNetwork, ExpertService, PlatformError};
 use barnraise_learning::ModelError;
 use barnraise_learning::experts::ExpertPort;
-use barnraise_protocol::access::UnixTime;
+use barnraise_protocol::access::{PublicKey, UnixTime};
 use barnraise_protocol::dht::{Freshness, Record, RecordKey};
-use barnraise_protocol::experts;
+use barnraise_protocol::experts::leases::LeaseRefusal;
+use barnraise_protocol::experts::{self, ExpertPlace};
 use barnraise_protocol::run::RunDescription;
 use barnraise_relay::Node;
 use barnraise_relay::dht::Dht;
@@ -19,12 +21,18 @@ use tokio::runtime::Handle;
 
 use crate::net::announced::open_announced;
 
+/// Says which hosts have these places now, in their order.
+pub(crate) type HolderLookUp =
+    Arc<dyn Fn(&[ExpertPlace]) -> Result<Vec<Option<PublicKey>>, LeaseRefusal> + Send + Sync>;
+
 /// What a backbone asks experts with.
 #[derive(Clone)]
 pub(crate) struct AskedExperts {
     pub(crate) run: RunDescription,
     pub(crate) node: Node,
     pub(crate) dht: Dht,
+    /// Says which hosts have which experts.
+    pub(crate) holders: Option<HolderLookUp>,
     /// Of the process.
     pub(crate) runtime: Handle,
 }
@@ -33,6 +41,7 @@ pub(crate) struct AskedExperts {
 struct HostNetwork {
     node: Node,
     dht: Dht,
+    holders: Option<HolderLookUp>,
     started: Instant,
 }
 
@@ -45,7 +54,8 @@ impl AskedExperts {
         &self,
         work: impl AsyncFnOnce(ExpertPort) -> Result<T, ModelError>,
     ) -> Result<T, ModelError> {
-        let network = HostNetwork { node: self.node.clone(), dht: self.dht.clone(), started: Instant::now() };
+        let (node, dht, holders) = (self.node.clone(), self.dht.clone(), self.holders.clone());
+        let network = HostNetwork { node, dht, holders, started: Instant::now() };
         let (port, calls) = ExpertPort::new();
         let service = ExpertService::new(network, &Rc::new(self.run.clone()), 0)?;
         self.runtime.block_on(async {
@@ -84,6 +94,15 @@ impl ExpertNetwork for HostNetwork {
         let found = self.dht.get(&keys, Freshness::Any).await;
         tracing::debug!(n_keys = keys.len(), n_records = found.iter().flatten().count(), "looked up experts");
         Ok(found)
+    }
+
+    async fn holders(
+        &self,
+        _: &str,
+        places: Vec<ExpertPlace>,
+    ) -> Result<Vec<Option<PublicKey>>, PlatformError> {
+        let holders = self.holders.as_ref().ok_or(PlatformError::NotConnected)?;
+        holders(&places).map_err(PlatformError::network)
     }
 
     async fn open_host(&self, host: &PeerKey, addresses: &[Vec<u8>]) -> Result<Stream, PlatformError> {

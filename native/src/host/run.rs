@@ -45,7 +45,7 @@ use crate::host::clock::system_clock;
 use crate::host::contributions::{Recording, Store};
 use crate::host::evaluator::{Evaluated, Evaluator, evaluated_on};
 use crate::host::events::EventSender;
-use crate::host::experts::AskedExperts;
+use crate::host::experts::{AskedExperts, HolderLookUp};
 use crate::host::http::HttpState;
 use crate::host::identity::own_keypair;
 use crate::host::models::{ModelFiles, Publisher, SharedModel};
@@ -214,6 +214,8 @@ pub(crate) struct RunHost {
     pub(crate) shutdown: CancellationToken,
     /// A process served this run before.
     pub(crate) was_served: bool,
+    /// Says which hosts have which experts, in a run whose model has such that peers host.
+    pub(crate) holders: Option<HolderLookUp>,
     storage: Storage,
     operator: Option<OperatorPage>,
     /// Executes the operator's commands.
@@ -279,6 +281,7 @@ impl RunHost {
             tasks,
             shutdown,
             was_served,
+            holders: None,
             storage,
             operator,
             admin: None,
@@ -370,6 +373,7 @@ impl RunHost {
                 run: run.clone(),
                 node: self.node.clone(),
                 dht: self.dht.clone(),
+                holders: self.holders.clone(),
                 runtime: Handle::current(),
             }),
             publisher,

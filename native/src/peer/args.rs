@@ -76,12 +76,15 @@ pub struct JoinArgs {
 /// `barnraise experts`
 #[derive(Debug, Args)]
 pub struct ExpertsArgs {
-    /// The run: the address of its page, or a libp2p multiaddress with a peer id
+    /// The run: the address of its page, an invitation's link, or a libp2p multiaddress with a peer id
     pub address: JoinLink,
     /// The run's id, where the address is of another peer of the DHT, such as a relay; with the key of its
     /// authority, no other run is accepted
     #[arg(long, value_name = "ID[@KEY]")]
     pub run: Option<RunName>,
+    /// The code of an invitation that lets this machine host, where the address is no link with it
+    #[arg(long, value_name = "CODE")]
+    pub invitation: Option<String>,
     /// How many experts to host: those in the folder first, then ones that nobody hosts
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub experts: usize,

@@ -10,9 +10,11 @@ mod batches;
 mod copies;
 mod device;
 mod driver;
+mod gate;
 mod home;
 mod keep;
 mod leasing;
+mod own_access;
 mod places;
 mod state;
 mod store;
@@ -23,12 +25,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use barnraise_contributor::Credentials;
 use barnraise_learning::{DeviceChoice, open_device};
-use barnraise_protocol::access::{AccessMode, KeyPair};
+use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::experts::{ExpertPlace, LayerId};
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_swarm::experts::leases::LeaseHolder;
+use futures::future::{self, Either};
 use libp2p::identity::Keypair;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -36,12 +40,15 @@ use tokio_util::sync::CancellationToken;
 use self::device::ExpertDevice;
 use self::driver::ExpertHosting;
 use self::home::HomeBackbone;
+use self::own_access::OwnAccess;
 use self::state::HostState;
 use self::store::ExpertStore;
 use super::args::{CACHE_SIZE_DEFAULT, ExpertsArgs};
 use super::cache::ShardCache;
 use super::display::Display;
 use super::platform::{ListenConfig, NativePlatform};
+use super::resolve_link;
+use super::tokens::gate_of;
 use crate::config::cache_folder;
 use crate::host::access;
 use crate::host::addresses::AddressGroups;
@@ -80,22 +87,37 @@ pub async fn run(args: ExpertsArgs, display: &Display) -> anyhow::Result<()> {
 
     let cache = ShardCache::new(cache_folder().join("peer"), CACHE_SIZE_DEFAULT.as_u64());
     let doors = ListenConfig { listen: args.listen, relays: args.relay };
-    let platform = NativePlatform::new(args.address.address.clone(), args.run.clone(), keypair, cache)
+    let (address, invitation) = resolve_link(args.address, args.invitation, display).await?;
+    let platform = NativePlatform::new(address.clone(), args.run.clone(), keypair, cache)
         .with_listen_config(doors)
         .hosting_experts(folder.join("certificates"));
     let (node, home) = platform.connect_home().await?;
     let described = run::describe(&mut node.open(home, run::PROTOCOL).await?).await?;
     barnraise_contributor::description::validate(&described).context("the run cannot be trained")?;
-    let home = HomeBackbone::new(node.clone(), home, args.address.address, args.run);
+    let home = HomeBackbone::new(node.clone(), home, address, args.run);
+    layers(&described)?;
+    let credentials = Credentials { key: Some(key.clone()), invitation };
+    let gaining = OwnAccess::gained((&platform, &home), (credentials, described.clone()), display);
+    let own_access = Box::pin(gaining).await?;
     let n_room = u32::try_from(args.experts).unwrap_or(u32::MAX);
     let (state, store) = opened(&described, (storage, key, home), n_room).await?;
     let started = ExpertDevice::start(described.model.clone(), state.layers.clone(), device)?;
     let id = &described.identity.run_id;
     display.say(&format!("Room for {n_room} experts of `{id}`: asking the run which ones are wanted."));
-    let hosting = ExpertHosting { state: Arc::new(state), store, display, n_room };
-    hosting.serve(started, leaving).await?;
+    let state = Arc::new(state);
+    let hosting = ExpertHosting { state: state.clone(), store, display, n_room };
+    let mut serving = Box::pin(hosting.serve(started, leaving.clone()));
+    let keeping = Box::pin(own_access.keep(&state.home));
+    let served = match future::select(&mut serving, keeping).await {
+        Either::Left((served, _)) => served,
+        Either::Right((error, _)) => {
+            display.say(&format!("This host may not take part any longer: {error}. Its experts are stored."));
+            leaving.cancel();
+            serving.await.and(Err(error.into()))
+        }
+    };
     node.shutdown().await;
-    Ok(())
+    served
 }
 
 /// What a host of this run begins with.
@@ -117,6 +139,7 @@ async fn opened(
     let state = HostState {
         run_id,
         groups: AddressGroups::new(&key),
+        gate: gate_of(described, key.public()),
         key,
         home,
         layers,
@@ -153,9 +176,6 @@ fn layers(run: &RunDescription) -> anyhow::Result<Vec<HostedLayer>> {
             "`{}` has no experts that peers host: its operator writes [model.experts] for that",
             run.identity.run_id
         );
-    }
-    if run.access.mode != AccessMode::Open {
-        bail!("experts are hosted in open runs, and `{}` is not open", run.identity.run_id);
     }
     HostedLayer::of_run(run)
 }

@@ -228,6 +228,11 @@ impl NativePlatform {
         Ok((node, peer))
     }
 
+    /// Has conversations with the run go over a node that is connected to this backbone.
+    pub(super) fn use_connection(&self, node: Node, backbone: PeerId) {
+        self.connection.replace(Some(NodeConnection { node, backbone, attached: None, reducing: None }));
+    }
+
     /// Connects to another backbone of the run if `is_away`, else to the given one.
     async fn connect_to(&self, is_away: bool) -> Result<(Node, PeerId), ConnectError> {
         self.tried_other_backbone.set(is_away);

@@ -15,12 +15,11 @@ use std::time::{Duration, Instant};
 
 use barnraise_contributor::PlatformError;
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::access::{Authority, KeyPair};
+use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::dataset::{Manifest, ShardEntry};
 use barnraise_protocol::dht::shards::ShardSet;
 use barnraise_protocol::run::RunDescription;
 use barnraise_relay::{Node, NodeError, tasks};
-use barnraise_swarm::access::Policy;
 use barnraise_swarm::shards::{Survey, Uplink};
 use barnraise_swarm::{Moment, PeerKey};
 use libp2p::{Multiaddr, PeerId, Stream};
@@ -28,11 +27,9 @@ use tokio::sync::{Notify, watch};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::cache::ShardCache;
+use super::tokens::gate_of;
 use crate::host::access::Gate;
-use crate::host::clock::system_clock;
 
-/// Clock tolerance of signed requests, which this gate never receives.
-const CLOCK_TOLERANCE: Duration = Duration::from_secs(30);
 /// Longest wait for the withdrawal of the record, which would also expire by itself.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -109,9 +106,7 @@ impl Sharing {
 
     /// Sets the run whose shards are exchanged.
     pub(super) fn on_run(&self, run: &RunDescription) {
-        let authority = Authority { key: run.access.authority, run_id: run.identity.run_id.clone() };
-        let policy = Policy { mode: run.access.mode, authority, clock_tolerance: CLOCK_TOLERANCE };
-        let gate = Gate::new(policy, self.shared.key.public(), system_clock());
+        let gate = gate_of(run, self.shared.key.public());
         let shared =
             SharedRun { run_id: run.identity.run_id.clone(), manifest: run.data.manifest.clone(), gate };
         *lock(&self.shared.found) = SurveyResult::default();

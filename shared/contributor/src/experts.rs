@@ -16,11 +16,13 @@ use std::time::Duration;
 use barnraise_learning::experts::ExpertCall;
 use barnraise_learning::graph::{ExpertGrid, HostedBody, ResolvedGraph};
 use barnraise_learning::{DataShape, ModelError};
-use barnraise_protocol::access::{PublicKey, UnixTime};
+use barnraise_protocol::access::{AccessMode, PublicKey, UnixTime};
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::dht::{self, Record, RecordKey, UnixMillis};
+use barnraise_protocol::experts::leases::PLACES_MAX;
 use barnraise_protocol::experts::{
-    self, ExpertRefusal, ExpertRequestError, GridShape, LayerId, TENSOR_BYTES_MAX,
+    self, ExpertPlace, ExpertRefusal, ExpertRequestError, ExpertRows, GridShape, LayerId, PreparedRequest,
+    TENSOR_BYTES_MAX,
 };
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::experts::calls::{CallAction, CallSettings, HostBook, HostBookLimits, SentCall};
@@ -29,6 +31,7 @@ use barnraise_swarm::experts::{
     ExpertQuery, ExpertSearch, ExpertSearchAction, ExpertTallies, ExpertsSeen, GridPrefix, HostFault,
     QUERY_ROWS_MAX, QueryId, RowSelection,
 };
+use barnraise_swarm::experts::{announced_places, retain_holders};
 use barnraise_swarm::{Moment, PeerKey};
 use futures::channel::{mpsc, oneshot};
 use futures::future::{FutureExt, LocalBoxFuture};
@@ -56,7 +59,20 @@ pub trait ExpertNetwork: Clone {
     /// Searches the DHT, up to the first peer that has records. Returns the records of some keys, the first ones, at least of one; all of them signed by their owners.
     fn look_up(&self, keys: Vec<RecordKey>) -> impl Future<Output = Result<Vec<Vec<Record>>, PlatformError>>;
 
-    /// A stream to a host of experts, at the addresses that it announced.
+    /// The hosts that have these places now, as the run's backbone says, in their order.
+    fn holders(
+        &self,
+        run_id: &str,
+        places: Vec<ExpertPlace>,
+    ) -> impl Future<Output = Result<Vec<Option<PublicKey>>, PlatformError>>;
+
+    /// A host has refused a request, since it has seen no valid token of this peer.
+    fn on_no_access(&self, host: &PeerKey) {
+        let _ = host;
+    }
+
+    /// A stream to a host of experts, at the addresses that it announced. In a run that is not open, the host has seen this peer's
+    /// token before.
     fn open_host(
         &self,
         host: &PeerKey,
@@ -323,10 +339,11 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
             },
             Err(RequestFault::Cancelled) => return,
             Err(RequestFault::Refused(refusal)) => {
-                let refusal = serving_refusal(&refusal);
-                batch.on_refused(now, &mut self.book, request_id, refusal);
-                match refusal {
-                    ServingRefusal::Busy { retry_after } => Some(HostFault::Busy(retry_after)),
+                let of_runtime = serving_refusal(&refusal);
+                batch.on_refused(now, &mut self.book, request_id, of_runtime);
+                match (refusal, of_runtime) {
+                    (_, ServingRefusal::Busy { retry_after }) => Some(HostFault::Busy(retry_after)),
+                    (ExpertRefusal::NoAccess(_), _) => Some(HostFault::Failed),
                     _ => None,
                 }
             }
@@ -417,8 +434,8 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
     }
 
     fn look_up(&mut self, prefixes: Vec<GridPrefix>) {
-        let (network, run_id) = (self.network.clone(), self.run.identity.run_id.clone());
-        self.lookups.push(look_up(network, run_id, prefixes).boxed_local());
+        let grids = self.layers.iter().map(|layer| layer.grid).collect();
+        self.lookups.push(look_up(self.network.clone(), Rc::clone(&self.run), grids, prefixes).boxed_local());
     }
 
     fn send(&mut self, number: u64, call: SentCall) {
@@ -434,11 +451,7 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
         let asking = async move {
             let work = pin!(async {
                 let prepared = prepared.ok_or(RequestFault::Values)?;
-                let mut stream = network.open_host(&peer, &addresses).await?;
-                let rows = experts::ask(&mut stream, &prepared).await.map_err(|error| match error {
-                    ExpertRequestError::Refused(refusal) => RequestFault::Refused(refusal),
-                    error => RequestFault::Request(error),
-                })?;
+                let rows = ask(&network, (&peer, &addresses), &prepared).await?;
                 let values = prepared.decode(&rows).map_err(|_| RequestFault::Values)?;
                 Ok((values, rows.n_steps))
             });
@@ -497,7 +510,7 @@ fn serving_refusal(refusal: &ExpertRefusal) -> ServingRefusal {
             ServingRefusal::InProgress { retry_after: after(retry_after_ms) }
         }
         ExpertRefusal::Duplicate => ServingRefusal::Duplicate,
-        ExpertRefusal::Unknown => ServingRefusal::Unknown,
+        ExpertRefusal::Unknown | ExpertRefusal::NoAccess(_) => ServingRefusal::Unknown,
         ExpertRefusal::Draining => ServingRefusal::Draining,
         ExpertRefusal::TooLarge { max, got } => ServingRefusal::TooLarge { max, got },
         ExpertRefusal::NotFinite
@@ -509,11 +522,17 @@ fn serving_refusal(refusal: &ExpertRefusal) -> ServingRefusal {
 }
 
 /// Looks prefixes up in the DHT. One answer has the records of some of them; the others are asked for again.
-async fn look_up<N: ExpertNetwork>(network: N, run_id: String, prefixes: Vec<GridPrefix>) -> LookedUp {
+async fn look_up<N: ExpertNetwork>(
+    network: N,
+    run: Rc<RunDescription>,
+    grids: Vec<GridShape>,
+    prefixes: Vec<GridPrefix>,
+) -> LookedUp {
+    let run_id = &run.identity.run_id;
     let mut left: VecDeque<GridPrefix> = prefixes.into();
     let mut found = Vec::with_capacity(left.len());
     while !left.is_empty() {
-        let key = |place: &GridPrefix| dht::experts::key(&run_id, place.layer, &place.prefix);
+        let key = |place: &GridPrefix| dht::experts::key(run_id, place.layer, &place.prefix);
         match network.look_up(left.iter().map(key).collect()).await {
             Ok(answers) if !answers.is_empty() => {
                 let answered =
@@ -524,5 +543,57 @@ async fn look_up<N: ExpertNetwork>(network: N, run_id: String, prefixes: Vec<Gri
         }
     }
     found.extend(left.into_iter().map(|prefix| (prefix, None)));
+    // In an open run everybody may host; in others a host is one by its lease, which takes access to the run.
+    if run.access.mode != AccessMode::Open {
+        let known = holders(&network, (run_id, &grids), &found).await;
+        for (prefix, records) in &mut found {
+            match (&known, records) {
+                (Ok(known), Some(records)) => retain_holders(prefix, records, known),
+                (Err(_), records) => *records = None,
+                (Ok(_), None) => {}
+            }
+        }
+    }
     found
+}
+
+/// The holders of all places that were found. Anybody may announce places that the grids do not have: these are not asked for.
+async fn holders<N: ExpertNetwork>(
+    network: &N,
+    (run_id, grids): (&str, &[GridShape]),
+    found: &LookedUp,
+) -> Result<BTreeMap<ExpertPlace, PublicKey>, PlatformError> {
+    let of_prefix = |(prefix, records): &(GridPrefix, Option<Vec<Record>>)| {
+        records.as_ref().map(|records| announced_places(prefix, records)).unwrap_or_default()
+    };
+    let exists =
+        |(layer, uid): &ExpertPlace| grids.get(usize::from(layer.0)).is_some_and(|grid| grid.contains(uid));
+    let places: Vec<ExpertPlace> = found.iter().flat_map(of_prefix).filter(exists).collect();
+    let mut known = BTreeMap::new();
+    for places in places.chunks(PLACES_MAX) {
+        let holders = network.holders(run_id, places.to_vec()).await?;
+        known.extend(places.iter().zip(holders).filter_map(|(place, holder)| Some((*place, holder?))));
+    }
+    Ok(known)
+}
+
+/// Asks a host, and once more where it has forgotten this peer's token.
+async fn ask<N: ExpertNetwork>(
+    network: &N,
+    (host, addresses): (&PeerKey, &[Vec<u8>]),
+    prepared: &PreparedRequest,
+) -> Result<ExpertRows, RequestFault> {
+    let mut is_first = true;
+    loop {
+        let mut stream = network.open_host(host, addresses).await?;
+        match experts::ask(&mut stream, prepared).await {
+            Ok(rows) => return Ok(rows),
+            Err(ExpertRequestError::Refused(ExpertRefusal::NoAccess(_))) if is_first => {
+                is_first = false;
+                network.on_no_access(host);
+            }
+            Err(ExpertRequestError::Refused(refusal)) => return Err(RequestFault::Refused(refusal)),
+            Err(error) => return Err(RequestFault::Request(error)),
+        }
+    }
 }

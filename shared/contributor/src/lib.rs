@@ -17,6 +17,7 @@ mod fuzz;
 mod kit;
 mod platform;
 mod race;
+mod run_access;
 mod scheme;
 mod synchronous;
 
@@ -28,5 +29,6 @@ pub use kit::access::Credentials;
 pub use kit::model_cache::decode as decode_cached_model;
 pub use platform::{PeerShardOutcome, Platform, PlatformError};
 pub use race::race;
+pub use run_access::{RunAccess, RunAccessError};
 pub use scheme::contribute;
 pub use synchronous::trainer;

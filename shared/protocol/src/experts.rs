@@ -27,13 +27,14 @@ pub use self::place::{
     DIMENSIONS_MAX, ExpertPlace, ExpertPrefix, ExpertUid, GRID_SIDE_MAX, GridShape, LayerId, PlaceError,
 };
 pub use self::tensors::{ExpertRows, ExpertTensors, PreparedRequest, PreparedRows};
+use crate::access::AccessRefusal;
 use crate::bulk::{self, BulkError, CHUNK_BYTES, Transfer, WINDOW_CHUNKS};
 use crate::codec::TensorCodec;
 use crate::framing::{self, FrameError};
 use crate::receipt::RUN_ID_BYTES_MAX;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/experts/1";
+pub const PROTOCOL: &str = "/barnraise/experts/2";
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 512;
 /// Largest tensor of a request or an answer, encoded: all of it is under way at once.
@@ -151,6 +152,9 @@ pub enum ExpertRefusal {
     /// The device failed, or the result was not finite. A backward pass was not counted.
     #[error("the expert failed to compute the request")]
     Failed,
+    /// The trainer has shown this host no valid token of the run.
+    #[error("no access at this host: {0}")]
+    NoAccess(AccessRefusal),
 }
 
 /// Why a request has no answer.

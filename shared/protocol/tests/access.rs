@@ -38,7 +38,7 @@ fn token_of(peer: &KeyPair) -> AccessToken {
 
 fn claims(peer: PublicKey) -> Claims {
     let (run_id, user) = ("barn".into(), "alice".into());
-    Claims { run_id, user, peer, expires_at: NOW.after(3600), token_id: TokenId([5; 16]) }
+    Claims { run_id, user, peer, expires_at: NOW.after(3600), token_id: TokenId([5; 16]), may_host: true }
 }
 
 /// Alice's request to Bob, as she would sign it after `change`.
@@ -220,11 +220,12 @@ fn what_is_signed_for_one_thing_is_good_for_no_other() {
 #[test]
 fn the_signed_bytes_are_those_that_are_documented() {
     let token = token_of(&pair(2));
-    let mut claims = b"barnraise access token 1\0\x04barn\x05alice".to_vec();
+    let mut claims = b"barnraise access token 2\0\x04barn\x05alice".to_vec();
     claims.extend(pair(2).public().0);
     // 1_800_003_600 as a variable-length integer, least significant group first.
     claims.extend([0x90, 0xc0, 0xa7, 0xda, 0x06]);
     claims.extend([5; 16]);
+    claims.push(1);
     assert!(moderator().public().has_signed(&claims, &token.signature));
 }
 
@@ -245,11 +246,11 @@ fn check(message: &impl Message, golden: &str) {
 }
 
 /// Of the key of [`pair`] 2, signed by that of [`moderator`].
-const TOKEN: &str = "046261726e05616c6963658139770ea87d175f56a35466c34c7ecccb8d8a91b4ee37a25df60f5b8fc9b39490c0a7da060505050505050505050505050505050509181bc539cc93ef29bfb60c5ae48cbd01bdf869ef24d741f7484aee3aa34c39983a221f99ccc673b93f1976d70c9225575aed21e1487734e8e01cee9b5bb805";
+const TOKEN: &str = "046261726e05616c6963658139770ea87d175f56a35466c34c7ecccb8d8a91b4ee37a25df60f5b8fc9b39490c0a7da060505050505050505050505050505050501a33ec95949a66b05920e2a04955cfb23d96959cd12b5078af552d8f627d7ef590f9c234e65b87dea67e2bc3065d06b356949b0cbb11c7c1e5b3438286935e209";
 /// Of receiver, time, nonce and payload, with the signature of [`pair`] 2.
-const REQUEST: &str = "ed4928c628d1c2c6eae90338905995612959273a5c63f93636c14614ac8737d180a4a7da0609090909090909090909090909090909077061796c6f6164d26a0ba00e76a487eacfd662670700cc7fe6532f9d8485141f896f244cb11b154991766b9a677a563737b82edf9de03b8f90b5cdf35689a82405be6db80e7905";
+const REQUEST: &str = "ed4928c628d1c2c6eae90338905995612959273a5c63f93636c14614ac8737d180a4a7da0609090909090909090909090909090909077061796c6f61647c1c800544d8205de2122f03ece8f4986ae7c172f832bb985e63b3543ca0439a6c7beec761217c5d75b6fba6d7570f0438eac9e3342f08f1445b97997d51ee0e";
 /// Of [`response`]: token, nonce, payload and signature.
-const RESPONSE: &str = "046261726e05616c696365ed4928c628d1c2c6eae90338905995612959273a5c63f93636c14614ac8737d190c0a7da06050505050505050505050505050505056db2715ecb96cccc5c2f31b2edf14889d0d065b1419aeef1c18c8e1ba7b1e327aa933ea18f25bdb1526efc709d333ee570ac915af39c00d1fdf7643704d7760c09090909090909090909090909090909077061796c6f616467c851caf885f27132d95a17587e71aa7715efc1e67bfc56dcd37b4ee8f5e66b6e076621c0aea2242cf577cde6c10ee4201195495f1f598773537fe0d942bd02";
+const RESPONSE: &str = "046261726e05616c696365ed4928c628d1c2c6eae90338905995612959273a5c63f93636c14614ac8737d190c0a7da060505050505050505050505050505050501e436915610c3885efc1186bde1bef7eec8de27be3af796621811bdd848c05317b9ecd155e39fa8e991bd3bbb19f95e09d11bb5062969fed985eb85a66c94db0b09090909090909090909090909090909077061796c6f6164683f8fb3c667bd66b79a789c7d4c3825c468aaa770d509ed9246268fa2982f14e86351d85eadcf8c39c6711a0862b3ff4c280ecb05c47999cffd0bae86e07203";
 /// 1,800,000,000 as a variable-length integer.
 const NOW_HEX: &str = "80a4a7da06";
 
@@ -324,6 +325,6 @@ fn refusals() {
 #[test]
 fn a_token_that_was_kept_is_read() {
     let token = token_of(&pair(2));
-    let kept = format!("0180000000{TOKEN}");
+    let kept = format!("0181000000{TOKEN}");
     assert_eq!(hex(&token.encode().unwrap()), kept);
 }

@@ -106,6 +106,9 @@ fn golden_bytes_of_leases() {
     check(&vote, max, &format!("01 046261726e {holder} ac02 01 020607 01 00 020203ac02 ac02"));
     let keepers = LeaseQuestion::Keepers { run_id: "barn".into(), places: vec![place()] };
     check(&keepers, max, "02 046261726e 01 020203ac02");
+    let holders = LeaseQuestion::Holders { run_id: "barn".into(), places: vec![place()] };
+    check(&holders, max, "03 046261726e 01 020203ac02");
+    check(&LeaseAnswer::Holders(vec![None, Some(holder)]), max, &format!("03 02 00 01 {holder}"));
     let refused = LeaseVerdict::Refused(LeaseRefusal::Held { for_ms: 300 });
     let asked = vec![LeaseVerdict::Granted(lease.clone()), LeaseVerdict::Released, refused];
     let answer = LeaseAnswer::Leased { grantors: grantors(1), asked, vacant: vec![lease.clone()] };
@@ -116,16 +119,18 @@ fn golden_bytes_of_leases() {
     let known = LeaseAnswer::Keepers(vec![vec![KnownHost::new(holder, [vec![6, 7]])]]);
     check(&known, max, &format!("02 01 01 {holder} 01 020607"));
     for (refusal, golden) in [
-        (LeaseRefusal::Unknown, "0300"),
-        (LeaseRefusal::Held { for_ms: 3 }, "030103"),
-        (LeaseRefusal::Later { term: 300 }, "0302ac02"),
-        (LeaseRefusal::Quiet { for_ms: 3 }, "030303"),
-        (LeaseRefusal::Room { n_room: 3 }, "030403"),
-        (LeaseRefusal::Share { max: 300, for_ms: 3 }, "0305ac0203"),
-        (LeaseRefusal::Majority { want: 2, got: 1 }, "03060201"),
-        (LeaseRefusal::NotNamed, "0307"),
-        (LeaseRefusal::Busy { for_ms: 3 }, "030803"),
-        (LeaseRefusal::TooMany { got: 300 }, "0309ac02"),
+        (LeaseRefusal::Unknown, "0400"),
+        (LeaseRefusal::Held { for_ms: 3 }, "040103"),
+        (LeaseRefusal::Later { term: 300 }, "0402ac02"),
+        (LeaseRefusal::Quiet { for_ms: 3 }, "040303"),
+        (LeaseRefusal::Room { n_room: 3 }, "040403"),
+        (LeaseRefusal::Share { max: 300, for_ms: 3 }, "0405ac0203"),
+        (LeaseRefusal::Majority { want: 2, got: 1 }, "04060201"),
+        (LeaseRefusal::NotNamed, "0407"),
+        (LeaseRefusal::Busy { for_ms: 3 }, "040803"),
+        (LeaseRefusal::TooMany { got: 300 }, "0409ac02"),
+        (LeaseRefusal::NoAccess, "040a"),
+        (LeaseRefusal::MayNotHost, "040b"),
     ] {
         check(&LeaseAnswer::Refused(refusal), max, golden);
     }
@@ -163,6 +168,7 @@ fn golden_bytes_of_checkpoints() {
         (CheckpointAnswer::Refused(CheckpointRefusal::Full), "0503".to_owned()),
         (CheckpointAnswer::Refused(CheckpointRefusal::Busy), "0504".to_owned()),
         (CheckpointAnswer::Refused(CheckpointRefusal::Gone), "0505".to_owned()),
+        (CheckpointAnswer::Refused(CheckpointRefusal::NoAccess), "0506".to_owned()),
     ] {
         check(&answer, max, &golden);
     }

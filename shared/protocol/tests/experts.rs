@@ -6,7 +6,7 @@ mod golden;
 use std::time::Duration;
 
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::access::KeyPair;
+use barnraise_protocol::access::{AccessMode, AccessRefusal, KeyPair, TokenRefusal};
 use barnraise_protocol::bulk::{self, BulkError, CHUNK_BYTES, Transfer};
 use barnraise_protocol::codec::{CodecError, Density, Sparsity, TensorCodec};
 use barnraise_protocol::dht::experts::{
@@ -76,6 +76,10 @@ fn golden_bytes() {
         (ExpertRefusal::TooLarge { max: 3, got: 300 }, "010603ac02"),
         (ExpertRefusal::Codec { got: TensorCodec::Int4 }, "010703"),
         (ExpertRefusal::Bytes { want: 3, got: 300 }, "010803ac02"),
+        (ExpertRefusal::InProgress { retry_after_ms: 300 }, "0109ac02"),
+        (ExpertRefusal::Failed, "010a"),
+        (ExpertRefusal::NoAccess(AccessRefusal::Needed { mode: AccessMode::Invitation }), "010b0001"),
+        (ExpertRefusal::NoAccess(AccessRefusal::Token(TokenRefusal::Revoked)), "010b0104"),
     ] {
         check(&HostToTrainer::Refused(refusal), golden);
     }

@@ -108,7 +108,8 @@ fn what_is_signed_is_the_domain_and_the_fields_in_order() {
     assert_eq!(signed().signature, pair(1).sign(&bytes));
     // No other message that the same key signs is accepted as a receipt.
     let (run_id, user, peer) = ("barn".into(), String::new(), pair(2).public());
-    let claims = Claims { run_id, user, peer, expires_at: UnixTime(0), token_id: TokenId([0; 16]) };
+    let claims =
+        Claims { run_id, user, peer, expires_at: UnixTime(0), token_id: TokenId([0; 16]), may_host: false };
     let signature = AccessToken::sign(&pair(1), claims).unwrap().signature;
     assert!(SignedReceipt { receipt: receipt(), signature }.verify().is_err());
 }

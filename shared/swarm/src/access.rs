@@ -11,8 +11,8 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use barnraise_protocol::access::{
-    AccessMode, AccessRefusal, AccessToken, Authority, PublicKey, RevokedToken, TokenId, TokenRefusal,
-    UnixTime,
+    AccessMode, AccessRefusal, AccessToken, Authority, Claims, PublicKey, RevokedToken, TokenId,
+    TokenRefusal, UnixTime,
 };
 
 pub use self::requests::{RequestGuard, RequestLimits};
@@ -34,6 +34,7 @@ pub struct Policy {
 struct Admitted {
     token_id: TokenId,
     expires_at: UnixTime,
+    may_host: bool,
 }
 
 /// A peer whose access ended.
@@ -53,17 +54,37 @@ pub struct Admissions {
     peers_max: usize,
     admitted: HashMap<PeerKey, Admitted>,
     revoked: HashSet<TokenId>,
+    /// The run's own, which need no token.
+    backbones: HashSet<PeerKey>,
 }
 
 impl Admissions {
     /// No peer has access yet; at most `peers_max` will.
     pub fn new(policy: Policy, peers_max: usize) -> Self {
-        Self { policy, peers_max, admitted: HashMap::new(), revoked: HashSet::new() }
+        let (admitted, revoked, backbones) = (HashMap::new(), HashSet::new(), HashSet::new());
+        Self { policy, peers_max, admitted, revoked, backbones }
     }
 
     /// The access policy.
     pub fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// Sets the backbones of the run, which have access without a token: they grant what tokens are shown for.
+    pub fn set_backbones(&mut self, backbones: impl IntoIterator<Item = PublicKey>) {
+        self.backbones = backbones.into_iter().map(|key| PeerKey(key.to_peer_id())).collect();
+    }
+
+    /// Whether `peer` is one of the run's backbones.
+    pub fn is_backbone(&self, peer: &PeerKey) -> bool {
+        self.backbones.contains(peer)
+    }
+
+    /// Whether `peer`, which has access, may also host experts.
+    pub fn may_host(&self, peer: &PeerKey) -> bool {
+        self.policy.mode == AccessMode::Open
+            || self.is_backbone(peer)
+            || self.admitted.get(peer).is_some_and(|admitted| admitted.may_host)
     }
 
     /// Whether `peer` has access at `now`.
@@ -73,7 +94,7 @@ impl Admissions {
     pub fn check(&self, now: UnixTime, peer: &PeerKey) -> Result<(), AccessRefusal> {
         let mode = self.policy.mode;
         match self.admitted.get(peer) {
-            _ if mode == AccessMode::Open => Ok(()),
+            _ if mode == AccessMode::Open || self.is_backbone(peer) => Ok(()),
             None => Err(AccessRefusal::Needed { mode }),
             Some(admitted) if admitted.expires_at > now => Ok(()),
             Some(admitted) => Err(TokenRefusal::Expired { expired_at: admitted.expires_at, now }.into()),
@@ -93,7 +114,7 @@ impl Admissions {
         let sender = PublicKey::of_peer_id(&peer.0).ok_or(AccessRefusal::KeyKind)?;
         token.verify_from(&self.policy.authority, sender, now)?;
         self.check_revoked(token)?;
-        let (token_id, expires_at) = (token.claims.token_id, token.claims.expires_at);
+        let Claims { token_id, expires_at, may_host, .. } = token.claims;
         if let Some(known) = self.admitted.get(peer)
             && known.expires_at > expires_at
         {
@@ -104,7 +125,7 @@ impl Admissions {
             let reason = format!("{} peers have access already", self.peers_max);
             return Err(AccessRefusal::Unavailable { reason });
         }
-        self.admitted.insert(peer.clone(), Admitted { token_id, expires_at });
+        self.admitted.insert(peer.clone(), Admitted { token_id, expires_at, may_host });
         Ok(expires_at)
     }
 
@@ -159,7 +180,7 @@ fn remove(
 
 #[cfg(test)]
 mod tests {
-    use barnraise_protocol::access::{Claims, KeyPair};
+    use barnraise_protocol::access::KeyPair;
 
     use super::*;
 
@@ -180,6 +201,7 @@ mod tests {
             peer: KeyPair::from_seed(&[seed; 32]).public(),
             expires_at,
             token_id: TokenId([id; 16]),
+            may_host: false,
         };
         AccessToken::sign(&moderator(), claims).unwrap()
     }
@@ -206,6 +228,36 @@ mod tests {
             let hashed = PeerKey([&[0x12, 0x20][..], &[1; 32]].concat());
             assert_eq!(admissions.on_token(NOW, &hashed, &token(2, 1, until)), Err(AccessRefusal::KeyKind));
         }
+    }
+
+    #[test]
+    fn a_token_says_who_may_host_and_backbones_need_none() {
+        let mut admissions = admissions(AccessMode::Invitation, 10);
+        let until = NOW.after(10);
+        let with_role = |seed, id, until, may_host| {
+            let claims = Claims { may_host, ..token(seed, id, until).claims };
+            AccessToken::sign(&moderator(), claims).unwrap()
+        };
+        admissions.on_token(NOW, &peer(2), &with_role(2, 1, until, false)).unwrap();
+        admissions.on_token(NOW, &peer(3), &with_role(3, 2, until, true)).unwrap();
+        assert!(
+            !admissions.may_host(&peer(2)) && admissions.may_host(&peer(3)) && !admissions.may_host(&peer(4))
+        );
+        // Claims of its own making have no signature.
+        let mut forged = with_role(2, 1, until, false);
+        forged.claims.may_host = true;
+        let refused = admissions.on_token(NOW, &peer(2), &forged);
+        assert_eq!(refused, Err(TokenRefusal::Signature.into()));
+        // The role goes with the newest token, and ends with access.
+        admissions.on_token(NOW, &peer(2), &with_role(2, 3, until.after(1), true)).unwrap();
+        assert!(admissions.may_host(&peer(2)));
+        admissions.on_revoked(&[RevokedToken { token_id: TokenId([3; 16]), expires_at: until.after(1) }]);
+        assert!(!admissions.may_host(&peer(2)));
+        let backbone = KeyPair::from_seed(&[9; 32]).public();
+        assert!(admissions.check(NOW, &peer(9)).is_err() && !admissions.may_host(&peer(9)));
+        admissions.set_backbones([backbone]);
+        assert_eq!(admissions.check(NOW, &peer(9)), Ok(()));
+        assert!(admissions.may_host(&peer(9)) && admissions.check(NOW, &peer(8)).is_err());
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub mod calls;
 pub mod checkpoints;
 #[cfg(test)]
 mod fuzz;
+mod holders;
 mod hosts;
 pub mod leases;
 mod prefixes;
@@ -39,6 +40,7 @@ pub use barnraise_protocol::experts::ExpertPass;
 pub use self::announcer::{
     ANNOUNCED_MAX, ANNOUNCEMENT_INTERVAL, AnnouncerAction, ExpertAnnounceError, ExpertAnnouncer,
 };
+pub use self::holders::{announced_places, retain_holders};
 pub use self::hosts::HostFault;
 pub use self::prefixes::GridPrefix;
 pub use self::row::{RowSelection, SelectedExpert};

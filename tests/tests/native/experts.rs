@@ -12,7 +12,7 @@ use super::aggregators::wait_for_link;
 const NAMED: &str = "[run]\nid = \"hosted-experts\"\n";
 
 /// Waits until a process has said something.
-async fn wait_for(peer: &PeerProcess, what: &str) -> String {
+pub(super) async fn wait_for(peer: &PeerProcess, what: &str) -> String {
     let began = std::time::Instant::now();
     loop {
         let log = peer.log().unwrap();
@@ -25,7 +25,7 @@ async fn wait_for(peer: &PeerProcess, what: &str) -> String {
 }
 
 /// Optimizer steps of all experts of a host, as it said last; 0 before.
-fn steps(host: &PeerProcess) -> u64 {
+pub(super) fn steps(host: &PeerProcess) -> u64 {
     let log = host.log().unwrap();
     let said = log
         .lines()
@@ -34,7 +34,7 @@ fn steps(host: &PeerProcess) -> u64 {
     said.unwrap_or_default()
 }
 
-async fn accuracy_of(backbone: &BackboneProcess, want: f32) -> f32 {
+pub(super) async fn accuracy_of(backbone: &BackboneProcess, want: f32) -> f32 {
     let reached = backbone
         .wait_for("a good model", |progress| progress.test_accuracy.is_some_and(|accuracy| accuracy >= want));
     reached.await.unwrap().test_accuracy.unwrap()

@@ -14,6 +14,7 @@ mod dishonest;
 mod disk;
 mod donor;
 mod equivalence;
+mod expert_access;
 mod experts;
 mod few;
 mod groups;

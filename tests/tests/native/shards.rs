@@ -212,6 +212,7 @@ async fn data_of_a_run_with_a_list_goes_to_those_on_it() {
         peer: own.public(),
         expires_at: UnixTime(u64::MAX),
         token_id: TokenId([7; 16]),
+        may_host: false,
     };
     let forged = Box::new(AccessToken::sign(&own, claims).unwrap());
     for (shown, reason) in [(token.clone(), "is for the key"), (forged, "is not signed by the authority")] {

@@ -7,9 +7,9 @@ use std::rc::Rc;
 use barnraise_contributor::{ExpertNetwork, ExpertService, PlatformError};
 use barnraise_learning::experts::ExpertPort;
 use barnraise_learning::{ModelError, Trainer};
-use barnraise_protocol::access::UnixTime;
+use barnraise_protocol::access::{PublicKey, UnixTime};
 use barnraise_protocol::dht::{self, Freshness, Record, RecordKey, UnixMillis};
-use barnraise_protocol::experts;
+use barnraise_protocol::experts::{self, ExpertPlace, leases};
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::dht::StorageLimits;
 use barnraise_swarm::{Moment, PeerKey};
@@ -101,6 +101,16 @@ impl ExpertNetwork for TrialExperts {
         let lifetime_max = StorageLimits::default().lifetime_max;
         let found = dht::get(&mut stream, keys, Freshness::Any, wall, lifetime_max).await;
         found.map_err(PlatformError::network)
+    }
+
+    async fn holders(
+        &self,
+        run_id: &str,
+        places: Vec<ExpertPlace>,
+    ) -> Result<Vec<Option<PublicKey>>, PlatformError> {
+        let opened = self.network.open_any_backbone(leases::PROTOCOL).await;
+        let mut stream = opened.map_err(PlatformError::network)?;
+        leases::holders(&mut stream, run_id, places).await.map_err(PlatformError::network)
     }
 
     async fn open_host(&self, host: &PeerKey, addresses: &[Vec<u8>]) -> Result<Self::Stream, PlatformError> {

@@ -95,19 +95,24 @@ impl AccessAuthority {
         if self.store.was_revoked(peer).await.map_err(unavailable)? {
             return Err(TokenRefusal::Revoked.into());
         }
-        let token = self.fresh(peer, shortened(&guest_name(peer)), String::new())?;
+        let token = self.fresh(peer, shortened(&guest_name(peer)), (String::new(), false))?;
         match self.store.redeem(code, token, now).await.map_err(unavailable)? {
             RedeemOutcome::Excluded => Err(TokenRefusal::Revoked.into()),
             RedeemOutcome::Yes(invitation) => {
                 let user = guest_name(peer);
                 tracing::info!(user, %peer, "access granted");
-                self.grant(peer, &user, invitation).await
+                self.grant_invited(peer, invitation).await
             }
-            RedeemOutcome::Before(invitation) => self.grant(peer, &guest_name(peer), invitation).await,
+            RedeemOutcome::Before(invitation) => self.grant_invited(peer, invitation).await,
             RedeemOutcome::Unknown => Err(AccessRefusal::NoInvitation),
             RedeemOutcome::UsedUp => Err(AccessRefusal::InvitationUsedUp),
             RedeemOutcome::Expired(expired_at) => Err(AccessRefusal::InvitationExpired { expired_at }),
         }
+    }
+
+    async fn grant_invited(&self, peer: PublicKey, invitation: String) -> Result<AccessToken, AccessRefusal> {
+        let may_host = self.store.invites_hosts(&invitation).await.map_err(unavailable)?;
+        self.grant(peer, &guest_name(peer), (invitation, may_host)).await
     }
 
     /// A token for `peer`, once a person has signed in for it; `None` before.
@@ -124,7 +129,10 @@ impl AccessAuthority {
         match self.store.login(peer).await.map_err(unavailable)? {
             None => Ok(None),
             Some((user, false)) => Err(AccessRefusal::NotOnList { user }),
-            Some((user, true)) => self.grant(peer, &user, String::new()).await.map(Some),
+            Some((user, true)) => {
+                let may_host = self.store.login_may_host(peer).await.map_err(unavailable)?;
+                self.grant(peer, &user, (String::new(), may_host)).await.map(Some)
+            }
         }
     }
 
@@ -160,48 +168,50 @@ impl AccessAuthority {
         // The database knows newer revocations than the gate does.
         let known = self.store.token_of(peer, self.now()).await.map_err(unavailable)?;
         let known = known.ok_or(TokenRefusal::Revoked)?;
-        self.grant(peer, &known.user, known.invitation).await
+        self.grant(peer, &known.user, (known.invitation, known.may_host)).await
     }
 
     async fn grant(
         &self,
         peer: PublicKey,
         user: &str,
-        invitation: String,
+        (invitation, may_host): (String, bool),
     ) -> Result<AccessToken, AccessRefusal> {
         let now = self.now();
         let user = shortened(user);
         let young = now.after(self.lifetime.as_secs() / 2);
         let known = self.store.token_of(peer, now).await.map_err(unavailable)?;
-        if let Some(known) = known.filter(|known| known.user == user && known.expires_at > young) {
+        let is_same = |known: &IssuedToken| {
+            known.user == user && known.may_host == may_host && known.expires_at > young
+        };
+        if let Some(known) = known.filter(is_same) {
             // Ed25519 signatures are deterministic: this is the same token.
-            return self.sign(user, peer, known.expires_at, known.token_id);
+            return self.sign(known);
         }
-        let issued = self.fresh(peer, user, invitation)?;
+        let issued = self.fresh(peer, user, (invitation, may_host))?;
         if !self.store.issue(&issued).await.map_err(unavailable)? {
             return Err(TokenRefusal::Revoked.into());
         }
-        let IssuedToken { token_id, user, expires_at, .. } = issued;
-        tracing::info!(user, %peer, "access granted");
-        self.sign(user, peer, expires_at, token_id)
+        tracing::info!(user = issued.user, %peer, "access granted");
+        self.sign(issued)
     }
 
     /// A new token, valid from now on and not stored yet.
-    fn fresh(&self, peer: PublicKey, user: String, invitation: String) -> Result<IssuedToken, AccessRefusal> {
+    fn fresh(
+        &self,
+        peer: PublicKey,
+        user: String,
+        (invitation, may_host): (String, bool),
+    ) -> Result<IssuedToken, AccessRefusal> {
         let token_id = TokenId(super::random().map_err(unavailable)?);
         let expires_at = self.now().after(self.lifetime.as_secs());
-        Ok(IssuedToken { token_id, user, peer, expires_at, invitation })
+        Ok(IssuedToken { token_id, user, peer, expires_at, invitation, may_host })
     }
 
-    fn sign(
-        &self,
-        user: String,
-        peer: PublicKey,
-        expires_at: UnixTime,
-        token_id: TokenId,
-    ) -> Result<AccessToken, AccessRefusal> {
+    fn sign(&self, issued: IssuedToken) -> Result<AccessToken, AccessRefusal> {
+        let IssuedToken { token_id, user, peer, expires_at, may_host, .. } = issued;
         let run_id = self.policy.authority.run_id.clone();
-        let claims = Claims { run_id, user, peer, expires_at, token_id };
+        let claims = Claims { run_id, user, peer, expires_at, token_id, may_host };
         AccessToken::sign(&self.key, claims).map_err(unavailable)
     }
 
@@ -213,6 +223,7 @@ impl AccessAuthority {
             peer: self.key.public(),
             expires_at: self.now().after(self.lifetime.as_secs()),
             token_id: TokenId([0; 16]),
+            may_host: false,
         };
         AccessToken::sign(&self.key, claims)
     }

@@ -11,7 +11,7 @@ use barnraise_protocol::access::{AccessMode, PublicKey, UnixTime};
 use libp2p::PeerId;
 use serde_json::{Value, json};
 
-pub use self::args::{AllowAction, AllowArgs, InviteArgs, RevokeArgs, RunArgs, WhoArgs};
+pub use self::args::{AddArgs, AllowAction, AllowArgs, InviteArgs, RevokeArgs, RunArgs, WhoArgs};
 use super::random;
 use super::rooms::{LASTS_DEFAULT, LASTS_MAX, RoomCode, RoomKey, USES_DEFAULT};
 use super::store::{AllowOutcome, RevocationTarget, Store};
@@ -32,9 +32,10 @@ const FROM: &str = "command line";
 /// A run without a list, or a database that cannot be used.
 pub async fn allow(args: AllowArgs) -> anyhow::Result<String> {
     match args.action {
-        AllowAction::Add(who) => {
+        AllowAction::Add(AddArgs { who, host }) => {
             let (config, store) = open(&who.run.config, AccessMode::Allowlist).await?;
-            let text = audited(&config, "allow add", people(&who), add(&config, &store, &who)).await?;
+            let text =
+                audited(&config, "allow add", added(&who, host), add(&config, &store, &who, host)).await?;
             finish(&store, text).await
         }
         AllowAction::Remove(who) => {
@@ -60,7 +61,7 @@ pub async fn allow(args: AllowArgs) -> anyhow::Result<String> {
     }
 }
 
-async fn add(config: &RunConfig, store: &Store, who: &WhoArgs) -> anyhow::Result<String> {
+async fn add(config: &RunConfig, store: &Store, who: &WhoArgs, may_host: bool) -> anyhow::Result<String> {
     let issuer = issuer(config)?;
     let mut text = String::new();
     for name in &who.who {
@@ -69,6 +70,7 @@ async fn add(config: &RunConfig, store: &Store, who: &WhoArgs) -> anyhow::Result
             AllowOutcome { is_new: false, is_back: false } => "was on the list before",
             AllowOutcome { is_back: true, .. } => "is on the list, and what was revoked before is forgotten",
         };
+        store.set_may_host(issuer, who.by, name, may_host).await?;
         text.push_str(&format!("{name} {said}.\n"));
     }
     Ok(text)
@@ -85,6 +87,10 @@ async fn remove(config: &RunConfig, store: &Store, who: &WhoArgs) -> anyhow::Res
         text.push_str(&format!("{name} {said}.\n"));
     }
     Ok(text)
+}
+
+fn added(who: &WhoArgs, may_host: bool) -> Value {
+    json!({"by": who.by.as_str(), "who": who.who, "host": may_host})
 }
 
 fn people(who: &WhoArgs) -> Value {
@@ -106,7 +112,7 @@ pub async fn invite(args: InviteArgs) -> anyhow::Result<String> {
     if args.room && lasts > LASTS_MAX {
         bail!("the code of a room can be guessed in time: let it last 7 days at most");
     }
-    let arguments = json!({"room": args.room, "uses": uses, "expires_at": expires_at.0});
+    let arguments = json!({"room": args.room, "host": args.host, "uses": uses, "expires_at": expires_at.0});
     let inviting = async {
         if args.room {
             let code = RoomCode::random()?;
@@ -115,7 +121,10 @@ pub async fn invite(args: InviteArgs) -> anyhow::Result<String> {
             return anyhow::Ok(format!("{code}\n"));
         }
         let code = hex(&random::<16>()?);
-        store.invite(&code, uses, expires_at, now()).await?;
+        match args.host {
+            true => store.invite_hosts(&code, uses, expires_at, now()).await?,
+            false => store.invite(&code, uses, expires_at, now()).await?,
+        }
         let page = config.access.page.clone().unwrap_or_else(|| format!("http://{}", config.network.http));
         anyhow::Ok(format!("{page}/#invitation={code}\n"))
     };
@@ -275,7 +284,7 @@ mod tests {
         assert!(short.eq(want), "{lines:?}");
         let from = |line: &AuditEntry| (line.who.clone(), line.from.clone(), line.run.clone());
         assert!(lines.iter().all(|line| from(line) == (OPERATOR.into(), FROM.into(), "barn".into())));
-        assert_eq!(lines[0].arguments, json!({"by": "name", "who": ["alice", "bob"]}));
+        assert_eq!(lines[0].arguments, json!({"by": "name", "who": ["alice", "bob"], "host": false}));
         assert_eq!(lines[2].arguments, json!({"by": "email", "who": ["alice"]}));
         assert_eq!(lines[4].arguments, json!({"who": "bob", "with_invitation": false}));
     }

@@ -95,6 +95,11 @@ impl Conversation {
                 }
             }
             ContributorToBackbone::Relay(request) => self.relay(request).await,
+            ContributorToBackbone::Revoked { .. } if self.access.authority.is_none() => {
+                // For those with access alone: it costs the authority a question.
+                gate.check(peer).map_err(|_| AccessRefusal::Needed { mode: gate.policy().mode })?;
+                self.ask_authority(&question).await
+            }
             ContributorToBackbone::Revoked { since } => {
                 let store = self.authority("question about revocations")?.store();
                 let unavailable =
@@ -106,21 +111,32 @@ impl Conversation {
     }
 
     async fn relay(&self, request: Box<SignedRequest>) -> Result<BackboneToContributor, AccessRefusal> {
-        let Access { gate, authority, remote_authority: elsewhere, here } = &self.access;
+        let Access { gate, authority, here, .. } = &self.access;
         if let Some(authority) = authority {
             gate.take_request(&request)?;
             let response = authority.answer(&request).await?;
             return Ok(BackboneToContributor::Relayed(Box::new(response)));
         }
         let named = request.receiver;
-        let Some(address) = elsewhere.as_ref().filter(|_| named == gate.policy().authority.key) else {
+        if self.access.remote_authority.is_none() || named != gate.policy().authority.key {
             return Err(RequestRefusal::Receiver { named, here: *here }.into());
-        };
+        }
         // Everything but the nonce is checked here, so that no forgery is relayed; the authority checks all of it again.
         let Policy { authority, clock_tolerance, .. } = gate.policy();
         request.verify(authority, named, gate.now(), *clock_tolerance)?;
-        let question = ContributorToBackbone::Relay(request);
-        let asked = ask(&self.node, address, &question).await;
+        self.ask_authority(&ContributorToBackbone::Relay(request)).await
+    }
+
+    /// Asks the backbone that is the run's authority.
+    async fn ask_authority(
+        &self,
+        question: &ContributorToBackbone,
+    ) -> Result<BackboneToContributor, AccessRefusal> {
+        let elsewhere = self.access.remote_authority.as_ref();
+        let address = elsewhere.ok_or_else(|| AccessRefusal::Unavailable {
+            reason: "this run has no authority that could be asked".into(),
+        })?;
+        let asked = ask(&self.node, address, question).await;
         asked.map_err(|error| AccessRefusal::Unavailable { reason: error.to_string() })
     }
 

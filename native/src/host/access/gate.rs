@@ -150,8 +150,21 @@ impl Gate {
         }
         let gated = self.lock();
         gated.admissions.check(self.now(), &key)?;
+        if gated.admissions.is_backbone(&key) {
+            return Ok(Pass { token: None, conviction, block });
+        }
         let pass = gated.passes.get(&key).ok_or(AccessRefusal::Needed { mode: self.policy.mode })?;
         Ok(Pass { token: Some(pass.subscribe()), conviction, block })
+    }
+
+    /// Sets the backbones of the run, which need no token here.
+    pub fn set_backbones(&self, backbones: impl IntoIterator<Item = PublicKey>) {
+        self.lock().admissions.set_backbones(backbones);
+    }
+
+    /// Whether `peer`, which has access, may also host experts.
+    pub fn may_host(&self, peer: PeerId) -> bool {
+        self.policy.mode == AccessMode::Open || self.lock().admissions.may_host(&PeerKey(peer.to_bytes()))
     }
 
     /// Whether `peer` was blocked by the operator or convicted. This backbone sends no requests to such a peer, although

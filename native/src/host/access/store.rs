@@ -41,10 +41,23 @@ const SQLITE_IOERR_SHMSIZE: u32 = 4874;
 /// Most keys for which one identity may sign in.
 pub const PEERS_OF_IDENTITY_MAX: i64 = 64;
 
+/// SQL condition: the list has an entry of the identity of a row of `logins l`, of which this holds as well.
+macro_rules! is_listed {
+    ($also:literal) => {
+        concat!(
+            "EXISTS (SELECT 1 FROM allowlist a WHERE a.issuer = l.issuer AND (\
+            (a.kind = 'subject' AND a.value = l.subject) OR (a.kind = 'name' AND a.value = l.name) \
+            OR (a.kind = 'email' AND a.value = l.email AND l.email <> ''))",
+            $also,
+            ")"
+        )
+    };
+}
+
 /// SQL condition: the identity of a row of `logins l` is on the list.
-const IS_ALLOWED: &str = "EXISTS (SELECT 1 FROM allowlist a WHERE a.issuer = l.issuer AND (\
-    (a.kind = 'subject' AND a.value = l.subject) OR (a.kind = 'name' AND a.value = l.name) \
-    OR (a.kind = 'email' AND a.value = l.email AND l.email <> '')))";
+const IS_ALLOWED: &str = is_listed!("");
+/// SQL condition: an entry of the list lets it host experts.
+const MAY_HOST: &str = is_listed!(" AND a.may_host = 1");
 
 /// Why the database cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -153,6 +166,8 @@ pub struct IssuedToken {
     pub expires_at: UnixTime,
     /// Hash of the invitation, empty for a login.
     pub invitation: String,
+    /// Whether the peer may also host experts.
+    pub may_host: bool,
 }
 
 /// Result of recording a login.
@@ -189,7 +204,7 @@ pub struct Store {
     pool: SqlitePool,
 }
 
-type TokenRow = (String, String, String, i64, String);
+type TokenRow = (String, String, String, i64, String, i64);
 
 impl Store {
     /// Opens the database in `folder`, after creating and migrating it if need be.
@@ -234,11 +249,39 @@ impl Store {
         expires_at: UnixTime,
         now: UnixTime,
     ) -> Result<(), StoreError> {
-        let insert = "INSERT INTO invitations (code_hash, uses_left, expires_at, created_at) \
-            VALUES ($1, $2, $3, $4)";
-        let query = sqlx::query(insert).bind(hash(code)).bind(i64::from(uses));
-        query.bind(seconds(expires_at)).bind(seconds(now)).execute(&self.pool).await?;
+        self.insert_invitation(code, uses, (expires_at, now), false).await
+    }
+
+    /// The same, for peers that may also host experts.
+    pub async fn invite_hosts(
+        &self,
+        code: &str,
+        uses: u32,
+        expires_at: UnixTime,
+        now: UnixTime,
+    ) -> Result<(), StoreError> {
+        self.insert_invitation(code, uses, (expires_at, now), true).await
+    }
+
+    async fn insert_invitation(
+        &self,
+        code: &str,
+        uses: u32,
+        (expires_at, now): (UnixTime, UnixTime),
+        may_host: bool,
+    ) -> Result<(), StoreError> {
+        let insert = "INSERT INTO invitations (code_hash, uses_left, expires_at, created_at, may_host) \
+            VALUES ($1, $2, $3, $4, $5)";
+        let query = sqlx::query(insert).bind(hash(code)).bind(i64::from(uses)).bind(seconds(expires_at));
+        query.bind(seconds(now)).bind(i64::from(may_host)).execute(&self.pool).await?;
         Ok(())
+    }
+
+    /// Whether those who redeem the invitation with this hash may host experts.
+    pub async fn invites_hosts(&self, invitation: &str) -> Result<bool, StoreError> {
+        let select = "SELECT may_host FROM invitations WHERE code_hash = $1";
+        let query = sqlx::query_scalar::<_, i64>(select).bind(invitation);
+        Ok(query.fetch_optional(&self.pool).await? == Some(1))
     }
 
     /// Whether `code` would redeem an invitation at `now`. Nothing is changed.
@@ -278,7 +321,10 @@ impl Store {
         let mut transaction = self.pool.begin().await?;
         let taken = sqlx::query(take).bind(&hash).bind(seconds(now)).execute(&mut *transaction).await?;
         if taken.rows_affected() > 0 {
-            let token = IssuedToken { invitation: hash.clone(), ..token };
+            let select = "SELECT may_host FROM invitations WHERE code_hash = $1";
+            let query = sqlx::query_scalar::<_, i64>(select).bind(&hash);
+            let may_host = query.fetch_one(&mut *transaction).await? == 1;
+            let token = IssuedToken { invitation: hash.clone(), may_host, ..token };
             if !insert(&token, &mut *transaction).await? {
                 return Ok(RedeemOutcome::Excluded);
             }
@@ -330,6 +376,13 @@ impl Store {
         Ok(row.map(|(name, is_allowed)| (name, is_allowed == 1)))
     }
 
+    /// Whether an entry of the list lets the identity that `peer` is bound to host experts.
+    pub async fn login_may_host(&self, peer: PublicKey) -> Result<bool, StoreError> {
+        let select = format!("SELECT COUNT(*) FROM logins l WHERE l.peer = $1 AND {MAY_HOST}");
+        let query = sqlx::query_scalar::<_, i64>(&select).bind(peer.to_string());
+        Ok(query.fetch_one(&self.pool).await? > 0)
+    }
+
     /// Whether `identity` is on the list.
     pub async fn is_allowed(&self, identity: &Identity) -> Result<bool, StoreError> {
         let select = format!(
@@ -348,7 +401,7 @@ impl Store {
 
     /// Tokens valid at `now`, the latest expiry first.
     pub async fn tokens(&self, now: UnixTime) -> Result<Vec<IssuedToken>, StoreError> {
-        let select = "SELECT token_id, user_name, peer, expires_at, invitation FROM tokens \
+        let select = "SELECT token_id, user_name, peer, expires_at, invitation, may_host FROM tokens \
             WHERE is_revoked = 0 AND expires_at > $1 ORDER BY expires_at DESC";
         let rows: Vec<TokenRow> = sqlx::query_as(select).bind(seconds(now)).fetch_all(&self.pool).await?;
         rows.into_iter().map(issued).collect()
@@ -356,8 +409,8 @@ impl Store {
 
     /// The token of `peer` with the latest expiry, if one is valid at `now`.
     pub async fn token_of(&self, peer: PublicKey, now: UnixTime) -> Result<Option<IssuedToken>, StoreError> {
-        let select = "SELECT token_id, user_name, peer, expires_at, invitation FROM tokens \
-            WHERE peer = $1 AND is_revoked = 0 AND expires_at > $2 ORDER BY expires_at DESC LIMIT 1";
+        let select = "SELECT token_id, user_name, peer, expires_at, invitation, may_host FROM tokens \
+            WHERE peer = $1 AND is_revoked = 0 AND expires_at > $2 ORDER BY expires_at DESC, rowid DESC LIMIT 1";
         let query = sqlx::query_as(select).bind(peer.to_string()).bind(seconds(now));
         query.fetch_optional(&self.pool).await?.map(issued).transpose()
     }
@@ -381,11 +434,12 @@ impl Store {
 /// Inserts a token unless its peer is excluded; returns whether it was inserted.
 async fn insert(issued: &IssuedToken, database: impl SqliteExecutor<'_>) -> Result<bool, StoreError> {
     let insert = format!(
-        "INSERT INTO tokens (peer, token_id, user_name, invitation, expires_at, is_revoked) \
-        SELECT $1, $2, $3, $4, $5, 0 WHERE NOT {IS_EXCLUDED}"
+        "INSERT INTO tokens (peer, token_id, user_name, invitation, expires_at, is_revoked, may_host) \
+        SELECT $1, $2, $3, $4, $5, 0, $6 WHERE NOT {IS_EXCLUDED}"
     );
     let query = sqlx::query(&insert).bind(issued.peer.to_string()).bind(id_text(issued.token_id));
     let query = query.bind(&issued.user).bind(&issued.invitation).bind(seconds(issued.expires_at));
+    let query = query.bind(i64::from(issued.may_host));
     Ok(query.execute(database).await?.rows_affected() > 0)
 }
 
@@ -396,14 +450,17 @@ fn migrator() -> Migrator {
     let all = vec![
         migration(1, "access", include_str!("../../../migrations/0001_access.sql")),
         migration(2, "exclusions", include_str!("../../../migrations/0002_exclusions.sql")),
+        migration(3, "hosts", include_str!("../../../migrations/0003_hosts.sql")),
     ];
     Migrator { migrations: Cow::Owned(all), ..Migrator::DEFAULT }
 }
 
-fn issued((token_id, user, peer, expires_at, invitation): TokenRow) -> Result<IssuedToken, StoreError> {
+fn issued(row: TokenRow) -> Result<IssuedToken, StoreError> {
+    let (token_id, user, peer, expires_at, invitation, may_host) = row;
     let token_id = parse_id(&token_id)?;
     let key = peer.parse().map_err(|_| StoreError::Value { what: "peer", got: peer })?;
-    Ok(IssuedToken { token_id, user, peer: key, expires_at: unix_time(expires_at), invitation })
+    let (expires_at, may_host) = (unix_time(expires_at), may_host == 1);
+    Ok(IssuedToken { token_id, user, peer: key, expires_at, invitation, may_host })
 }
 
 fn hash(code: &str) -> String {

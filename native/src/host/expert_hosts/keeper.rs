@@ -237,6 +237,20 @@ impl CheckpointKeeper {
     }
 }
 
+/// Refuses the first question of a peer.
+///
+/// # Errors
+/// The stream failed, or what came is none of this conversation.
+pub(crate) async fn refuse<S>(stream: &mut S, refusal: CheckpointRefusal) -> Result<(), CheckpointError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    if checkpoints::receive(stream).await?.is_some() {
+        checkpoints::reply(stream, &CheckpointAnswer::Refused(refusal)).await?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use barnraise_protocol::access::{KeyPair, PublicKey};
 use barnraise_protocol::dht::UnixMillis;
+use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::leases::{
     self, ExpertLease, Grantors, KEEPERS_MAX, LeaseAnswer, LeaseAsk, LeaseAskError, LeaseGrant,
     LeaseQuestion, LeaseRefusal, LeaseVerdict, LeasingHost,
@@ -89,6 +90,14 @@ impl LeaseService {
         &self.run.grantors
     }
 
+    /// The hosts that have these places now, as far as this backbone has granted them.
+    ///
+    /// # Errors
+    /// It began a moment ago, and does not know yet.
+    pub(crate) fn holders(&self, places: &[ExpertPlace]) -> Result<Vec<Option<PublicKey>>, LeaseRefusal> {
+        self.books().leases.holders(self.now(), places)
+    }
+
     /// How the experts stand.
     pub(crate) fn standing(&self) -> LeaseStanding {
         self.books().leases.standing(self.now())
@@ -124,6 +133,9 @@ impl LeaseService {
                     Ok(()) => LeaseAnswer::Voted(self.own_votes(holder, &asks)),
                     Err(refusal) => LeaseAnswer::Refused(refusal),
                 }
+            }
+            LeaseQuestion::Holders { places, .. } => {
+                self.holders(&places).map_or_else(LeaseAnswer::Refused, LeaseAnswer::Holders)
             }
             LeaseQuestion::Keepers { places, .. } => {
                 let (books, now) = (self.books(), self.now());

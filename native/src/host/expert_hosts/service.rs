@@ -5,14 +5,14 @@ use std::sync::Arc;
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::experts::checkpoints::{self, CheckpointAnswer, CheckpointError, CheckpointRefusal};
-use barnraise_protocol::experts::leases::{self, Grantors, LeaseAnswer, LeaseRefusal};
+use barnraise_protocol::experts::leases::{self, Grantors, LeaseAnswer, LeaseQuestion, LeaseRefusal};
 use barnraise_protocol::framing::{self, FrameError};
 use barnraise_relay::Paced;
 use barnraise_swarm::experts::leases::LeasedRun;
 use bytesize::ByteSize;
 use libp2p::{PeerId, Stream};
 
-use super::keeper::CheckpointKeeper;
+use super::keeper::{self, CheckpointKeeper};
 use super::layers::HostedLayer;
 use super::leases::LeaseService;
 use crate::host::access::Exclusion;
@@ -60,17 +60,21 @@ pub(crate) async fn serve(services: &RunServices, run_host: &mut RunHost) -> any
     let keeper =
         CheckpointKeeper::open(of_run, layers, run_host.storage().clone(), KEPT_BYTES_MAX.as_u64()).await?;
     keeper.set_grantors(leases.grantors());
+    // They ask for each other's grants.
+    host.access.gate.set_backbones(leases.grantors().keys().iter().copied());
+    let of_evaluation = Arc::clone(&leases);
+    run_host.holders = Some(Arc::new(move |places| of_evaluation.holders(places)));
     let of_metrics = Arc::clone(&leases);
     host.metrics.set_experts(move || of_metrics.standing());
     let groups = AddressGroups::new(key);
     let services = ExpertServices { host: host.clone(), leases, keeper: Arc::new(keeper), groups };
     let slots = StreamSlots::new(&host.conversations, config.network.contributors_max);
     let no_lease =
-        |_: &Exclusion| no_access(&LeaseAnswer::Refused(LeaseRefusal::Unknown), leases::MESSAGE_BYTES_MAX);
+        |_: &Exclusion| no_access(&LeaseAnswer::Refused(LeaseRefusal::NoAccess), leases::MESSAGE_BYTES_MAX);
     let tasks = &mut run_host.tasks;
     accept(&services, tasks, leases::PROTOCOL, AccessPolicy::Gated(no_lease), &slots, answer)?;
     let no_checkpoint = |_: &Exclusion| {
-        let refused = CheckpointAnswer::Refused(CheckpointRefusal::Unknown);
+        let refused = CheckpointAnswer::Refused(CheckpointRefusal::NoAccess);
         no_access(&refused, checkpoints::MESSAGE_BYTES_MAX)
     };
     accept(&services, tasks, checkpoints::PROTOCOL, AccessPolicy::Gated(no_checkpoint), &slots, keep)?;
@@ -85,24 +89,42 @@ fn key_of(peer: PeerId) -> Option<PublicKey> {
     PublicKey::of_peer_id(&peer.to_bytes())
 }
 
-async fn answer(services: ExpertServices, caller: Caller, stream: Stream) -> Result<(), StreamError> {
-    let Some(peer) = key_of(caller.peer) else { return Ok(()) };
-    let group = services.groups.group_of(&services.host.node, caller.peer).await;
+async fn answer(services: ExpertServices, mut caller: Caller, stream: Stream) -> Result<(), StreamError> {
+    let peer = caller.peer;
+    caller.while_admitted(answer_all(services, peer, stream)).await?
+}
+
+async fn answer_all(services: ExpertServices, caller: PeerId, stream: Stream) -> Result<(), StreamError> {
+    let Some(peer) = key_of(caller) else { return Ok(()) };
+    let group = services.groups.group_of(&services.host.node, caller).await;
     let mut stream = Paced::new(stream, services.host.conversations.pace());
     let pace = stream.pace();
     loop {
         pace.wait();
         let Some(question) = leases::receive(&mut stream).await? else { return Ok(()) };
-        let answer = services.leases.answer(peer, group, question).await;
+        // Tokens are renewed while a stream is open, with or without the role.
+        let may_ask =
+            !matches!(question, LeaseQuestion::Lease { .. }) || services.host.access.gate.may_host(caller);
+        let answer = match may_ask {
+            true => services.leases.answer(peer, group, question).await,
+            false => LeaseAnswer::Refused(LeaseRefusal::MayNotHost),
+        };
         pace.answer();
         leases::reply(&mut stream, &answer).await?;
     }
 }
 
-async fn keep(services: ExpertServices, caller: Caller, stream: Stream) -> Result<(), StreamError> {
+async fn keep(services: ExpertServices, mut caller: Caller, stream: Stream) -> Result<(), StreamError> {
     let Some(peer) = key_of(caller.peer) else { return Ok(()) };
-    let mut stream = Paced::new(stream, super::keeper::PACE);
-    match services.keeper.serve(peer, &mut stream).await {
+    let mut stream = Paced::new(stream, keeper::PACE);
+    let may_host = services.host.access.gate.may_host(caller.peer);
+    let serving = async {
+        match may_host {
+            true => services.keeper.serve(peer, &mut stream).await,
+            false => keeper::refuse(&mut stream, CheckpointRefusal::NoAccess).await,
+        }
+    };
+    match caller.while_admitted(serving).await? {
         Ok(()) => Ok(()),
         Err(CheckpointError::Frame(error)) => Err(error.into()),
         Err(error) => {

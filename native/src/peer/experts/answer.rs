@@ -3,25 +3,34 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use barnraise_protocol::access::AccessRefusal;
 use barnraise_protocol::experts::{self, ExpertRefusal, ExpertRequest, ExpertRequestError};
 use barnraise_relay::tasks::{self, TaskSet};
 use barnraise_relay::{Node, NodeError, Paced, Violation};
-use barnraise_swarm::PeerKey;
 use barnraise_swarm::experts::serving::{RequestKey, ServedRequest, ServingRefusal, WAIT_MAX};
 use barnraise_swarm::guard::PaceLimits;
+use barnraise_swarm::{AddressGroup, PeerKey};
 use futures::future::Abortable;
 use futures::{FutureExt, StreamExt};
 use libp2p::{PeerId, Stream};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::state::HostState;
+use crate::host::access::Exclusion;
 use crate::host::expert_hosts::layers::layer_of;
+use crate::net::address_slots::AddressSlots;
 use crate::net::transfer_slots::TransferSlots;
 
 /// Requests at a time.
 const STREAMS_MAX: usize = 1024;
 /// Of one trainer.
 const STREAMS_PER_PEER: usize = 64;
+/// Requests of peers without access, which are refused.
+const STRANGERS_MAX: usize = 64;
+/// Of one of them.
+const STREAMS_PER_STRANGER: usize = 4;
+/// An address that has as many requests under way as it may asks again then.
+const ADDRESS_BUSY_MS: u32 = 500;
 /// Limits on how slowly trainers may send and read.
 const PACE: PaceLimits = PaceLimits {
     first_message: Duration::from_secs(10),
@@ -34,18 +43,39 @@ const PACE: PaceLimits = PaceLimits {
 /// Answers all trainers, within bounds, until the handle is dropped.
 pub(super) fn spawn(node: &Node, state: &Arc<HostState>) -> Result<AbortOnDropHandle<()>, NodeError> {
     let mut streams = node.accept(experts::PROTOCOL)?;
-    let slots = Arc::new(TransferSlots::new(STREAMS_MAX, STREAMS_PER_PEER));
+    let members = Arc::new(TransferSlots::new(STREAMS_MAX, STREAMS_PER_PEER));
+    let strangers = Arc::new(TransferSlots::new(STRANGERS_MAX, STREAMS_PER_STRANGER));
+    let of_addresses = Arc::new(AddressSlots::new(STREAMS_MAX));
     let (node, state) = (node.clone(), state.clone());
     Ok(tasks::spawn("serving experts", async move {
         let serving = TaskSet::default();
         while let Some((peer, stream)) = streams.next().await {
-            let Some((slot, registration)) = TransferSlots::take(&slots, peer) else {
+            let admitted = state.gate.check(peer);
+            let slots = if admitted.is_ok() { &members } else { &strangers };
+            let Some((slot, registration)) = TransferSlots::take(slots, peer) else {
                 tracing::debug!(%peer, "no free stream slot for a trainer");
                 continue;
             };
-            let (node, state) = (node.clone(), state.clone());
+            let (node, state, of_addresses) = (node.clone(), state.clone(), of_addresses.clone());
             let conversation = async move {
-                if let Err(error) = answer(&node, &state, peer, stream).await {
+                let stream = Paced::new(stream, PACE);
+                let answered = match admitted {
+                    Ok(mut pass) => {
+                        let group = state.groups.group_of(&node, peer).await;
+                        match AddressSlots::take(&of_addresses, group) {
+                            Some(_of_address) => tokio::select! {
+                                answered = answer(&state, (peer, group), stream) => answered,
+                                // It was refused between the head and the tensors, or nobody reads the answer.
+                                _ = pass.ended() => Ok(()),
+                            },
+                            None => {
+                                refuse(stream, ExpertRefusal::Busy { retry_after_ms: ADDRESS_BUSY_MS }).await
+                            }
+                        }
+                    }
+                    Err(exclusion) => refuse(stream, ExpertRefusal::NoAccess(access_of(exclusion))).await,
+                };
+                if let Err(error) = answered {
                     tracing::debug!(%peer, %error, "a request of a trainer ended");
                     if let ExpertRequestError::Frame(error) = &error
                         && let Some(violation) = Violation::of_frame(error)
@@ -72,16 +102,28 @@ impl Drop for HeldRequest<'_> {
     }
 }
 
+/// Reads the head of a request, and refuses it.
+async fn refuse(mut stream: Paced<Stream>, refusal: ExpertRefusal) -> Result<(), ExpertRequestError> {
+    experts::receive(&mut stream).await?;
+    experts::refuse(&mut stream, refusal).await
+}
+
+fn access_of(exclusion: Exclusion) -> AccessRefusal {
+    match exclusion {
+        Exclusion::Access(refusal) => refusal,
+        // A host blocks nobody.
+        Exclusion::Blocked(_) => AccessRefusal::Unavailable { reason: "this peer is blocked".into() },
+    }
+}
+
 async fn answer(
-    node: &Node,
     state: &HostState,
-    peer: PeerId,
-    stream: Stream,
+    from: (PeerId, AddressGroup),
+    mut stream: Paced<Stream>,
 ) -> Result<(), ExpertRequestError> {
-    let mut stream = Paced::new(stream, PACE);
     let pace = stream.pace();
     let request = experts::receive(&mut stream).await?;
-    let admitted = served(node, state, peer, &request).await;
+    let admitted = served(state, from, &request);
     let admitted = admitted.and_then(|served| state.admit(served).map_err(|refusal| wire(&refusal)));
     let key = match admitted {
         Ok(key) => key,
@@ -108,10 +150,9 @@ async fn answer(
 }
 
 /// The request as the runtime takes it.
-async fn served(
-    node: &Node,
+fn served(
     state: &HostState,
-    peer: PeerId,
+    (peer, group): (PeerId, AddressGroup),
     request: &ExpertRequest,
 ) -> Result<ServedRequest, ExpertRefusal> {
     request.check()?;
@@ -132,7 +173,7 @@ async fn served(
     let n_values = u64::from(request.input_values) + 2 * u64::from(request.output_values);
     Ok(ServedRequest {
         client: PeerKey(peer.to_bytes()),
-        group: state.groups.group_of(node, peer).await,
+        group,
         expert,
         pass: request.pass,
         n_rows: request.n_rows,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use barnraise_protocol::access;
 use barnraise_protocol::bulk::Partial;
 use barnraise_protocol::dht::checkpoints::{self as records, CheckpointRecord, RECORD_KEEPERS_MAX};
 use barnraise_protocol::experts::ExpertPlace;
@@ -19,7 +20,7 @@ use libp2p::Stream;
 use super::super::find::now;
 use super::super::platform::ConnectError;
 use super::super::sharing::announce::put_all;
-use super::home::LookUpError;
+use super::home::{LookUpError, PresentError};
 use super::leasing::{self, LeasingError};
 use super::state::HostState;
 use super::store::StoredExpert;
@@ -45,6 +46,8 @@ pub(super) enum KeeperError {
     Connect(#[from] ConnectError),
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
+    Present(#[from] PresentError),
     #[error("no answer in time")]
     Timeout,
     #[error("its key is no peer's")]
@@ -63,7 +66,9 @@ async fn open(state: &HostState, keeper: &Keeper) -> Result<Stream, KeeperError>
         Keeper::Backbone => Ok(state.home.open(checkpoints::PROTOCOL).await?),
         Keeper::Host(host) => {
             let peer = peer_id(host.peer).ok_or(KeeperError::Key)?;
-            Ok(open_announced(&state.home.node, peer, &host.addresses, checkpoints::PROTOCOL).await?)
+            let node = &state.home.node;
+            state.home.present(open_announced(node, peer, &host.addresses, access::PROTOCOL)).await?;
+            Ok(open_announced(node, peer, &host.addresses, checkpoints::PROTOCOL).await?)
         }
     }
 }

@@ -22,7 +22,7 @@ use super::leasing::{self, EVENTS_MAX, LeaseEvent};
 use super::places::HeldPlaces;
 use super::state::{HostState, ServedExpert};
 use super::store::{ExpertStore, StoredExpert};
-use super::{announce, answer, batches, copies, keep, shown};
+use super::{announce, answer, batches, copies, gate, keep, shown};
 
 /// Interval of what is said about the work.
 const SAY_EVERY: Duration = Duration::from_secs(10);
@@ -64,6 +64,8 @@ impl ExpertHosting<'_> {
     pub(super) async fn serve(self, device: StartedDevice, leaving: CancellationToken) -> anyhow::Result<()> {
         let StartedDevice { jobs, mut results } = device;
         let state = &self.state;
+        let _gated = gate::spawn(&state.home.node, state)?;
+        let _keeping_gate = gate::spawn_keeping(state.clone());
         let _answering = answer::spawn(&state.home.node, state)?;
         let _keeping = keep::spawn(&state.home.node, state)?;
         let _announcing = announce::spawn(state.clone());

@@ -3,11 +3,15 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use barnraise_protocol::access::{
+    self, AccessError, AccessToken, BackboneToContributor, ContributorToBackbone,
+};
 use barnraise_protocol::dht::{self, DhtError, Freshness, Record, RecordKey};
 use barnraise_protocol::experts::leases::HOST_ADDRESSES_MAX;
-use barnraise_relay::Node;
+use barnraise_relay::{Node, NodeError};
 use barnraise_swarm::dht::StorageLimits;
 use libp2p::{Multiaddr, PeerId, Stream};
+use tokio::sync::Notify;
 
 use super::super::address;
 use super::super::args::{JoinAddress, RunName};
@@ -23,13 +27,63 @@ pub(super) struct HomeBackbone {
     connected: Arc<Mutex<PeerId>>,
     /// One attempt at a time.
     dialling: Arc<tokio::sync::Mutex<()>>,
+    /// Of this host, in a run that is not open.
+    token: Arc<Mutex<Option<AccessToken>>>,
+    /// Notified when a backbone takes it no longer.
+    access_lost: Arc<Notify>,
+}
+
+/// Why a token was shown in vain.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PresentError {
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    #[error("a token was answered with another message than an admission")]
+    Unexpected,
 }
 
 impl HomeBackbone {
     /// A backbone that `node` is connected to.
     pub(super) fn new(node: Node, peer: PeerId, address: JoinAddress, run: Option<RunName>) -> Self {
         let (connected, dialling) = (Arc::new(Mutex::new(peer)), Arc::default());
-        Self { node, address, run, connected, dialling }
+        let (token, access_lost) = (Arc::default(), Arc::default());
+        Self { node, address, run, connected, dialling, token, access_lost }
+    }
+
+    /// Sets the token that is shown from now on.
+    pub(super) fn set_token(&self, token: Option<AccessToken>) {
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token;
+    }
+
+    /// Shows this host's token on a stream that was opened for it; nothing, where there is none.
+    pub(super) async fn present<F>(&self, opening: F) -> Result<(), PresentError>
+    where
+        F: Future<Output = Result<Stream, NodeError>>,
+    {
+        let token = self.token.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(token) = token else { return Ok(()) };
+        let mut stream = opening.await?;
+        match access::ask(&mut stream, &ContributorToBackbone::Present(Box::new(token))).await? {
+            BackboneToContributor::Admitted(_) => Ok(()),
+            _ => Err(PresentError::Unexpected),
+        }
+    }
+
+    /// Shows this host's token to the backbone.
+    pub(super) async fn present_here(&self) -> Result<(), PresentError> {
+        self.present(self.node.open(self.peer(), access::PROTOCOL)).await
+    }
+
+    /// The backbone takes the token no longer: another one is wanted.
+    pub(super) fn on_access_lost(&self) {
+        self.access_lost.notify_one();
+    }
+
+    /// Completes when the token is taken no longer.
+    pub(super) async fn access_lost(&self) {
+        self.access_lost.notified().await;
     }
 
     /// The backbone that was connected last.
@@ -52,6 +106,10 @@ impl HomeBackbone {
                 peer = find::backbone(&self.node, peer, run, Some(before)).await?.0;
             }
             *self.connected.lock().unwrap_or_else(PoisonError::into_inner) = peer;
+            if let Err(error) = self.present_here().await {
+                tracing::debug!(%error, "a backbone does not take the token of this host");
+                self.on_access_lost();
+            }
         }
         drop(dialling);
         Ok(self.node.open(self.peer(), protocol).await?)

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::leases::{
-    self, ExpertLease, KnownHost, LeaseAnswer, LeaseAsk, LeaseAskError, LeaseQuestion, LeasingHost,
+    self, ExpertLease, KnownHost, LeaseAnswer, LeaseAsk, LeaseAskError, LeaseQuestion, LeaseRefusal,
+    LeasingHost,
 };
 use barnraise_relay::tasks;
 use barnraise_swarm::experts::leases::HolderAction;
@@ -120,9 +121,25 @@ fn on_answer(state: &HostState, answer: Result<LeaseAnswer, LeasingError>) {
     match answer {
         Ok(LeaseAnswer::Leased { grantors, asked, vacant }) => {
             state.keeper.set_grantors(&grantors);
+            // They evaluate the model.
+            state.gate.set_backbones(grantors.keys().iter().copied());
             state.with_leases(|leases, now| leases.on_answer(now, asked, vacant));
         }
         Ok(_) => state.with_leases(|leases, now| leases.on_failed(now)),
+        Err(LeasingError::Ask(LeaseAskError::Refused(
+            refusal @ (LeaseRefusal::NoAccess | LeaseRefusal::MayNotHost),
+        ))) => {
+            let has_served = state.with_leases(|leases, now| {
+                let has_served = leases.places().next().is_some();
+                leases.on_no_access(now);
+                has_served
+            });
+            // Once, and not with each question.
+            if has_served {
+                tracing::warn!(%refusal, "this host serves nothing any more");
+            }
+            state.home.on_access_lost();
+        }
         Err(error) => {
             tracing::debug!(%error, "the backbone has not answered about leases");
             state.with_leases(|leases, now| leases.on_failed(now));
@@ -146,7 +163,17 @@ async fn question(state: &HostState, question: LeaseQuestion) -> Result<LeaseAns
     let me: PublicKey = state.key.public();
     let asking = async {
         let mut stream = state.home.open(leases::PROTOCOL).await?;
-        Ok(leases::ask(&mut stream, &question, &me).await?)
+        match leases::ask(&mut stream, &question, &me).await {
+            Err(LeaseAskError::Refused(LeaseRefusal::NoAccess)) => {
+                // It may have begun anew, and knows no token any more.
+                if let Err(error) = state.home.present_here().await {
+                    tracing::debug!(%error, "the backbone does not take the token of this host");
+                }
+                let mut stream = state.home.open(leases::PROTOCOL).await?;
+                Ok(leases::ask(&mut stream, &question, &me).await?)
+            }
+            answer => Ok(answer?),
+        }
     };
     tokio::time::timeout(ASK_TIMEOUT, asking).await.unwrap_or(Err(LeasingError::Timeout))
 }

@@ -14,6 +14,7 @@ use barnraise_swarm::experts::serving::{ExpertRuntime, RequestKey, ServedRequest
 use tokio::sync::{Notify, oneshot};
 
 use super::home::HomeBackbone;
+use crate::host::access::Gate;
 use crate::host::addresses::AddressGroups;
 use crate::host::expert_hosts::keeper::CheckpointKeeper;
 use crate::host::expert_hosts::layers::HostedLayer;
@@ -35,6 +36,8 @@ pub(super) struct HostState {
     pub(super) layers: Vec<HostedLayer>,
     /// Of trainers, by which their shares are limited.
     pub(super) groups: AddressGroups,
+    /// Lets those in that have access to the run.
+    pub(super) gate: Gate,
     /// Checkpoints of other hosts' experts.
     pub(super) keeper: Arc<CheckpointKeeper>,
     pub(super) leases: Mutex<LeaseHolder>,

@@ -3,12 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use barnraise_protocol::access::{
-    self, AccessError, AccessMode, AccessRefusal, BackboneToContributor, ContributorToBackbone,
-    MESSAGE_BYTES_MAX,
-};
+use barnraise_protocol::access::{self, AccessMode};
 use barnraise_protocol::bulk::Transfer;
-use barnraise_protocol::framing::{self, FrameError};
+use barnraise_protocol::framing::FrameError;
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::{ConversationError, Refusal};
 use barnraise_relay::tasks::{self, TaskSet};
@@ -19,6 +16,7 @@ use futures::{FutureExt, StreamExt};
 use libp2p::{PeerId, Stream};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::super::tokens::{learn_revoked, take_tokens};
 use super::throttle::Throttled;
 use super::{SharedRun, SharingState};
 use crate::host::access::{Exclusion, Pass};
@@ -59,17 +57,6 @@ enum ServeError {
     AccessEnded(Exclusion),
 }
 
-/// Why revocations are not known.
-#[derive(Debug, thiserror::Error)]
-enum RevocationError {
-    #[error(transparent)]
-    Node(#[from] NodeError),
-    #[error(transparent)]
-    Access(#[from] AccessError),
-    #[error("revocations were asked for, the backbone answered something else")]
-    Unexpected,
-}
-
 /// Serves all peers, within bounds, until the handle is dropped.
 pub(super) fn spawn(shared: Arc<SharingState>, node: Node) -> Result<AbortOnDropHandle<()>, NodeError> {
     let (mut shards, mut tokens) = (node.accept(shard::PROTOCOL)?, node.accept(access::PROTOCOL)?);
@@ -92,7 +79,7 @@ pub(super) fn spawn(shared: Arc<SharingState>, node: Node) -> Result<AbortOnDrop
             let conversation = async move {
                 let ended = match wants_shards {
                     true => serve_shards(shared, peer, stream).await,
-                    false => serve_access(&shared, peer, stream).await,
+                    false => serve_access(&shared, (&node, peer), stream).await,
                 };
                 if let Err(error) = ended {
                     tracing::debug!(%peer, %error, "a peer that wanted a shard is served no longer");
@@ -150,26 +137,13 @@ async fn find(shared: &SharingState, run: &SharedRun, id: ShardId) -> Result<(Tr
 }
 
 /// Holds the `access` conversation: a peer that shows a token of the run's authority may fetch shards.
-async fn serve_access(shared: &SharingState, peer: PeerId, stream: Stream) -> Result<(), ServeError> {
-    let mut stream = Paced::new(stream, PACE);
-    let pace = stream.pace();
-    loop {
-        pace.wait();
-        let question = match framing::read(&mut stream, MESSAGE_BYTES_MAX).await {
-            Err(FrameError::Closed) => return Ok(()),
-            question => question?,
-        };
-        let run = shared.run.borrow().clone();
-        let answer = match (question, run) {
-            (ContributorToBackbone::Present(token), Some(run)) => run.gate.present(peer, &token),
-            _ => Err(AccessRefusal::Unavailable {
-                reason: "this peer passes shards on, and nothing else".into(),
-            }),
-        };
-        let answer = answer.map_or_else(BackboneToContributor::Refused, BackboneToContributor::Admitted);
-        pace.answer();
-        framing::write(&mut stream, &answer, MESSAGE_BYTES_MAX).await?;
-    }
+async fn serve_access(
+    shared: &SharingState,
+    (node, peer): (&Node, PeerId),
+    stream: Stream,
+) -> Result<(), ServeError> {
+    let gate = || shared.run.borrow().as_ref().map(|run| run.gate.clone());
+    Ok(take_tokens(gate, (node, peer), &mut Paced::new(stream, PACE)).await?)
 }
 
 /// Keeps the gate up to date: drops expired tokens, and those that the backbone says were revoked.
@@ -189,7 +163,10 @@ pub(super) async fn keep_gate(shared: Arc<SharingState>, node: Node, backbone: P
         }
         known.gate.on_timeout();
         if n_ticks % REVOKED_EVERY == 0 {
-            let asking = learn_revoked(&known, &node, backbone, &mut since);
+            let asking = async {
+                let stream = node.open(backbone, access::PROTOCOL).await?;
+                anyhow::Ok(learn_revoked(&known.gate, stream, &mut since).await?)
+            };
             match tokio::time::timeout(REVOKED_TIMEOUT, asking).await {
                 Ok(Ok(())) => {}
                 // Until it answers, tokens are valid until they expire.
@@ -198,27 +175,5 @@ pub(super) async fn keep_gate(shared: Arc<SharingState>, node: Node, backbone: P
             }
         }
         n_ticks += 1;
-    }
-}
-
-async fn learn_revoked(
-    run: &SharedRun,
-    node: &Node,
-    backbone: PeerId,
-    since: &mut u64,
-) -> Result<(), RevocationError> {
-    let mut stream = node.open(backbone, access::PROTOCOL).await?;
-    loop {
-        let question = ContributorToBackbone::Revoked { since: *since };
-        match access::ask(&mut stream, &question).await? {
-            BackboneToContributor::Revoked { tokens, next } => {
-                run.gate.on_revoked(&tokens);
-                if tokens.is_empty() || next <= *since {
-                    return Ok(());
-                }
-                *since = next;
-            }
-            _ => return Err(RevocationError::Unexpected),
-        }
     }
 }

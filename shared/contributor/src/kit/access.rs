@@ -77,6 +77,11 @@ impl AccessTicket {
         self.credentials.key.clone()
     }
 
+    /// The token that is presented now.
+    pub(crate) fn token(&self) -> Option<AccessToken> {
+        self.token.borrow().clone()
+    }
+
     fn key(&self) -> Result<&KeyPair, OperationError> {
         self.credentials.key.as_ref().ok_or_else(|| ConversationError::from(AccessRefusal::KeyKind).into())
     }
@@ -327,7 +332,7 @@ mod tests {
     fn token(expires_at: UnixTime) -> AccessToken {
         let (run_id, user) = ("barn".to_owned(), "alice".to_owned());
         let peer = KeyPair::from_seed(&[2; 32]).public();
-        let claims = Claims { run_id, user, peer, expires_at, token_id: TokenId([1; 16]) };
+        let claims = Claims { run_id, user, peer, expires_at, token_id: TokenId([1; 16]), may_host: false };
         AccessToken::sign(&KeyPair::from_seed(&[1; 32]), claims).unwrap()
     }
 

@@ -1,27 +1,101 @@
 //! How the passes of a participant reach experts on other peers: its backbone searches the DHT for it, the platform dials.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
+use std::time::Duration;
 
-use barnraise_protocol::access::UnixTime;
+use barnraise_protocol::ConversationError;
+use barnraise_protocol::access::{
+    self, AccessToken, BackboneToContributor, ContributorToBackbone, PublicKey, TokenId, UnixTime,
+};
 use barnraise_protocol::dht::{self, Freshness, Record, RecordKey, UnixMillis};
-use barnraise_protocol::experts;
+use barnraise_protocol::experts::{self, ExpertPlace, leases};
 use barnraise_swarm::dht::StorageLimits;
 use barnraise_swarm::{Moment, PeerKey};
+use futures::lock::Mutex;
 
+use super::access::AccessTicket;
 use super::meter::{Metered, TrafficMeter};
 use super::operation::CountedStream;
 use crate::experts::ExpertNetwork;
 use crate::platform::{Platform, PlatformError};
 
+/// Most hosts that are remembered.
+const HOSTS_MAX: usize = 4096;
+/// A host that was shown the token so short a time ago has it, whatever it said to a request before.
+const SHOWN_JUST_NOW: Duration = Duration::from_secs(1);
+
 /// Counts what it costs: a visitor may have bounded the data of a day.
 pub(super) struct OfPlatform<'a, P> {
     pub(super) platform: &'a P,
     pub(super) meter: Rc<TrafficMeter>,
+    /// Has a token where the run is not open.
+    pub(super) ticket: Rc<AccessTicket>,
+    pub(super) shown: ShownTokens,
+}
+
+/// Which token each host was shown last, and when. All requests to a host wait for the one that shows it.
+#[derive(Clone, Default)]
+pub(super) struct ShownTokens(Rc<RefCell<HashMap<PeerKey, HostSlot>>>);
+
+type HostSlot = Rc<Mutex<Option<(TokenId, Moment)>>>;
+
+impl ShownTokens {
+    fn of(&self, host: &PeerKey) -> HostSlot {
+        let mut hosts = self.0.borrow_mut();
+        if hosts.len() >= HOSTS_MAX && !hosts.contains_key(host) {
+            // Those that nobody waits for are shown a token once more.
+            hosts.retain(|_, slot| Rc::strong_count(slot) > 1);
+        }
+        Rc::clone(hosts.entry(host.clone()).or_default())
+    }
+
+    /// A host says that it has seen no valid token. It may have restarted.
+    fn on_no_access(&self, now: Moment, host: &PeerKey) {
+        let slot = self.0.borrow().get(host).cloned();
+        // Where it is taken, the host is being shown one.
+        if let Some(mut shown) = slot.as_ref().and_then(|slot| slot.try_lock())
+            && shown.is_some_and(|(_, at)| now.saturating_sub(at) > SHOWN_JUST_NOW)
+        {
+            *shown = None;
+        }
+    }
+}
+
+impl<P: Platform> OfPlatform<'_, P> {
+    /// Shows a host this peer's token, unless it has seen it.
+    async fn show(
+        &self,
+        host: &PeerKey,
+        addresses: &[Vec<u8>],
+        token: AccessToken,
+    ) -> Result<(), PlatformError> {
+        let slot = self.shown.of(host);
+        let mut shown = slot.lock().await;
+        let id = token.claims.token_id;
+        if shown.is_some_and(|(shown, _)| shown == id) {
+            return Ok(());
+        }
+        let stream = self.platform.open_host(host, addresses, access::PROTOCOL).await?;
+        let mut stream = Metered::new(stream, Rc::clone(&self.meter)).with_peer();
+        let question = ContributorToBackbone::Present(Box::new(token));
+        match access::ask(&mut stream, &question).await.map_err(PlatformError::network)? {
+            BackboneToContributor::Admitted(_) => {
+                *shown = Some((id, self.platform.now()));
+                Ok(())
+            }
+            _ => Err(PlatformError::network(ConversationError::Unexpected(
+                "a token was answered with another message than an admission",
+            ))),
+        }
+    }
 }
 
 impl<P> Clone for OfPlatform<'_, P> {
     fn clone(&self) -> Self {
-        Self { platform: self.platform, meter: Rc::clone(&self.meter) }
+        let (meter, ticket, shown) = (Rc::clone(&self.meter), Rc::clone(&self.ticket), self.shown.clone());
+        Self { platform: self.platform, meter, ticket, shown }
     }
 }
 
@@ -49,8 +123,57 @@ impl<P: Platform> ExpertNetwork for OfPlatform<'_, P> {
         found.map_err(PlatformError::network)
     }
 
+    async fn holders(
+        &self,
+        run_id: &str,
+        places: Vec<ExpertPlace>,
+    ) -> Result<Vec<Option<PublicKey>>, PlatformError> {
+        let stream = self.platform.open(leases::PROTOCOL).await?;
+        let mut stream = Metered::new(stream, Rc::clone(&self.meter));
+        leases::holders(&mut stream, run_id, places).await.map_err(PlatformError::network)
+    }
+
+    fn on_no_access(&self, host: &PeerKey) {
+        self.shown.on_no_access(self.platform.now(), host);
+    }
+
     async fn open_host(&self, host: &PeerKey, addresses: &[Vec<u8>]) -> Result<Self::Stream, PlatformError> {
+        if let Some(token) = self.ticket.token() {
+            self.show(host, addresses, token).await?;
+        }
         let stream = self.platform.open_host(host, addresses, experts::PROTOCOL).await?;
         Ok(Metered::new(stream, Rc::clone(&self.meter)).with_peer())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn secs(seconds: u64) -> Moment {
+        Moment::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_host_that_has_forgotten_a_token_is_shown_it_again_and_not_for_each_request() {
+        let (shown, host) = (ShownTokens::default(), PeerKey(vec![1]));
+        shown.on_no_access(secs(0), &host);
+        let slot = shown.of(&host);
+        let token = || slot.try_lock().is_some_and(|shown| shown.is_some());
+        assert!(!token());
+        if let Some(mut first) = slot.try_lock() {
+            *first = Some((TokenId([1; 16]), secs(10)));
+            shown.on_no_access(secs(60), &host);
+        }
+        assert!(token(), "it was being shown one");
+        shown.on_no_access(secs(11), &host);
+        assert!(token(), "said of a request before");
+        shown.on_no_access(secs(12), &host);
+        assert!(!token());
+        for other in 0..2 * HOSTS_MAX as u32 {
+            shown.of(&PeerKey(other.to_le_bytes().to_vec()));
+        }
+        let hosts = shown.0.borrow();
+        assert!(hosts.len() <= HOSTS_MAX && hosts.get(&host).is_some_and(|known| Rc::ptr_eq(known, &slot)));
     }
 }

@@ -17,7 +17,7 @@ use futures::future::Fuse;
 
 use super::compute::{ComputeOutcome, ComputeResult, TrialVerdict};
 use super::driver::Driver;
-use super::experts::OfPlatform;
+use super::experts::{OfPlatform, ShownTokens};
 use super::frozen::Frozen;
 use super::model_cache::OfflineCache;
 use super::network::{self, Connected, NetOutcome, ShardOutcome, StateOutcome};
@@ -217,7 +217,12 @@ impl<P: Platform> Driver<'_, P> {
             None => None,
         };
         let mut trainer = scheme.trainer(&run.description, frozen, self.kit.device.clone())?;
-        let network = OfPlatform { platform: self.kit.platform, meter: Rc::clone(&self.kit.meter) };
+        let network = OfPlatform {
+            platform: self.kit.platform,
+            meter: Rc::clone(&self.kit.meter),
+            ticket: Rc::clone(&self.kit.ticket),
+            shown: ShownTokens::default(),
+        };
         if let Some(service) = ExpertService::new(network, &run.description, self.kit.seed)? {
             let (port, calls) = ExpertPort::new();
             trainer = trainer.with_experts(port);

@@ -19,7 +19,7 @@ pub use self::token::{AccessToken, Authority, Claims, TokenId, TokenRefusal, Uni
 use crate::framing::{self, FrameError};
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/access/1";
+pub const PROTOCOL: &str = "/barnraise/access/2";
 
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024;

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! token     = claims | signature of the authority
-//! claims    = postcard of run id, user name, peer key, expiration, token id
-//! signed    = "barnraise access token 1\0" | claims
+//! claims    = postcard of run id, user name, peer key, expiration, token id, whether it may host
+//! signed    = "barnraise access token 2\0" | claims
 //! ```
 //!
 //! The claims are encoded again to verify them, so that a token has only one encoding. A token does not show
@@ -16,7 +16,7 @@ use super::key::{KeyPair, PublicKey, Signature};
 use crate::framing::{self, FrameError};
 
 /// Domain separator: the signed bytes of every token begin with it, and nothing else that the same key signs.
-const DOMAIN: &[u8] = b"barnraise access token 1\0";
+const DOMAIN: &[u8] = b"barnraise access token 2\0";
 
 /// Longest encoded token.
 pub const TOKEN_BYTES_MAX: usize = 512;
@@ -52,6 +52,8 @@ pub struct Claims {
     pub expires_at: UnixTime,
     /// The token's id.
     pub token_id: TokenId,
+    /// Whether the peer may also host experts, which are a part of the model.
+    pub may_host: bool,
 }
 
 /// Claims with the authority's signature.

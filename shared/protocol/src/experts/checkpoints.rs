@@ -26,7 +26,7 @@ use crate::hash::Sha256Hash;
 use crate::receipt::RUN_ID_BYTES_MAX;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/expert-checkpoints/1";
+pub const PROTOCOL: &str = "/barnraise/expert-checkpoints/2";
 /// Largest message of this conversation: a lease with the most grants.
 pub const MESSAGE_BYTES_MAX: usize = 4096;
 
@@ -128,6 +128,9 @@ pub enum CheckpointRefusal {
     /// The bytes are not kept, or no longer.
     #[error("that checkpoint is not kept here")]
     Gone,
+    /// The sender has shown no valid token of the run that lets it host experts.
+    #[error("this run is not open: present an access token that lets this peer host experts first")]
+    NoAccess,
 }
 
 /// What a keeper said to an offer.

@@ -6,6 +6,9 @@
 //! backbone -> named backbone    Vote: the same for one host, a term for each place
 //! named backbone -> backbone    Voted: its own grants
 //! backbone -> host              Leased: for each place a lease that a majority granted, or why there is none
+//!
+//! trainer -> its backbone       Holders: who has these places? In a run that is not open, no other host is asked
+//! backbone -> trainer           Holders: for each place its host
 //! ```
 //!
 //! Any number of questions on a stream, one after the other. A grant is a signature of one backbone. A lease has the grants of a
@@ -25,7 +28,7 @@ use crate::framing::{self, FrameError};
 use crate::receipt::RUN_ID_BYTES_MAX;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/expert-leases/1";
+pub const PROTOCOL: &str = "/barnraise/expert-leases/2";
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 192 * 1024;
 /// A grant expires so long after it was given.
@@ -148,6 +151,13 @@ pub enum LeaseQuestion {
         /// At most [`PLACES_MAX`].
         places: Vec<ExpertPlace>,
     },
+    /// Which hosts have these places now?
+    Holders {
+        /// The run.
+        run_id: String,
+        /// At most [`PLACES_MAX`].
+        places: Vec<ExpertPlace>,
+    },
 }
 
 /// The answer to a [`LeaseQuestion`].
@@ -166,6 +176,8 @@ pub enum LeaseAnswer {
     Voted(Vec<LeaseVerdict<LeaseGrant>>),
     /// To [`LeaseQuestion::Keepers`]: for each place at most [`KEEPERS_MAX`] hosts, the first one first.
     Keepers(Vec<Vec<KnownHost>>),
+    /// To [`LeaseQuestion::Holders`]: for each place its host, as far as this backbone has granted it.
+    Holders(Vec<Option<PublicKey>>),
     /// To any question.
     Refused(LeaseRefusal),
 }
@@ -251,6 +263,14 @@ pub enum LeaseRefusal {
         /// What came.
         got: u32,
     },
+    /// The sender has shown this backbone no valid token of the run.
+    #[error("this peer has shown no valid access token of the run here, or the operator has blocked it")]
+    NoAccess,
+    /// Its token is one of a peer that contributes.
+    #[error(
+        "the access token of this peer does not let it host experts: ask the run's operator for one that does"
+    )]
+    MayNotHost,
 }
 
 /// Keys that grant no leases.
@@ -431,7 +451,7 @@ impl LeaseQuestion {
         let (run_id, got) = match self {
             Self::Lease { run_id, asks, n_vacant, .. } => (run_id, asks.len() + usize::from(*n_vacant)),
             Self::Vote { run_id, asks, .. } => (run_id, asks.len()),
-            Self::Keepers { run_id, places } => (run_id, places.len()),
+            Self::Keepers { run_id, places } | Self::Holders { run_id, places } => (run_id, places.len()),
         };
         if run_id != of_run {
             return Err(LeaseRefusal::Unknown);
@@ -489,9 +509,32 @@ where
                 }
             }
         }
+        (LeaseQuestion::Holders { places, .. }, LeaseAnswer::Holders(holders))
+            if holders.len() == places.len() => {}
         _ => return Err(LeaseAskError::Unexpected),
     }
     Ok(answer)
+}
+
+/// Asks who has these places, at most [`PLACES_MAX`]: for each its host, where it has one.
+///
+/// # Errors
+/// A refusal, an answer that is none, or a stream that failed.
+pub async fn holders<S>(
+    stream: &mut S,
+    run_id: &str,
+    places: Vec<ExpertPlace>,
+) -> Result<Vec<Option<PublicKey>>, LeaseAskError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let question = LeaseQuestion::Holders { run_id: run_id.to_owned(), places };
+    // No lease is in the answer that could be another peer's.
+    let nobody = PublicKey([0; 32]);
+    match ask(stream, &question, &nobody).await? {
+        LeaseAnswer::Holders(holders) => Ok(holders),
+        _ => Err(LeaseAskError::Unexpected),
+    }
 }
 
 fn check_lease(

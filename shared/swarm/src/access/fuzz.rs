@@ -78,6 +78,7 @@ impl Token {
             peer: pair(self.peer).public(),
             expires_at: self.expires_at(),
             token_id: self.id(),
+            may_host: false,
         };
         let token = AccessToken::sign(&authority, claims).unwrap();
         signed.push((self, token.clone()));

@@ -143,7 +143,7 @@ mod tests {
     fn request(sender: u8, nonce: u8, time: UnixTime) -> SignedRequest {
         let (run_id, user) = ("barn".into(), "alice".into());
         let (peer, token_id) = (pair(sender).public(), TokenId([sender; 16]));
-        let claims = Claims { run_id, user, peer, expires_at: NOW.after(10_000), token_id };
+        let claims = Claims { run_id, user, peer, expires_at: NOW.after(10_000), token_id, may_host: false };
         let token = AccessToken::sign(&pair(1), claims).unwrap();
         SignedRequest::sign(&pair(sender), token, here(), time, Nonce([nonce; 16]), Vec::new()).unwrap()
     }

@@ -20,7 +20,7 @@ pub struct AllowArgs {
 #[derive(Debug, Subcommand)]
 pub enum AllowAction {
     /// Add people to the list
-    Add(WhoArgs),
+    Add(AddArgs),
     /// Remove people from the list, and revoke their access
     Remove(WhoArgs),
     /// Show the list, and the peers with access
@@ -49,6 +49,18 @@ pub struct WhoArgs {
     pub who: Vec<String>,
 }
 
+/// `barnraise allow add`
+#[derive(Debug, Args)]
+pub struct AddArgs {
+    /// The identities
+    #[command(flatten)]
+    pub who: WhoArgs,
+    /// Let them also host experts (`barnraise experts`); who is added again without it may no longer, once their token is
+    /// renewed
+    #[arg(long)]
+    pub host: bool,
+}
+
 /// `barnraise invite`
 #[derive(Debug, Args)]
 pub struct InviteArgs {
@@ -64,6 +76,9 @@ pub struct InviteArgs {
     /// Print the short code of a room, to be typed on the page, in place of a link
     #[arg(long)]
     pub room: bool,
+    /// Let the peers that redeem it also host experts (`barnraise experts`)
+    #[arg(long, conflicts_with = "room")]
+    pub host: bool,
 }
 
 /// `barnraise revoke`

@@ -56,6 +56,20 @@ impl Store {
         Ok(AllowOutcome { is_new, is_back: lifted.rows_affected() > 0 })
     }
 
+    /// Sets whether an entry of the list lets its identity host experts: in its next token.
+    pub async fn set_may_host(
+        &self,
+        issuer: &str,
+        kind: IdentityKind,
+        value: &str,
+        may_host: bool,
+    ) -> Result<(), StoreError> {
+        let update = "UPDATE allowlist SET may_host = $4 WHERE issuer = $1 AND kind = $2 AND value = $3";
+        let query = sqlx::query(update).bind(issuer).bind(kind.as_str()).bind(value);
+        query.bind(i64::from(may_host)).execute(&self.pool).await?;
+        Ok(())
+    }
+
     /// Removes an entry of the list and revokes its tokens. Returns how many; `None` where there was no such entry.
     pub async fn disallow(
         &self,

@@ -349,9 +349,7 @@ impl LeaseBook {
     /// whose neighbours on the grid have the most rows waiting.
     pub fn vacant(&mut self, now: Moment, holder: &PublicKey, n_max: usize) -> Vec<ExpertPlace> {
         self.forget_expired(now);
-        // By then all hosts have renewed what they hold, and others may grant a place while this backbone is still quiet.
-        let knows_all = now >= self.quiet_until || now >= self.began_at + LEARNING_TIME;
-        if n_max == 0 || !knows_all {
+        if n_max == 0 || !self.knows_all(now) {
             return Vec::new();
         }
         self.elsewhere.retain(|_, until| *until > now);
@@ -402,6 +400,27 @@ impl LeaseBook {
     /// Whether the run's grids have a place.
     pub fn has(&self, (layer, uid): ExpertPlace) -> bool {
         self.run.grids.iter().any(|(id, grid)| *id == layer && grid.contains(&uid))
+    }
+
+    /// Whether all hosts have renewed what they hold since this backbone began; others may grant a place while it is still quiet.
+    fn knows_all(&self, now: Moment) -> bool {
+        now >= self.quiet_until || now >= self.began_at + LEARNING_TIME
+    }
+
+    /// The holders of some places, as far as this backbone has granted them.
+    ///
+    /// # Errors
+    /// [`LeaseRefusal::Quiet`], while it does not know what it granted before a restart.
+    pub fn holders(
+        &self,
+        now: Moment,
+        places: &[ExpertPlace],
+    ) -> Result<Vec<Option<PublicKey>>, LeaseRefusal> {
+        if !self.knows_all(now) {
+            let known_at = self.quiet_until.min(self.began_at + LEARNING_TIME);
+            return Err(LeaseRefusal::Quiet { for_ms: millis(known_at.saturating_sub(now)) });
+        }
+        Ok(places.iter().map(|place| self.holder(now, *place)).collect())
     }
 
     /// The holder of a place, as far as this backbone has granted it.

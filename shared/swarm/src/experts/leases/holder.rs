@@ -153,6 +153,13 @@ impl LeaseHolder {
         }
     }
 
+    /// The backbone has let this host in no longer: it serves nothing until it is let in again.
+    pub fn on_no_access(&mut self, now: Moment) {
+        self.on_failed(now);
+        let held: Vec<ExpertPlace> = self.held.keys().copied().collect();
+        held.into_iter().for_each(|place| self.lapse(now, place));
+    }
+
     /// A place cannot be served here, or is handed over: its lease is given back.
     pub fn on_given_up(&mut self, now: Moment, place: &ExpertPlace) {
         if let Some(held) = self.held.remove(place) {

@@ -144,6 +144,21 @@ fn after_a_restart_only_leases_that_hold_are_renewed() {
 }
 
 #[test]
+fn who_has_a_place_is_said_once_all_hosts_had_time_to_renew() {
+    let mut run = Run::new(&[8], true);
+    run.host(secs(0), 1, 1, 8);
+    let places = [place(&[1]), place(&[2])];
+    assert_eq!(run.book.holders(secs(0), &places), Err(LeaseRefusal::Quiet { for_ms: 12_000 }));
+    let held = run.claim(secs(31), 1, place(&[1])).unwrap();
+    assert_eq!(run.book.holders(secs(40), &places), Ok(vec![Some(key(1)), None]));
+    run.renew(secs(41), 1, &held).unwrap();
+    assert_eq!(run.book.holders(secs(70), &places), Ok(vec![Some(key(1)), None]));
+    assert_eq!(run.book.holders(secs(72), &places), Ok(vec![None, None]), "its lease is over");
+    let new = Run::new(&[8], false);
+    assert_eq!(new.book.holders(secs(0), &places), Ok(vec![None, None]), "nobody had any before");
+}
+
+#[test]
 fn a_claim_that_finds_no_majority_does_not_push_the_holder_out() {
     // The third of three backbones has not heard of the lease that the others granted.
     let backbones: Vec<KeyPair> = (201..=203).map(|at| KeyPair::from_seed(&[at; 32])).collect();
@@ -431,6 +446,24 @@ fn a_machine_that_was_suspended_holds_nothing_until_it_has_asked() {
     assert!(!host.holder.holds(secs(2), &place(&[1])));
     assert_eq!(host.asks(secs(2)), Some((vec![LeaseAsk::Claim(place(&[1]))], 0)));
     assert_eq!(host.said.last(), Some(&HolderAction::Stop { place: place(&[1]), is_taken: false }));
+}
+
+#[test]
+fn a_host_that_has_no_access_any_more_stops_at_once_and_claims_its_places_when_it_is_back() {
+    let mut host = Host::new(2, &[]);
+    host.asks(secs(0)).unwrap();
+    host.holder.on_answer(secs(0), Vec::new(), vec![lease(1, 1), lease(2, 1)]);
+    assert!(matches!(host.asks(secs(10)), Some((asks, 0)) if asks.len() == 2));
+    host.holder.on_no_access(secs(10));
+    assert!(!host.holder.holds(secs(10), &place(&[1])) && !host.holder.holds(secs(10), &place(&[2])));
+    // It does not ask on and on.
+    assert_eq!(host.asks(secs(10)), None);
+    let stops = [1, 2].map(|index| HolderAction::Stop { place: place(&[index]), is_taken: false });
+    assert_eq!(host.said[host.said.len() - 2..], stops);
+    let claims = vec![LeaseAsk::Claim(place(&[1])), LeaseAsk::Claim(place(&[2]))];
+    assert_eq!(host.asks(secs(12)), Some((claims, 0)));
+    host.holder.on_no_access(secs(12));
+    assert!(host.asks(secs(17)).is_some(), "it may be let in at any time");
 }
 
 #[test]
