@@ -82,14 +82,20 @@ async fn verdict(
 async fn shard_of(
     platform: &NativePlatform,
     evidence: &Evidence,
-    index: u32,
+    id: ShardId,
 ) -> Result<Vec<u8>, ShardSourceError> {
-    let id = ShardId::Numbered(index);
-    let entry = id.entry(&evidence.header.run.data.manifest).ok_or(ShardSourceError::None)?;
+    let manifest = &evidence.header.run.data.manifest;
+    let mut stream = platform.open(shard::PROTOCOL).await?;
+    let entry = match (id, &manifest.stream) {
+        (ShardId::Streamed(number), Some(data)) => {
+            shard::fetch_window(&mut stream, data).await?.entry(number).copied()
+        }
+        _ => id.entry(manifest).copied(),
+    };
+    let entry = &entry.ok_or(ShardSourceError::None)?;
     if let Some(bytes) = platform.cached(entry.sha256).await {
         return Ok(bytes);
     }
-    let mut stream = platform.open(shard::PROTOCOL).await?;
     let bytes = shard::fetch(&mut stream, id, entry, &mut None, |_| ()).await?;
     platform.cache(entry.sha256, &bytes).await;
     Ok(bytes)

@@ -54,6 +54,7 @@ fn description() -> RunDescription {
                 shards: vec![entry],
                 gallery: entry,
                 frozen: Vec::new(),
+                stream: None,
             },
             shuffle_buffer_samples: 2000,
             augmentation: None,

@@ -12,7 +12,7 @@ use tokio_util::compat::TokioAsyncReadCompatExt;
 /// The conversations of a contributor by the version of `run` that stands for them. When you raise one of these, raise
 /// that of `run` too, add the previous name to `OLDER_PROTOCOLS`, and add a line here. A peer of the previous build then
 /// learns at once that it is too old, instead of computing contributions that are refused.
-const SPOKEN: [(&str, [&str; 6]); 7] = [
+const SPOKEN: [(&str, [&str; 6]); 8] = [
     (
         "/barnraise/run/6",
         [
@@ -89,6 +89,18 @@ const SPOKEN: [(&str, [&str; 6]); 7] = [
             "/barnraise/evidence/10",
             "/barnraise/gradient/7",
             "/barnraise/shard/3",
+            "/barnraise/state/3",
+        ],
+    ),
+    // Streams of data.
+    (
+        "/barnraise/run/14",
+        [
+            "/barnraise/access/1",
+            "/barnraise/contribute/4",
+            "/barnraise/evidence/11",
+            "/barnraise/gradient/7",
+            "/barnraise/shard/4",
             "/barnraise/state/3",
         ],
     ),

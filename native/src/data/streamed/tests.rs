@@ -1,0 +1,128 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::num::NonZeroU32;
+use std::path::Path;
+
+use bytes::Bytes;
+
+use super::*;
+use crate::data::TrainingData;
+use crate::data::text::{TextSettings, TextSource};
+
+const WINDOW: u32 = 3;
+const SHARD_SAMPLES: u32 = 10;
+
+fn settings(folder: &Path) -> StreamSettings {
+    let path = folder.join("a.txt");
+    let text: String = (0..9000).map(|n| format!("the sheep number {n} is over the fence\n")).collect();
+    std::fs::write(&path, text).unwrap();
+    StreamSettings {
+        text: TextSettings {
+            name: "Sheep".into(),
+            sources: vec![TextSource { file: path.into(), field: "text".into(), weight: 1.0 }],
+            tokenizer: None,
+            vocabulary: 100,
+            sequence_tokens: 8,
+            held_out: 0.1,
+            seed: 5,
+        },
+        window_shards: WINDOW,
+        held_out_sequences: 8,
+        shard_samples: NonZeroU32::new(SHARD_SAMPLES).unwrap(),
+    }
+}
+
+fn loaded(folder: &Path) -> (StreamSettings, TrainingData) {
+    let settings = settings(folder);
+    let data = crate::data::DataSource::Stream(settings.clone()).load(folder).unwrap();
+    (settings, data)
+}
+
+async fn open(storage: &Storage, (settings, data): &(StreamSettings, TrainingData)) -> StreamFeed {
+    let of_data = (data.stream.unwrap(), &data.tokenizer.as_ref().unwrap()[..]);
+    StreamFeed::open(storage.clone(), settings.clone(), of_data).await.unwrap()
+}
+
+/// Makes shards until none is due for a run that has trained on so many samples.
+async fn fill(feed: &mut StreamFeed, n_samples: u64) {
+    while feed.is_due(n_samples) {
+        feed.make().await.unwrap();
+    }
+}
+
+fn numbers(feed: &StreamFeed) -> Vec<u32> {
+    feed.shards().window().shards.iter().map(|shard| shard.number).collect()
+}
+
+async fn stored(storage: &Storage) -> usize {
+    storage.list(&ObjectPath::from_iter(SHARDS)).await.unwrap().len()
+}
+
+#[tokio::test]
+async fn the_window_moves_as_the_run_trains_and_stays_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let loaded = loaded(folder.path());
+    let storage = Storage::in_memory();
+    let mut feed = open(&storage, &loaded).await;
+    fill(&mut feed, 0).await;
+    assert_eq!(numbers(&feed), [0, 1, 2]);
+    fill(&mut feed, u64::from(SHARD_SAMPLES) * 2 - 1).await;
+    assert_eq!((numbers(&feed), feed.shards().window().first_drawn), (vec![0, 1, 2, 3], 1));
+    for trained in 2..40 {
+        fill(&mut feed, u64::from(SHARD_SAMPLES) * trained).await;
+        let n_kept = (WINDOW * WINDOWS_KEPT) as usize;
+        assert!(numbers(&feed).len() <= n_kept && stored(&storage).await <= n_kept);
+        assert_eq!(feed.shards().window().drawn().count(), WINDOW as usize);
+        assert_eq!(feed.shards().window().end(), trained as u32 + WINDOW);
+    }
+    assert_eq!(feed.shards().get(3).await.unwrap(), None, "it left");
+    let newest = feed.shards().get(41).await.unwrap().unwrap();
+    assert_eq!(Sha256Hash::of(&newest), feed.shards().window().entry(41).unwrap().sha256);
+}
+
+#[tokio::test]
+async fn a_restart_goes_on_at_the_same_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let loaded = loaded(folder.path());
+    let (once, often) = (Storage::in_memory(), Storage::in_memory());
+    let mut want = open(&once, &loaded).await;
+    fill(&mut want, 200).await;
+    for n_samples in (0..=200).step_by(20) {
+        let mut feed = open(&often, &loaded).await;
+        fill(&mut feed, n_samples).await;
+    }
+    let feed = open(&often, &loaded).await;
+    assert_eq!(feed.shards().window(), want.shards().window());
+}
+
+#[tokio::test]
+async fn what_a_crash_left_is_swept_and_a_damaged_shard_is_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let loaded = loaded(folder.path());
+    let storage = Storage::in_memory();
+    fill(&mut open(&storage, &loaded).await, 0).await;
+    storage.put(&shard_path(3), Bytes::from_static(b"not in the record")).await.unwrap();
+    storage.put(&shard_path(1), Bytes::from_static(b"damaged")).await.unwrap();
+    let mut feed = open(&storage, &loaded).await;
+    assert_eq!((numbers(&feed), stored(&storage).await), (vec![0, 2], 2));
+    fill(&mut feed, 10).await;
+    assert_eq!(numbers(&feed), [0, 2, 3]);
+    storage.put(&ObjectPath::from_iter(RECORD), Bytes::from_static(b"damaged")).await.unwrap();
+    let of_data = (loaded.1.stream.unwrap(), &loaded.1.tokenizer.as_ref().unwrap()[..]);
+    let refused = StreamFeed::open(storage, loaded.0.clone(), of_data).await.err().unwrap();
+    assert!(refused.to_string().contains("begins again"), "{refused}");
+}
+
+#[test]
+fn golden_bytes_of_a_record() {
+    let entry = ShardEntry { n_samples: 3, n_bytes: 300, sha256: Sha256Hash([0xab; 32]) };
+    let shards = vec![StreamedShard { number: 7, entry }];
+    let window = StreamWindow { first_drawn: 6, shards };
+    let record = StreamRecord { window, position: StreamPosition::default() };
+    let sealed = sealed::seal_parts(KIND, &record, &[]).unwrap();
+    let hex = crate::host::hex(&sealed);
+    assert_eq!(hex, GOLDEN);
+    assert_eq!(sealed::open_parts::<StreamRecord>(KIND, &sealed).unwrap().0, record);
+}
+
+const GOLDEN: &str = "";
