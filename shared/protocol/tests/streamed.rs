@@ -74,8 +74,7 @@ fn a_list_names_the_bytes_of_its_shards() {
     let list = encode_streamed(&samples, &hashes);
     let (a, b) = ("03".repeat(16), "04".repeat(16));
     assert_eq!(hex(&list), format!("0300000002000000{a}0400000000000000{b}"));
-    let manifest =
-        Manifest { shards: Vec::new(), stream: Some(DATA), ..fixture::run().data.manifest };
+    let manifest = Manifest { shards: Vec::new(), stream: Some(DATA), ..fixture::run().data.manifest };
     manifest.validate().unwrap();
     assert_eq!(list_bytes(2, &manifest), list.len() as u64);
     assert_eq!(check_streamed(&list, &window([3, 4], 3)), Ok(()));
