@@ -617,7 +617,8 @@ mod tests {
     "n_bytes": 300,
     "sha256": "abababababababababababababababababababababababababababababababab"
   },
-  "frozen": []
+  "frozen": [],
+  "stream": null
 }"#;
     const GOLDEN_TEXT: &str = r#"{
   "name": "numbers",
@@ -640,7 +641,8 @@ mod tests {
     "n_bytes": 300,
     "sha256": "abababababababababababababababababababababababababababababababab"
   },
-  "frozen": []
+  "frozen": [],
+  "stream": null
 }"#;
 
     #[tokio::test]

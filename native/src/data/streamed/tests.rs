@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::*;
 use crate::data::TrainingData;
 use crate::data::text::{TextSettings, TextSource};
+use crate::storage::simulated::SimulatedDisk;
 
 const WINDOW: u32 = 3;
 const SHARD_SAMPLES: u32 = 10;
@@ -111,6 +112,54 @@ async fn what_a_crash_left_is_swept_and_a_damaged_shard_is_left_out() {
     let of_data = (loaded.1.stream.unwrap(), &loaded.1.tokenizer.as_ref().unwrap()[..]);
     let refused = StreamFeed::open(storage, loaded.0.clone(), of_data).await.err().unwrap();
     assert!(refused.to_string().contains("begins again"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_full_disk_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let loaded = loaded(folder.path());
+    let (once, disk) = (Storage::in_memory(), SimulatedDisk::new(3));
+    let mut want = open(&once, &loaded).await;
+    fill(&mut want, 30).await;
+    let storage = Storage::on(Arc::new(disk.clone()));
+    let mut feed = open(&storage, &loaded).await;
+    fill(&mut feed, 0).await;
+    let before = feed.shards().window();
+    disk.holds(disk.n_bytes_used());
+    for _ in 0..2 {
+        let error = feed.make().await.unwrap_err();
+        assert!(
+            matches!(&error, StreamError::Shard { number: 3, source, .. } if source.is_full()),
+            "{error}"
+        );
+        assert_eq!(feed.shards().window(), before);
+        assert!(feed.shards().get(0).await.unwrap().is_some());
+    }
+    disk.holds(u64::MAX);
+    fill(&mut feed, 30).await;
+    assert_eq!(feed.shards().window(), want.shards().window());
+}
+
+#[tokio::test]
+async fn after_a_power_failure_anywhere_the_shards_are_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let loaded = loaded(folder.path());
+    let once = Storage::in_memory();
+    let mut want = open(&once, &loaded).await;
+    fill(&mut want, 100).await;
+    let mut n_died = 0;
+    for n_operations in (0..120).step_by(3) {
+        let disk = SimulatedDisk::new(n_operations);
+        let mut feed = open(&Storage::on(Arc::new(disk.clone())), &loaded).await;
+        disk.dies_after(n_operations);
+        while feed.is_due(70) && feed.make().await.is_ok() {}
+        n_died += u32::from(disk.is_dead());
+        let mut feed = open(&Storage::on(Arc::new(disk.after_power_loss())), &loaded).await;
+        fill(&mut feed, 100).await;
+        let window = feed.shards().window();
+        assert_eq!(window.shards, want.shards().window().shards, "after {n_operations} operations");
+    }
+    assert!(n_died > 5, "{n_died}");
 }
 
 #[test]

@@ -148,11 +148,13 @@ async fn gather(
                 (ShardEntry { n_samples: stream.shard_samples, n_bytes, sha256 }, Some(bytes))
             }
         };
-        let decoded = match (shards.get(&entry, manifest), bytes) {
-            (Some(decoded), _) => decoded,
-            (None, Some(bytes)) => shards.decode(&bytes, &entry, manifest)?,
-            (None, None) => {
-                let bytes = fetch(ShardId::Numbered(id)).await?;
+        let decoded = match shards.get(&entry, manifest) {
+            Some(decoded) => decoded,
+            None => {
+                let bytes = match bytes {
+                    Some(bytes) => bytes,
+                    None => fetch(ShardId::Numbered(id)).await?,
+                };
                 shards.decode(&bytes, &entry, manifest)?
             }
         };
