@@ -15,7 +15,7 @@ use object_store::path::Path as ObjectPath;
 use serde::{Deserialize, Serialize};
 
 use super::text::TextError;
-use super::text::stream::{StreamPosition, StreamSettings, TextStream};
+use super::text::stream::{StreamPosition, StreamReader, StreamSettings};
 use crate::storage::sealed::{self, ObjectKind, SealError};
 use crate::storage::{Storage, StorageError};
 
@@ -26,7 +26,7 @@ const RECORD_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// Why a stream cannot go on.
 #[derive(Debug, thiserror::Error)]
-pub enum StreamError {
+pub enum FeedError {
     /// From the store.
     #[error(transparent)]
     Storage(#[from] StorageError),
@@ -78,7 +78,7 @@ pub struct StreamFeed {
     stream: DataStream,
     settings: Arc<StreamSettings>,
     /// None while a thread reads.
-    reading: Option<TextStream>,
+    reading: Option<StreamReader>,
     record: StreamRecord,
     /// A shard that is not stored yet.
     made: Option<(Bytes, ShardEntry, StreamPosition)>,
@@ -119,7 +119,7 @@ impl StreamFeed {
         storage: Storage,
         settings: StreamSettings,
         (stream, tokenizer): (DataStream, &[u8]),
-    ) -> Result<Self, StreamError> {
+    ) -> Result<Self, FeedError> {
         let found = storage.get(&ObjectPath::from_iter(RECORD), RECORD_BYTES_MAX).await?;
         let mut record: StreamRecord = match &found {
             Some(bytes) => sealed::open_parts(KIND, bytes)?.0,
@@ -164,7 +164,7 @@ impl StreamFeed {
     ///
     /// # Errors
     /// A source that cannot be read, or a disk that has no room.
-    pub async fn make(&mut self) -> Result<(), StreamError> {
+    pub async fn make(&mut self) -> Result<(), FeedError> {
         let (bytes, entry, position) = match self.made.take() {
             Some(made) => made,
             None => self.read().await?,
@@ -172,17 +172,17 @@ impl StreamFeed {
         let number = self.next_number();
         let kept = self.keep((number, &bytes), entry, &position).await;
         match kept {
-            Err(StreamError::Storage(source)) => {
+            Err(FeedError::Storage(source)) => {
                 let n_bytes = bytes.len();
                 self.made = Some((bytes, entry, position));
-                Err(StreamError::Shard { number, n_bytes, source })
+                Err(FeedError::Shard { number, n_bytes, source })
             }
             kept => kept,
         }
     }
 
-    async fn read(&mut self) -> Result<(Bytes, ShardEntry, StreamPosition), StreamError> {
-        let mut reading = self.reading.take().ok_or(StreamError::Ended)?;
+    async fn read(&mut self) -> Result<(Bytes, ShardEntry, StreamPosition), FeedError> {
+        let mut reading = self.reading.take().ok_or(FeedError::Ended)?;
         let settings = Arc::clone(&self.settings);
         let read = tokio::task::spawn_blocking(move || {
             let shard = reading.next_shard(&settings);
@@ -201,7 +201,7 @@ impl StreamFeed {
         (number, bytes): (u32, &Bytes),
         entry: ShardEntry,
         position: &StreamPosition,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), FeedError> {
         let storage = &self.shards.storage;
         storage.put(&shard_path(number), bytes.clone()).await?;
         let mut window = self.record.window.clone();
@@ -224,7 +224,7 @@ impl StreamFeed {
     }
 
     /// Deletes shards that the record does not name.
-    async fn sweep(&self) -> Result<(), StreamError> {
+    async fn sweep(&self) -> Result<(), FeedError> {
         let named: BTreeSet<ObjectPath> =
             self.record.window.shards.iter().map(|shard| shard_path(shard.number)).collect();
         for object in self.shards.storage.list(&ObjectPath::from_iter(SHARDS)).await? {

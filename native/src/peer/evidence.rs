@@ -54,8 +54,9 @@ async fn verdict(
         return "the evidence is against another peer".to_owned();
     }
     let run = &evidence.header.run;
-    let shard = async |index: u32| shard_of(platform, evidence, index).await;
-    let frozen = match FrozenWeights::of_run(run, &shard).await {
+    let shard = async |id: ShardId| shard_of(platform, evidence, id).await;
+    let numbered = async |number: u32| shard(ShardId::Numbered(number)).await;
+    let frozen = match FrozenWeights::of_run(run, &numbered).await {
         Ok(frozen) => frozen,
         Err(error) => return format!("the frozen weights of its run cannot be had: {error}"),
     };

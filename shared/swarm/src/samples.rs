@@ -22,7 +22,7 @@ use crate::random::SplitMix64;
 /// Endless stream of training samples.
 #[derive(Debug)]
 pub struct SampleStream {
-    pass: Pass,
+    pass: ShardPass,
     capacity: usize,
     random: SplitMix64,
     /// Shards of this pass that are still to be fetched, last first.
@@ -33,7 +33,7 @@ pub struct SampleStream {
 
 /// What a pass is over.
 #[derive(Debug)]
-enum Pass {
+enum ShardPass {
     /// So many shards.
     All { n_shards: u32 },
     /// The window of a stream.
@@ -57,34 +57,34 @@ pub struct Drawn {
 impl SampleStream {
     /// Over `n_shards` shards, holding about `capacity` samples; `seed` decides the order.
     pub fn new(n_shards: u32, capacity: usize, seed: u64) -> Self {
-        Self::over(Pass::All { n_shards }, capacity, seed)
+        Self::over(ShardPass::All { n_shards }, capacity, seed)
     }
 
     /// Over the windows of a stream.
     pub fn streamed(capacity: usize, seed: u64) -> Self {
-        Self::over(Pass::Window { visited: BTreeSet::new(), is_stale: true }, capacity, seed)
+        Self::over(ShardPass::Window { visited: BTreeSet::new(), is_stale: true }, capacity, seed)
     }
 
-    fn over(pass: Pass, capacity: usize, seed: u64) -> Self {
+    fn over(pass: ShardPass, capacity: usize, seed: u64) -> Self {
         let random = SplitMix64::new(seed);
         Self { pass, capacity, random, order: Vec::new(), fetching: None, buffer: Vec::new() }
     }
 
     /// Whether the window of the stream is to be asked for now.
     pub fn wants_window(&self) -> bool {
-        matches!(self.pass, Pass::Window { is_stale: true, .. }) && self.fetching.is_none()
+        matches!(self.pass, ShardPass::Window { is_stale: true, .. }) && self.fetching.is_none()
     }
 
     /// There are parameters of another epoch: the window may have moved.
     pub fn on_epoch(&mut self) {
-        if let Pass::Window { is_stale, .. } = &mut self.pass {
+        if let ShardPass::Window { is_stale, .. } = &mut self.pass {
             *is_stale = true;
         }
     }
 
     /// The window of the stream has arrived. Where all of it was visited, a new pass over it begins.
     pub fn on_window(&mut self, window: &StreamWindow) {
-        let Pass::Window { visited, is_stale } = &mut self.pass else { return };
+        let ShardPass::Window { visited, is_stale } = &mut self.pass else { return };
         *is_stale = false;
         let oldest = window.oldest();
         self.buffer.retain(|(_, id)| id.shard >= oldest);
@@ -100,8 +100,8 @@ impl SampleStream {
     /// Whether a shard is to be fetched now.
     pub fn is_hungry(&self) -> bool {
         let has_shards = match self.pass {
-            Pass::All { n_shards } => n_shards > 0,
-            Pass::Window { is_stale, .. } => !is_stale && !self.order.is_empty(),
+            ShardPass::All { n_shards } => n_shards > 0,
+            ShardPass::Window { is_stale, .. } => !is_stale && !self.order.is_empty(),
         };
         has_shards && self.fetching.is_none() && self.buffer.len() < self.capacity
     }
@@ -116,7 +116,7 @@ impl SampleStream {
         if !self.is_hungry() {
             return None;
         }
-        if let (true, Pass::All { n_shards }) = (self.order.is_empty(), &self.pass) {
+        if let (true, ShardPass::All { n_shards }) = (self.order.is_empty(), &self.pass) {
             self.order.extend(0..*n_shards);
             self.random.shuffle(&mut self.order);
         }
@@ -124,15 +124,15 @@ impl SampleStream {
         let rarest = (0..self.order.len()).rev().min_by_key(|&at| rarity(self.order[at]));
         self.fetching = rarest.map(|at| self.order.remove(at));
         match self.pass {
-            Pass::All { .. } => self.fetching.map(ShardId::Numbered),
-            Pass::Window { .. } => self.fetching.map(ShardId::Streamed),
+            ShardPass::All { .. } => self.fetching.map(ShardId::Numbered),
+            ShardPass::Window { .. } => self.fetching.map(ShardId::Streamed),
         }
     }
 
     /// The shard of [`Self::next_fetch`] has arrived.
     pub fn on_shard(&mut self, samples: &Arc<Samples>) {
         let Some(shard) = self.fetching.take() else { return };
-        if let Pass::Window { visited, is_stale } = &mut self.pass {
+        if let ShardPass::Window { visited, is_stale } = &mut self.pass {
             visited.insert(shard);
             *is_stale = true;
         }
@@ -144,9 +144,9 @@ impl SampleStream {
     pub fn on_fetch_failed(&mut self) {
         let Some(shard) = self.fetching.take() else { return };
         match &mut self.pass {
-            Pass::All { .. } => self.order.insert(0, shard),
+            ShardPass::All { .. } => self.order.insert(0, shard),
             // The next window tells whether it is still there.
-            Pass::Window { is_stale, .. } => *is_stale = true,
+            ShardPass::Window { is_stale, .. } => *is_stale = true,
         }
     }
 

@@ -128,10 +128,7 @@ async fn a_full_disk_loses_nothing() {
     disk.holds(disk.n_bytes_used());
     for _ in 0..2 {
         let error = feed.make().await.unwrap_err();
-        assert!(
-            matches!(&error, StreamError::Shard { number: 3, source, .. } if source.is_full()),
-            "{error}"
-        );
+        assert!(matches!(&error, FeedError::Shard { number: 3, source, .. } if source.is_full()), "{error}");
         assert_eq!(feed.shards().window(), before);
         assert!(feed.shards().get(0).await.unwrap().is_some());
     }

@@ -20,7 +20,7 @@ use barnraise_protocol::streamed::DataStream;
 use serde::{Deserialize, Serialize};
 
 use self::lazy::{LazySource, SourceCursor};
-use self::weights::Weights;
+use self::weights::SourceWeights;
 use super::{RunTokenizerError, TEST_SEQUENCES_MAX, TextError, TextSettings, TextSource, tokenizer};
 use crate::data::TrainingData;
 
@@ -62,12 +62,12 @@ pub struct SourcePosition {
 }
 
 /// A stream of shards.
-pub struct TextStream {
+pub struct StreamReader {
     length: usize,
     shard_samples: usize,
     held_out: u64,
     tokenizer: Tokenizer,
-    weights: Weights,
+    weights: SourceWeights,
     sources: Vec<StreamedSource>,
     n_sequences: u64,
     /// The shard that is being filled.
@@ -118,12 +118,12 @@ impl StreamSettings {
     ///
     /// # Errors
     /// Another file.
-    pub fn stream(&self, tokenizer: &[u8], position: &StreamPosition) -> Result<TextStream, TextError> {
+    pub fn stream(&self, tokenizer: &[u8], position: &StreamPosition) -> Result<StreamReader, TextError> {
         let tokenizer = Tokenizer::read(tokenizer).map_err(RunTokenizerError::from)?;
         Ok(self.open(tokenizer, position))
     }
 
-    fn open(&self, tokenizer: Tokenizer, position: &StreamPosition) -> TextStream {
+    fn open(&self, tokenizer: Tokenizer, position: &StreamPosition) -> StreamReader {
         let nowhere = SourcePosition::default();
         let places = position.sources.iter().chain(std::iter::repeat(&nowhere));
         let sources = self.text.sources.iter().zip(places).map(|(source, place)| StreamedSource {
@@ -131,12 +131,12 @@ impl StreamSettings {
             pending: place.pending.iter().copied().collect(),
             n_sequences: place.n_sequences,
         });
-        TextStream {
+        StreamReader {
             length: self.text.sequence_tokens.into(),
             shard_samples: self.shard_samples.get() as usize,
             held_out: self.held_out_sequences.into(),
             tokenizer,
-            weights: Weights::new(self.text.sources.iter().map(|source| source.weight), self.text.seed),
+            weights: SourceWeights::new(self.text.sources.iter().map(|source| source.weight), self.text.seed),
             sources: sources.collect(),
             n_sequences: position.n_sequences,
             filling: Vec::new(),
@@ -187,7 +187,7 @@ fn failed(source: &TextSource, error: impl Into<super::SourceError>) -> TextErro
     TextError::Source { file: source.file.clone(), source: error.into() }
 }
 
-impl TextStream {
+impl StreamReader {
     /// The next shard, compressed. After an error it goes on where it was.
     ///
     /// # Errors

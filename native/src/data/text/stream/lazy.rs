@@ -31,7 +31,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// A part of a document.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct TextPiece {
     pub(super) text: String,
     /// Whether its document ends with it.
     pub(super) ends_document: bool,
@@ -48,7 +48,7 @@ pub(super) struct SourceCursor {
     n_pieces: u32,
 }
 
-type Content = BufReader<Box<dyn Read + Send>>;
+type SourceContent = BufReader<Box<dyn Read + Send>>;
 
 /// See the module.
 pub(super) struct LazySource {
@@ -56,10 +56,10 @@ pub(super) struct LazySource {
     field: String,
     is_json_lines: bool,
     /// None before the first piece, and after an error.
-    content: Option<Content>,
+    content: Option<SourceContent>,
     cursor: SourceCursor,
     /// Of JSON the pieces of the line that are left, and the length of the line.
-    line: VecDeque<Piece>,
+    line: VecDeque<TextPiece>,
     line_bytes: u64,
     /// Of plain text what was read beyond the last piece.
     rest: Vec<u8>,
@@ -95,7 +95,7 @@ impl LazySource {
     ///
     /// # Errors
     /// The file cannot be read, or is none of text. The next call opens it again where it was.
-    pub(super) fn next(&mut self) -> Result<Option<Piece>, SourceError> {
+    pub(super) fn next(&mut self) -> Result<Option<TextPiece>, SourceError> {
         let piece = match self.is_json_lines {
             true => self.next_of_lines(),
             false => self.next_of_text(),
@@ -106,7 +106,7 @@ impl LazySource {
         piece
     }
 
-    fn content(&mut self) -> Result<&mut Content, SourceError> {
+    fn content(&mut self) -> Result<&mut SourceContent, SourceError> {
         let content = match self.content.take() {
             Some(content) => content,
             None => open(&self.file, self.cursor.n_bytes)?,
@@ -114,7 +114,7 @@ impl LazySource {
         Ok(self.content.insert(content))
     }
 
-    fn next_of_text(&mut self) -> Result<Option<Piece>, SourceError> {
+    fn next_of_text(&mut self) -> Result<Option<TextPiece>, SourceError> {
         let n_here = self.rest.len();
         let mut bytes = std::mem::take(&mut self.rest);
         let content = self.content()?;
@@ -127,10 +127,10 @@ impl LazySource {
         let text = decode(&bytes)?;
         self.cursor.n_bytes += end as u64;
         // The end of the file drops what is in no sequence: there is nothing to separate.
-        Ok(Some(Piece { text, ends_document: false }))
+        Ok(Some(TextPiece { text, ends_document: false }))
     }
 
-    fn next_of_lines(&mut self) -> Result<Option<Piece>, SourceError> {
+    fn next_of_lines(&mut self) -> Result<Option<TextPiece>, SourceError> {
         while self.line.is_empty() {
             let content = self.content()?;
             let mut bytes = Vec::new();
@@ -149,8 +149,8 @@ impl LazySource {
             }
             let number = usize::try_from(self.cursor.n_lines).unwrap_or(usize::MAX).saturating_add(1);
             let document = field_of_line(&line, number, &self.field)?;
-            let mut all: VecDeque<Piece> = pieces(&document)
-                .map(|piece| Piece { text: piece.to_owned(), ends_document: false })
+            let mut all: VecDeque<TextPiece> = pieces(&document)
+                .map(|piece| TextPiece { text: piece.to_owned(), ends_document: false })
                 .collect();
             if let Some(last) = all.back_mut() {
                 last.ends_document = true;
@@ -184,7 +184,7 @@ fn end_of_piece(bytes: &[u8]) -> usize {
 }
 
 /// The content after `n_bytes` of it.
-fn open(file: &DataFile, n_bytes: u64) -> Result<Content, SourceError> {
+fn open(file: &DataFile, n_bytes: u64) -> Result<SourceContent, SourceError> {
     let packed: Box<dyn Read + Send> = match file {
         DataFile::Local(path) => {
             let mut file = File::open(path)?;

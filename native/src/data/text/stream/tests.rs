@@ -35,7 +35,7 @@ fn settings(folder: &Path) -> StreamSettings {
 
 /// The sequences of the next shards, as text.
 fn shards(
-    stream: &mut TextStream,
+    stream: &mut StreamReader,
     settings: &StreamSettings,
     data: &TrainingData,
     n: usize,

@@ -2,16 +2,16 @@
 
 use barnraise_swarm::random::SplitMix64;
 
-/// Weights of sources. The choice for a sequence follows from the seed and its number alone, so that it is the same on
+/// SourceWeights of sources. The choice for a sequence follows from the seed and its number alone, so that it is the same on
 /// each backbone and after each restart.
 #[derive(Debug, Clone)]
-pub(super) struct Weights {
+pub(super) struct SourceWeights {
     weights: Vec<f64>,
     total: f64,
     seed: u64,
 }
 
-impl Weights {
+impl SourceWeights {
     /// Each weight is above zero.
     pub(super) fn new(weights: impl Iterator<Item = f64>, seed: u64) -> Self {
         let weights: Vec<f64> = weights.collect();
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     fn picks(weights: [f64; 3], seed: u64) -> Vec<usize> {
-        let weights = Weights::new(weights.into_iter(), seed);
+        let weights = SourceWeights::new(weights.into_iter(), seed);
         (0..30_000).map(|number| weights.pick(number)).collect()
     }
 

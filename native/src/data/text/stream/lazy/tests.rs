@@ -20,7 +20,7 @@ fn file(folder: &tempfile::TempDir, name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-fn read(path: &Path, cursor: SourceCursor) -> Vec<(Piece, SourceCursor)> {
+fn read(path: &Path, cursor: SourceCursor) -> Vec<(TextPiece, SourceCursor)> {
     let mut source = LazySource::new(path.to_owned().into(), "text", cursor);
     std::iter::from_fn(|| source.next().unwrap().map(|piece| (piece, source.cursor()))).collect()
 }
