@@ -1,4 +1,5 @@
-//! Data that a backbone reads while its run trains: shards with absolute numbers, of which a window is there.
+//! Data that a backbone reads while its run trains, as in DeDLOC §3.3: shards with absolute numbers, of which a window is
+//! there.
 //!
 //! The manifest says what the stream is ([`DataStream`]), and lists no shard. Which bytes a number has follows from the
 //! sources, so it is the same on each backbone with the same ones. A contributor asks its backbone for the
