@@ -114,6 +114,10 @@ tolerance = 0.02
 
 [evaluation]
 every_epochs = 5
+
+[network]
+operator = "127.0.0.1:0"
+upnp = false
 "#
     )
 }

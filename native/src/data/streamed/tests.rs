@@ -171,4 +171,5 @@ fn golden_bytes_of_a_record() {
     assert_eq!(sealed::open_parts::<StreamRecord>(KIND, &sealed).unwrap().0, record);
 }
 
-const GOLDEN: &str = "";
+const GOLDEN: &str = "6261726e726169737374726d01002c00000000000000b5e530c0e45bf5a6bc99b9998d0133f18eba74d2319df3e1a3113b42\
+    fea192992800000006010703ac02abababababababababababababababababababababababababababababababab0000";
