@@ -6,8 +6,8 @@
 //! appendix H), at random among equals. The stream never fetches anything itself.
 //!
 //! Data that a backbone reads while the run trains have no last shard. Then a pass visits the shards of the newest window
-//! once, and a new window brings new ones; it is asked for before each shard, and with each epoch. What left the window
-//! altogether is dropped from the buffer: no contribution of it would count.
+//! once, and a new window brings new ones; it is asked for before each shard, and with each epoch. What is about to leave the
+//! backbone is dropped from the buffer: no contribution of it would count.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -86,7 +86,8 @@ impl SampleStream {
     pub fn on_window(&mut self, window: &StreamWindow) {
         let ShardPass::Window { visited, is_stale } = &mut self.pass else { return };
         *is_stale = false;
-        let oldest = window.oldest();
+        // Half of what is kept is left to contributions on their way, and to their recomputation.
+        let oldest = window.oldest().midpoint(window.first_drawn);
         self.buffer.retain(|(_, id)| id.shard >= oldest);
         visited.retain(|shard| *shard >= window.first_drawn);
         self.order = window.drawn().filter(|shard| !visited.contains(shard)).collect();
@@ -340,8 +341,8 @@ mod tests {
         assert_eq!(stream.n_buffered(), 20);
         stream.on_epoch();
         assert!(stream.wants_window());
-        stream.on_window(&window(2, 1..4));
-        assert_eq!(stream.n_buffered(), 10);
+        stream.on_window(&window(2, 0..4));
+        assert_eq!(stream.n_buffered(), 10, "the oldest is about to leave");
         assert!(stream.take(10).unwrap().ids.iter().all(|id| id.shard == 1));
     }
 
