@@ -561,7 +561,7 @@ mod tests {
         let path = manifest_path(&dataset(3, 2), sharding(50, 3)).unwrap();
         assert_eq!(
             path.to_string(),
-            "manifests/60e70e9e6ca9b458b8e6bf80ef86e3c2211344d4556894a6bba57f16736b6a34.json"
+            "manifests/15e7523fa659604d120ea4920a2f914196fc4dcaed4bb85f3863e955b42de53a.json"
         );
         let entry = ShardEntry { n_samples: 3, n_bytes: 300, sha256: Sha256Hash([0xab; 32]) };
         let pictures = Manifest {

@@ -99,6 +99,10 @@ fn sources_come_by_their_weights_and_begin_again() {
 fn held_out_sequences_are_never_trained_on() {
     let folder = tempfile::tempdir().unwrap();
     let settings = settings(folder.path());
+    // Words that come in the first sequence of a source, and nowhere else.
+    let path = folder.path().join("b.jsonl");
+    let lines = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, format!("{{\"text\": \"the goat is a goat\"}}\n{lines}")).unwrap();
     let data = settings.load(folder.path()).unwrap();
     let Samples::Tokens(test) = &data.test else { panic!() };
     let tokenizer = Tokenizer::read(data.tokenizer.as_ref().unwrap()).unwrap();
@@ -106,7 +110,8 @@ fn held_out_sequences_are_never_trained_on() {
     assert_eq!(held_out.len(), 16);
     let mut stream = settings.stream(data.tokenizer.as_ref().unwrap(), &StreamPosition::default()).unwrap();
     let all = shards(&mut stream, &settings, &data, 40).concat();
-    assert!(all.iter().all(|text| !held_out.contains(text)), "each line has a number of its own");
+    let has_goat = |text: &String| text.contains("goat");
+    assert!(held_out.iter().any(has_goat) && !all.iter().any(has_goat));
 }
 
 #[test]
