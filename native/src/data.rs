@@ -14,6 +14,7 @@ pub mod pictures;
 pub mod sets;
 pub mod shards;
 mod split;
+pub mod streamed;
 pub mod table;
 pub mod text;
 mod unpack;
@@ -22,6 +23,7 @@ use std::path::Path;
 
 use barnraise_protocol::columns::DataColumns;
 use barnraise_protocol::dataset::{SampleKind, Samples};
+use barnraise_protocol::streamed::DataStream;
 use bytes::Bytes;
 
 /// A data set in memory.
@@ -39,6 +41,8 @@ pub struct TrainingData {
     pub tokenizer: Option<Bytes>,
     /// How the columns of a table or of ratings became samples.
     pub columns: Option<DataColumns>,
+    /// Of data that are read while the run trains: `train` is empty then.
+    pub stream: Option<DataStream>,
 }
 
 /// Why the training data cannot be loaded.
@@ -76,9 +80,19 @@ pub enum DataSource {
     Ratings(table::RatingSettings),
     /// The operator's own text.
     Text(text::TextSettings),
+    /// The operator's own text, read while the run trains.
+    Stream(text::stream::StreamSettings),
 }
 
 impl DataSource {
+    /// The settings of a stream, if it is one.
+    pub fn streamed(&self) -> Option<&text::stream::StreamSettings> {
+        match self {
+            Self::Stream(settings) => Some(settings),
+            _ => None,
+        }
+    }
+
     /// Loads the data. Blocking. `cache` is the folder for downloads and derived files.
     pub fn load(&self, cache: &Path) -> Result<TrainingData, LoadError> {
         match self {
@@ -88,6 +102,7 @@ impl DataSource {
             Self::Table(settings) => Ok(settings.load(cache)?),
             Self::Ratings(settings) => Ok(settings.load(cache)?),
             Self::Text(settings) => Ok(settings.load(cache)?),
+            Self::Stream(settings) => Ok(settings.load(cache)?),
         }
     }
 }

@@ -30,6 +30,7 @@ pub mod sessions;
 pub mod site;
 pub mod states;
 pub mod status;
+mod streaming;
 pub mod visitors;
 pub mod weights;
 

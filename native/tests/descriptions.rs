@@ -137,7 +137,14 @@ fn config() -> impl Strategy<Value = RunConfig> {
 fn manifest() -> Manifest {
     let samples = SampleKind::Images { shape: IMAGE_SHAPE, class_names: GARMENTS.map(str::to_owned).into() };
     let entry = ShardEntry { n_samples: 1, n_bytes: 1, sha256: Sha256Hash::of(b"") };
-    Manifest { name: "Pictures".into(), samples, shards: vec![entry], gallery: entry, frozen: Vec::new() }
+    Manifest {
+        name: "Pictures".into(),
+        samples,
+        shards: vec![entry],
+        gallery: entry,
+        frozen: Vec::new(),
+        stream: None,
+    }
 }
 
 /// The description as a participant gets it.

@@ -36,8 +36,14 @@ fn run() -> RunDescription {
         shape: ImageShape { height: 12, width: 12, channels: 1 },
         class_names: ["coat", "boot"].map(str::to_owned).into(),
     };
-    run.data.manifest =
-        Manifest { name: "Clothes".into(), samples, shards: vec![entry], gallery: entry, frozen: Vec::new() };
+    run.data.manifest = Manifest {
+        name: "Clothes".into(),
+        samples,
+        shards: vec![entry],
+        gallery: entry,
+        frozen: Vec::new(),
+        stream: None,
+    };
     let identity = RunIdentity {
         run_id: "garments".into(),
         title: "Telling \"garments\" apart".into(),

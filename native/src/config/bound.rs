@@ -3,6 +3,7 @@
 //! Other values may change between two starts: schedule, batch sizes, codecs, limits, access, addresses.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use barnraise_protocol::Sha256Hash;
@@ -97,7 +98,16 @@ struct BoundText {
     vocabulary: u32,
     sequence_tokens: u16,
     held_out: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream: Option<BoundStream>,
     sources: Vec<BoundSource>,
+}
+
+/// A stream: what decides its shards beside the text. The window may change.
+#[derive(Debug, Serialize)]
+struct BoundStream {
+    held_out_sequences: u32,
+    shard_samples: NonZeroUsize,
 }
 
 #[derive(Debug, Serialize)]
@@ -176,7 +186,8 @@ impl RunConfig {
         let mut sources = Vec::new();
         for source in &text.sources {
             let (field, weight) = (source.field.clone(), source.weight);
-            sources.push(BoundSource { sha256: source.path.hash()?.to_string(), field, weight });
+            let hash = if text.stream.is_some() { source.path.stream_hash() } else { source.path.hash() };
+            sources.push(BoundSource { sha256: hash?.to_string(), field, weight });
         }
         let hash = |path: &PathBuf| {
             let bytes = std::fs::read(path);
@@ -190,6 +201,10 @@ impl RunConfig {
             vocabulary,
             sequence_tokens,
             held_out: text.held_out,
+            stream: text.stream.as_ref().map(|stream| BoundStream {
+                held_out_sequences: stream.held_out_sequences,
+                shard_samples: self.data.shard_samples,
+            }),
             sources,
         }))
     }

@@ -129,7 +129,11 @@ impl DataSection {
     /// - `is_class`: the model tells classes
     pub(super) fn source(&self, cache: &Path, seed: u64, is_class: bool) -> DataSource {
         if let Some(text) = self.own_text() {
-            return DataSource::Text(text.settings(seed));
+            let settings = text.settings(seed);
+            return match &text.stream {
+                Some(stream) => DataSource::Stream(stream.settings(settings, self.shard_samples)),
+                None => DataSource::Text(settings),
+            };
         }
         if let Some(table) = &self.table {
             return DataSource::Table(table.settings(seed, is_class));

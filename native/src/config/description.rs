@@ -8,6 +8,7 @@ use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{AccessDescription, PublicKey};
 use barnraise_protocol::dataset::{Manifest, SampleKind, ShardEntry};
 use barnraise_protocol::run::{DataSpec, RunDescription, RunIdentity};
+use barnraise_protocol::streamed::DataStream;
 
 use super::{Invalid, RunConfig, as_written};
 
@@ -53,7 +54,15 @@ fn manifest(config: &RunConfig) -> Manifest {
     let samples = samples(config);
     let gallery = ShardEntry { n_samples: 0, n_bytes: 0, sha256: Sha256Hash::of(b"") };
     let frozen = frozen(config, &samples);
-    Manifest { name: String::new(), samples, shards: Vec::new(), gallery, frozen }
+    Manifest { name: String::new(), samples, shards: Vec::new(), gallery, frozen, stream: stream(config) }
+}
+
+/// A stream as far as it is known before its sources are read.
+fn stream(config: &RunConfig) -> Option<DataStream> {
+    let source = config.data_source();
+    let settings = source.streamed()?;
+    let (shard_samples, window_shards) = (settings.shard_samples.get(), settings.window_shards);
+    Some(DataStream { sources: Sha256Hash::of(b""), shard_samples, window_shards })
 }
 
 /// Entries of frozen weights, without what is in them. A model that cannot be computed has none: its error is told.

@@ -1,12 +1,15 @@
 //! `[data.text]`: files of text to train on.
 
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use barnraise_protocol::dataset::SEQUENCE_TOKENS;
+use barnraise_protocol::streamed::WINDOW_SHARDS_MAX;
 use serde::{Deserialize, Serialize};
 
-use super::{Invalid, held_out};
+use super::{Invalid, as_written, held_out};
 use crate::data::file::DataFile;
+use crate::data::text::stream::StreamSettings;
 use crate::data::text::{N_SPECIAL, TextSettings, TextSource, existing_tokenizer};
 
 /// Smallest vocabulary; with fewer tokens a masked one is hardly worth guessing.
@@ -14,6 +17,8 @@ const VOCABULARY_MIN: u32 = 50;
 /// Largest one that is trained.
 const VOCABULARY_MAX: u32 = 1 << 18;
 const SOURCES_MAX: usize = 64;
+/// Most held-out sequences of a source of a stream.
+const HELD_OUT_SEQUENCES_MAX: u32 = 1 << 16;
 
 /// `[data.text]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,9 +39,57 @@ pub struct TextSection {
     /// Share of each file that is never trained on: its end.
     #[serde(default = "held_out::of_text")]
     pub held_out: f64,
+    /// Where set, the text is read while the run trains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<StreamSection>,
     /// The files; none for the text of a named set.
     #[serde(default)]
     pub sources: Vec<SourceSection>,
+}
+
+/// `[data.text.stream]`: the text is read while the run trains, and never all of it is in memory or on the disk.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StreamSection {
+    /// Shards that contributors draw from at a time. Twice as many are on the disk.
+    pub window_shards: u32,
+    /// Sequences of each source that are never trained on: its first ones, in place of a share of it.
+    pub held_out_sequences: u32,
+}
+
+impl Default for StreamSection {
+    fn default() -> Self {
+        Self { window_shards: 256, held_out_sequences: 64 }
+    }
+}
+
+impl StreamSection {
+    /// Settings of a stream of this text.
+    pub(super) fn settings(&self, text: TextSettings, shard_samples: NonZeroUsize) -> StreamSettings {
+        let shard_samples = u32::try_from(shard_samples.get()).ok().and_then(NonZeroU32::new);
+        StreamSettings {
+            text,
+            window_shards: self.window_shards,
+            held_out_sequences: self.held_out_sequences,
+            shard_samples: shard_samples.unwrap_or(NonZeroU32::MAX),
+        }
+    }
+
+    fn validate(&self, is_of_set: bool, sources: &[SourceSection]) -> Result<(), Invalid> {
+        Invalid::check_range("data.text.stream.window_shards", self.window_shards, 1..=WINDOW_SHARDS_MAX)?;
+        let key = "data.text.stream.held_out_sequences";
+        Invalid::check_range(key, self.held_out_sequences, 1..=HELD_OUT_SEQUENCES_MAX)?;
+        let want = "none: [data] names a set, which is read as a whole";
+        Invalid::check("data.text.stream", !is_of_set, want, as_written(self))?;
+        let mut names = sources.iter().map(|source| source.path.to_string().to_lowercase());
+        match names.find(|name| name.ends_with(".parquet")) {
+            Some(name) => {
+                let want = "plain text or JSON lines: a stream does not read Parquet";
+                Err(Invalid::new("data.text.sources", want, format!("{name:?}")))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 /// `[[data.text.sources]]`
@@ -77,6 +130,7 @@ impl Default for TextSection {
             vocabulary: vocabulary(),
             sequence_tokens: sequence_tokens(),
             held_out: held_out::of_text(),
+            stream: None,
             sources: Vec::new(),
         }
     }
@@ -117,6 +171,9 @@ impl TextSection {
         }
         Invalid::check_range("data.text.sequence_tokens", self.sequence_tokens, SEQUENCE_TOKENS)?;
         held_out::check("data.text.held_out", self.held_out)?;
+        if let Some(stream) = &self.stream {
+            stream.validate(is_of_set, &self.sources)?;
+        }
         let n_sources = self.sources.len();
         if is_of_set {
             let want = "none: [data] names a set, whose text it is";

@@ -21,6 +21,8 @@ use super::download::{DownloadError, download};
 const FETCHED_BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
 /// Bytes that are hashed in one call.
 const PIECE_BYTES: usize = 64 * 1024;
+/// Bytes at the beginning of a file by which it is known, where to read all of it would take too long.
+const KNOWN_BY_BYTES: u64 = 1024 * 1024;
 /// Longest name of a file in the cache.
 const NAME_CHARS_MAX: usize = 100;
 
@@ -113,6 +115,18 @@ impl DataFile {
         }
     }
 
+    /// Hash by which a file is known whose bytes are read while a run trains: the stated one, or that of the first bytes of
+    /// the file on this machine.
+    ///
+    /// # Errors
+    /// [`DataFileError::Read`]
+    pub fn stream_hash(&self) -> Result<Sha256Hash, DataFileError> {
+        match self {
+            Self::Local(path) => hash_start(path, KNOWN_BY_BYTES),
+            Self::Fetched(fetched) => Ok(fetched.sha256),
+        }
+    }
+
     /// Makes a relative path one that begins at `base`.
     pub fn take_from(&mut self, base: &Path) {
         if let Self::Local(path) = self {
@@ -195,7 +209,13 @@ impl FetchedFile {
 
 /// SHA-256 of a file, which is never in memory as a whole.
 fn hash_file(path: &Path) -> Result<Sha256Hash, DataFileError> {
-    let hashed = File::open(path).and_then(|mut file| {
+    hash_start(path, u64::MAX)
+}
+
+/// SHA-256 of the first bytes of a file.
+fn hash_start(path: &Path, n_bytes: u64) -> Result<Sha256Hash, DataFileError> {
+    let hashed = File::open(path).and_then(|file| {
+        let mut file = file.take(n_bytes);
         let (mut hasher, mut piece) = (Sha256::new(), vec![0; PIECE_BYTES]);
         loop {
             match file.read(&mut piece)? {

@@ -168,6 +168,7 @@ impl PairSettings {
             test: Samples::Images(test),
             tokenizer: None,
             columns: None,
+            stream: None,
         })
     }
 }

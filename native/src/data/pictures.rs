@@ -224,6 +224,7 @@ impl PictureSettings {
             test: Samples::Images(test),
             tokenizer: None,
             columns: None,
+            stream: None,
         })
     }
 

@@ -225,7 +225,7 @@ impl NamedSettings {
             NamedSet::Movielens100k => return self.ratings(),
             NamedSet::Books => return self.books(cache),
         };
-        Ok(TrainingData { name, kind, train, test, tokenizer: None, columns: None })
+        Ok(TrainingData { name, kind, train, test, tokenizer: None, columns: None, stream: None })
     }
 
     fn pictures(&self, specs: &FileSpecs) -> Result<(Samples, Samples), SetError> {

@@ -16,16 +16,18 @@ use barnraise_protocol::dataset::{
 };
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
+use barnraise_protocol::streamed::StreamWindow;
 use bytes::Bytes;
 use object_store::path::Path as ObjectPath;
 
 use super::TrainingData;
+use super::streamed::StreamedShards;
 use crate::storage::{Storage, StorageError};
 
 /// Held-out samples of each class in the gallery; of text, in total.
 pub const GALLERY_SAMPLES_PER_CLASS: usize = 4;
 /// Raised when the same data, sizes and seed give other shards.
-const LAYOUT_VERSION: u32 = 2;
+const LAYOUT_VERSION: u32 = 3;
 /// Largest manifest that is read.
 const MANIFEST_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
@@ -68,6 +70,19 @@ pub enum ShardError {
         /// Number of training shards.
         n_shards: usize,
     },
+    /// A shard of the stream that is not kept.
+    #[error(
+        "shard {number} is not in the window of the stream, which begins with {oldest}; ask for the window again"
+    )]
+    Left {
+        /// The shard.
+        number: u32,
+        /// The oldest that is kept.
+        oldest: u32,
+    },
+    /// The window cannot be encoded; does not happen.
+    #[error("the window of the stream: {0}")]
+    Window(#[from] postcard::Error),
     /// The shard was there at start-up, and is missing or damaged now.
     #[error("shard {id:?} is gone or damaged; restart the backbone to encode it again")]
     Damaged {
@@ -84,6 +99,8 @@ pub enum ShardError {
 pub struct ShardStore {
     storage: Storage,
     manifest: Manifest,
+    /// Of data that are read while the run trains.
+    stream: Option<StreamedShards>,
 }
 
 impl ShardStore {
@@ -95,7 +112,7 @@ impl ShardStore {
     ) -> Result<Self, ShardError> {
         let path = manifest_path(dataset, sharding)?;
         if let Some(manifest) = read_manifest(&storage, &path).await? {
-            let store = Self { storage: storage.clone(), manifest };
+            let store = Self { storage: storage.clone(), manifest, stream: None };
             if store.repair(dataset, sharding).await? {
                 return Ok(store);
             }
@@ -115,11 +132,12 @@ impl ShardStore {
             shards: entries,
             gallery,
             frozen: Vec::new(),
+            stream: dataset.stream,
         };
         manifest.validate()?;
         // Last, so that a manifest exists only if its shards do.
         storage.put(&path, serde_json::to_vec_pretty(&manifest)?).await?;
-        Ok(Self { storage, manifest })
+        Ok(Self { storage, manifest, stream: None })
     }
 
     /// The same with shards of frozen weights: each with its number of values.
@@ -145,6 +163,17 @@ impl ShardStore {
         Ok(self)
     }
 
+    /// The same with the shards of a stream.
+    #[must_use]
+    pub fn with_stream(self, shards: StreamedShards) -> Self {
+        Self { stream: Some(shards), ..self }
+    }
+
+    /// The window of a stream, if the data are one.
+    pub fn window(&self) -> Option<Arc<StreamWindow>> {
+        self.stream.as_ref().map(StreamedShards::window)
+    }
+
     /// The frozen weights of a run's model, where it has such.
     ///
     /// # Errors
@@ -162,8 +191,16 @@ impl ShardStore {
         &self.manifest
     }
 
-    /// The compressed bytes of a shard, checked against its hash.
+    /// The compressed bytes of a shard, checked against its hash; or the encoded window of a stream.
     pub async fn get(&self, id: ShardId) -> Result<Bytes, ShardError> {
+        match (id, &self.stream) {
+            (ShardId::Window, Some(stream)) => return Ok(stream.window().encode()?.into()),
+            (ShardId::Streamed(number), Some(stream)) => {
+                let left = || ShardError::Left { number, oldest: stream.window().oldest() };
+                return stream.get(number).await?.ok_or_else(left);
+            }
+            _ => {}
+        }
         let entry = self.entry(id)?;
         self.read(entry).await?.ok_or(ShardError::Damaged { id })
     }
@@ -230,7 +267,7 @@ fn manifest_path(dataset: &TrainingData, sharding: Sharding) -> Result<ObjectPat
             other => key.extend_from_slice(&Sha256Hash::of(&other.to_bytes()).0),
         }
     }
-    key.extend_from_slice(&serde_json::to_vec(&(&dataset.name, &dataset.kind))?);
+    key.extend_from_slice(&serde_json::to_vec(&(&dataset.name, &dataset.kind, &dataset.stream))?);
     key.extend_from_slice(&(sharding.shard_samples.get() as u64).to_le_bytes());
     key.extend_from_slice(&sharding.seed.to_le_bytes());
     key.extend_from_slice(&LAYOUT_VERSION.to_le_bytes());
@@ -392,6 +429,7 @@ mod tests {
             test: part(n_test),
             tokenizer: None,
             columns: None,
+            stream: None,
         }
     }
 
@@ -462,7 +500,15 @@ mod tests {
         let train = Samples::Tokens(TokenSequences { length: 4, ids });
         let test = Samples::Tokens(TokenSequences { length: 4, ids: vec![3; 40] });
         let kind = SampleKind::Tokens(TokenShape { length: 4, vocabulary: 106, mask: Some(1) });
-        let data = TrainingData { name: "text".into(), kind, train, test, tokenizer: None, columns: None };
+        let data = TrainingData {
+            name: "text".into(),
+            kind,
+            train,
+            test,
+            tokenizer: None,
+            columns: None,
+            stream: None,
+        };
         let store = ShardStore::open(Storage::in_memory(), &data, sharding(10, 1)).await.unwrap();
         let mut seen = Vec::new();
         for shard in decoded(&store).await {
@@ -515,7 +561,7 @@ mod tests {
         let path = manifest_path(&dataset(3, 2), sharding(50, 3)).unwrap();
         assert_eq!(
             path.to_string(),
-            "manifests/60e70e9e6ca9b458b8e6bf80ef86e3c2211344d4556894a6bba57f16736b6a34.json"
+            "manifests/15e7523fa659604d120ea4920a2f914196fc4dcaed4bb85f3863e955b42de53a.json"
         );
         let entry = ShardEntry { n_samples: 3, n_bytes: 300, sha256: Sha256Hash([0xab; 32]) };
         let pictures = Manifest {
@@ -524,6 +570,7 @@ mod tests {
             shards: vec![entry],
             gallery: ShardEntry { n_samples: 2, ..entry },
             frozen: Vec::new(),
+            stream: None,
         };
         let samples = SampleKind::Tokens(TokenShape { length: 4, vocabulary: 106, mask: Some(1) });
         let text = Manifest { samples, ..pictures.clone() };
@@ -570,7 +617,8 @@ mod tests {
     "n_bytes": 300,
     "sha256": "abababababababababababababababababababababababababababababababab"
   },
-  "frozen": []
+  "frozen": [],
+  "stream": null
 }"#;
     const GOLDEN_TEXT: &str = r#"{
   "name": "numbers",
@@ -593,7 +641,8 @@ mod tests {
     "n_bytes": 300,
     "sha256": "abababababababababababababababababababababababababababababababab"
   },
-  "frozen": []
+  "frozen": [],
+  "stream": null
 }"#;
 
     #[tokio::test]

@@ -129,7 +129,7 @@ impl TableSettings {
         let (train, test) = (part(false)?, part(true)?);
         let kind = SampleKind::Rows(TableShape { columns: columns.names(), target });
         let (name, columns) = (self.name.clone(), Some(DataColumns::Table(columns)));
-        Ok(TrainingData { name, kind, train, test, tokenizer: None, columns })
+        Ok(TrainingData { name, kind, train, test, tokenizer: None, columns, stream: None })
     }
 
     /// All columns but what is to be told, as those to train on have them.

@@ -7,13 +7,14 @@
 mod fuzz;
 mod mix;
 mod source;
+pub mod stream;
 mod tokenizer;
 
 use std::path::{Path, PathBuf};
 
 use barnraise_learning::tokenizer::Tokenizer;
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::dataset::{SampleKind, Samples, TokenSequences, TokenShape};
+use barnraise_protocol::dataset::{DatasetError, SampleKind, Samples, TokenSequences, TokenShape};
 
 use super::TrainingData;
 use super::file::DataFile;
@@ -73,12 +74,15 @@ pub enum TextError {
     /// The tokenizer.
     #[error(transparent)]
     Tokenizer(#[from] RunTokenizerError),
-    /// Too little text in a file for one sequence to train on and one to hold out.
+    /// A shard of a stream cannot be encoded.
+    #[error(transparent)]
+    Shard(#[from] DatasetError),
+    /// Too little text in a file for a sequence to train on beside those that are held out.
     #[error("{file}: {got} tokens, at least {want} are needed")]
     TooShort {
         /// The file.
         file: DataFile,
-        /// Tokens of two sequences.
+        /// Tokens of these sequences.
         want: usize,
         /// Tokens in the file.
         got: usize,
@@ -158,6 +162,7 @@ impl TextSettings {
             test: samples(&test, TEST_SEQUENCES_MAX.min(n_test), 1),
             tokenizer: Some(file.into()),
             columns: None,
+            stream: None,
         })
     }
 

@@ -13,12 +13,12 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 /// The content of a file.
-pub(super) fn open(path: &Path) -> io::Result<Box<dyn Read>> {
+pub(super) fn open(path: &Path) -> io::Result<Box<dyn Read + Send>> {
     content(BufReader::new(File::open(path)?))
 }
 
 /// The content of what may be compressed.
-pub(super) fn content(mut packed: impl BufRead + 'static) -> io::Result<Box<dyn Read>> {
+pub(super) fn content(mut packed: impl BufRead + Send + 'static) -> io::Result<Box<dyn Read + Send>> {
     let magic = packed.fill_buf()?;
     Ok(if magic.starts_with(&GZIP_MAGIC) {
         Box::new(MultiGzDecoder::new(packed))
@@ -27,6 +27,12 @@ pub(super) fn content(mut packed: impl BufRead + 'static) -> io::Result<Box<dyn 
     } else {
         Box::new(packed)
     })
+}
+
+/// Whether it is compressed.
+pub(super) fn is_packed(packed: &mut impl BufRead) -> io::Result<bool> {
+    let magic = packed.fill_buf()?;
+    Ok(magic.starts_with(&GZIP_MAGIC) || magic.starts_with(&ZSTD_MAGIC))
 }
 
 /// All of it, of at most `bytes_max` bytes; none if it is longer.

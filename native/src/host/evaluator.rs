@@ -165,6 +165,7 @@ mod tests {
             test: part(500),
             tokenizer: None,
             columns: None,
+            stream: None,
         }
     }
 

@@ -36,6 +36,7 @@ pub(crate) use self::tasks::RunTasks;
 use crate::config::RunConfig;
 use crate::data::TrainingData;
 use crate::data::shards::ShardStore;
+use crate::data::streamed::StreamFeed;
 use crate::host::access::login::Login;
 use crate::host::access::rooms::{RoomKey, Rooms};
 use crate::host::access::{Access, keep_gate_current, signing_key};
@@ -54,6 +55,7 @@ use crate::host::page::PageSource;
 use crate::host::readiness::{OperatorPage, Readiness, StartupStep};
 use crate::host::site::SiteRun;
 use crate::host::states::PublishedState;
+use crate::host::streaming;
 use crate::pretrained::{self, FirstValues};
 use crate::storage::checkpoint::{AGES, Checkpoints};
 use crate::storage::disk_space::DiskSpace;
@@ -107,6 +109,8 @@ pub(crate) struct OpenedRun {
     pub(crate) first: FirstValues,
     pub(crate) readiness: Readiness,
     pub(crate) keypair: Keypair,
+    /// Of data that are read while the run trains.
+    feed: Option<StreamFeed>,
     /// A process served this run before.
     was_served: bool,
     /// The run's folder, whose disk may fill up.
@@ -145,6 +149,7 @@ impl OpenedRun {
         // The folder belongs to this process from here on: an address from before is stale.
         note_address(operator.as_ref().map(OperatorPage::address), &config.storage.folder)?;
         let (source, cache) = (config.data_source(), config.data_cache());
+        let streamed = source.streamed().cloned();
         let loaded = tokio::task::spawn_blocking(move || source.load(&cache));
         let data = loaded.await?.context("the data set cannot be had")?;
         let shards_in = Storage::open_shared(&config.data_cache().join("shards"))?;
@@ -156,10 +161,28 @@ impl OpenedRun {
         if let Some(frozen) = &first.frozen {
             shards = shards.with_frozen(frozen.sized_shards()).await?;
         }
+        let feed = match streamed {
+            Some(settings) => Some(streaming::open(&storage, settings, &data).await?),
+            None => None,
+        };
+        if let Some(feed) = &feed {
+            shards = shards.with_stream(feed.shards().clone());
+        }
         readiness.done(StartupStep::Data);
         let shards = Arc::new(shards);
-        let opened =
-            Self { config, storage, shards, first, readiness, keypair, was_served, folder, operator, around };
+        let opened = Self {
+            config,
+            storage,
+            shards,
+            first,
+            readiness,
+            keypair,
+            feed,
+            was_served,
+            folder,
+            operator,
+            around,
+        };
         Ok((opened, data))
     }
 
@@ -212,6 +235,8 @@ pub(crate) struct RunHost {
     /// They end with the run; the first that fails ends it.
     pub(crate) tasks: RunTasks,
     pub(crate) shutdown: CancellationToken,
+    /// Of data that are read while the run trains.
+    feed: Option<StreamFeed>,
     /// A process served this run before.
     pub(crate) was_served: bool,
     /// Says which hosts have which experts, in a run whose model has such that peers host.
@@ -250,6 +275,7 @@ impl RunHost {
             first,
             readiness,
             keypair,
+            feed,
             was_served,
             operator,
             around,
@@ -280,6 +306,7 @@ impl RunHost {
             addresses,
             tasks,
             shutdown,
+            feed,
             was_served,
             holders: None,
             storage,
@@ -318,6 +345,12 @@ impl RunHost {
         let (run_id, known) = (self.config.run.id.clone(), self.config.network.dht_peers.clone());
         let announcement = Announcement { run_id, key: self.key.clone(), known };
         self.tasks.spawn(announce(node.clone(), self.dht.clone(), announcement, shutdown.clone()));
+    }
+
+    /// Reads on where the data are a stream, as the run trains.
+    pub(crate) fn feed(&mut self, status: watch::Receiver<RunStatus>) {
+        let Some(feed) = self.feed.take() else { return };
+        self.tasks.spawn(streaming::feed(feed, status, self.shutdown.clone()));
     }
 
     /// Keeps the addresses in the run's status current: they change when certificates rotate.

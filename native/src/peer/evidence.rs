@@ -54,8 +54,9 @@ async fn verdict(
         return "the evidence is against another peer".to_owned();
     }
     let run = &evidence.header.run;
-    let shard = async |index: u32| shard_of(platform, evidence, index).await;
-    let frozen = match FrozenWeights::of_run(run, &shard).await {
+    let shard = async |id: ShardId| shard_of(platform, evidence, id).await;
+    let numbered = async |number: u32| shard(ShardId::Numbered(number)).await;
+    let frozen = match FrozenWeights::of_run(run, &numbered).await {
         Ok(frozen) => frozen,
         Err(error) => return format!("the frozen weights of its run cannot be had: {error}"),
     };
@@ -82,14 +83,20 @@ async fn verdict(
 async fn shard_of(
     platform: &NativePlatform,
     evidence: &Evidence,
-    index: u32,
+    id: ShardId,
 ) -> Result<Vec<u8>, ShardSourceError> {
-    let id = ShardId::Numbered(index);
-    let entry = id.entry(&evidence.header.run.data.manifest).ok_or(ShardSourceError::None)?;
+    let manifest = &evidence.header.run.data.manifest;
+    let mut stream = platform.open(shard::PROTOCOL).await?;
+    let entry = match (id, &manifest.stream) {
+        (ShardId::Streamed(number), Some(data)) => {
+            shard::fetch_window(&mut stream, data).await?.entry(number).copied()
+        }
+        _ => id.entry(manifest).copied(),
+    };
+    let entry = &entry.ok_or(ShardSourceError::None)?;
     if let Some(bytes) = platform.cached(entry.sha256).await {
         return Ok(bytes);
     }
-    let mut stream = platform.open(shard::PROTOCOL).await?;
     let bytes = shard::fetch(&mut stream, id, entry, &mut None, |_| ()).await?;
     platform.cache(entry.sha256, &bytes).await;
     Ok(bytes)

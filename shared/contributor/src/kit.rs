@@ -38,6 +38,7 @@ use barnraise_protocol::framing::FrameError;
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
 use barnraise_protocol::state::{EpochParameters, PartialState};
+use barnraise_protocol::streamed::StreamWindow;
 use barnraise_swarm::Moment;
 use barnraise_swarm::activity::{Activity, Interruption, SampleCounts};
 use barnraise_swarm::pacing::{Pacer, PassTime};
@@ -148,6 +149,8 @@ struct RunContext {
     /// Whether the trainer has computed anything on its device.
     is_warm: bool,
     samples: SampleStream,
+    /// The newest window of a stream.
+    window: StreamWindow,
     exchange: Exchange,
     /// No shard is requested before the first survey of its holders, or before this moment.
     survey_by: Option<Moment>,
@@ -434,6 +437,7 @@ impl<'a, P: Platform> Kit<'a, P> {
         trainer.load_parameters(&state.parameters)?;
         trainer.on_epoch(state.epoch);
         run.loaded = Some((state.epoch, now));
+        run.samples.on_epoch();
         Ok(true)
     }
 }

@@ -7,10 +7,13 @@
 //! run      = SHA-256 of the postcard of the run's description
 //! samples  = the position of each sample in the order of computation, little-endian
 //! position = samples of the shards before its own, plus its index; in as few whole bytes as the last of all takes
+//! of a stream: shard, u32 | index, u32 | the first 16 bytes of the shard's SHA-256
 //! ```
 //!
 //! The list comes with every offer, so that repeated samples are noticed: two bytes a sample for a data set of up to
 //! 65,536. Nothing is recomputed here.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -19,18 +22,23 @@ use crate::contribution::Offer;
 use crate::dataset::Manifest;
 use crate::hash::Sha256Hash;
 use crate::run::RunDescription;
+use crate::streamed::{DataStream, StreamWindow};
 
 /// Domain separator: the signed bytes of every commitment begin with it, and nothing else that the same key signs.
 const DOMAIN: &[u8] = b"barnraise account 3\0";
 /// Most bytes of a sample's position in the list.
 const POSITION_BYTES_MAX: usize = size_of::<u64>();
+/// Bytes of a shard's hash in the list of a stream: as many as nobody finds another shard for.
+const STREAMED_HASH_BYTES: usize = 16;
+/// Bytes of a sample in the list of a stream.
+const STREAMED_BYTES: usize = 8 + STREAMED_HASH_BYTES;
 /// Largest staleness, in epochs, at which a contribution of local steps still counts; see [`discounted_samples`].
 pub const STALENESS_EPOCHS_MAX: u64 = 2;
 
 /// A sample of the training data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SampleId {
-    /// Index into the manifest's shards.
+    /// Index into the manifest's shards; of a stream the absolute number of the shard.
     pub shard: u32,
     /// Index into the shard's samples.
     pub index: u32,
@@ -83,6 +91,24 @@ pub enum CommitmentError {
         place: u64,
         /// Samples of the data set.
         n_samples: u64,
+    },
+    /// A sample that a shard of the stream does not have.
+    #[error("the list names sample {index} of a shard, each of which has {shard_samples}")]
+    NoIndex {
+        /// What came.
+        index: u32,
+        /// From the manifest.
+        shard_samples: u32,
+    },
+    /// A shard that the backbone does not keep, or another one under its number.
+    #[error(
+        "the list names shard {shard} of the stream with another hash, or it left the window: it is {oldest} and later that count"
+    )]
+    NotInWindow {
+        /// Its number.
+        shard: u32,
+        /// The oldest that is kept.
+        oldest: u32,
     },
 }
 
@@ -162,6 +188,9 @@ impl Commitment {
         if Sha256Hash::of(bytes) != self.samples {
             return Err(CommitmentError::Samples);
         }
+        if let Some(stream) = &manifest.stream {
+            return bytes.chunks_exact(STREAMED_BYTES).map(|bytes| sample_of(bytes, stream)).collect();
+        }
         let starts = shard_offsets(manifest);
         let places = bytes.chunks_exact(position_bytes(manifest));
         places
@@ -216,6 +245,50 @@ pub fn encode_samples(samples: &[SampleId], manifest: &Manifest) -> Vec<u8> {
     samples.iter().filter_map(place).flat_map(|bytes| bytes.into_iter().take(width)).collect()
 }
 
+/// Encodes the list of samples of a stream, whose shards have these hashes. A sample without one is left out, as in
+/// [`encode_samples`].
+pub fn encode_streamed(samples: &[SampleId], hashes: &BTreeMap<u32, Sha256Hash>) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(samples.len() * STREAMED_BYTES);
+    for sample in samples {
+        let Some(hash) = hashes.get(&sample.shard) else { continue };
+        bytes.extend_from_slice(&sample.shard.to_le_bytes());
+        bytes.extend_from_slice(&sample.index.to_le_bytes());
+        bytes.extend(hash.0.iter().take(STREAMED_HASH_BYTES));
+    }
+    bytes
+}
+
+/// Checks that each shard of an encoded list of a stream is one of `window`, bytes included.
+///
+/// # Errors
+/// [`CommitmentError::NotInWindow`].
+pub fn check_streamed(list: &[u8], window: &StreamWindow) -> Result<(), CommitmentError> {
+    for bytes in list.chunks_exact(STREAMED_BYTES) {
+        let (numbers, got) = bytes.split_at(STREAMED_BYTES - STREAMED_HASH_BYTES);
+        let shard = numbers.first_chunk().map_or(0, |number| u32::from_le_bytes(*number));
+        if window.entry(shard).is_none_or(|entry| !entry.sha256.0.starts_with(got)) {
+            return Err(CommitmentError::NotInWindow { shard, oldest: window.oldest() });
+        }
+    }
+    Ok(())
+}
+
+/// Whether all samples of a shard in an encoded list of a stream are of the one with this hash.
+pub fn names_streamed(list: &[u8], shard: u32, sha256: Sha256Hash) -> bool {
+    let mut of_shard =
+        list.chunks_exact(STREAMED_BYTES).filter(|bytes| bytes.starts_with(&shard.to_le_bytes()));
+    of_shard.all(|bytes| bytes.ends_with(&sha256.0[..STREAMED_HASH_BYTES]))
+}
+
+fn sample_of(bytes: &[u8], stream: &DataStream) -> Result<SampleId, CommitmentError> {
+    let (shard, rest) = bytes.split_at(size_of::<u32>());
+    let [shard, index] = [shard, rest].map(|bytes| bytes.first_chunk().map_or(0, |n| u32::from_le_bytes(*n)));
+    match index < stream.shard_samples {
+        true => Ok(SampleId { shard, index }),
+        false => Err(CommitmentError::NoIndex { index, shard_samples: stream.shard_samples }),
+    }
+}
+
 /// Bytes of the encoded list of `n_samples`.
 pub fn list_bytes(n_samples: u32, manifest: &Manifest) -> u64 {
     u64::from(n_samples) * position_bytes(manifest) as u64
@@ -231,8 +304,11 @@ fn shard_offsets(manifest: &Manifest) -> Vec<u64> {
     before.collect()
 }
 
-/// Bytes of a sample's position: those of the last one.
+/// Bytes of a sample in the list: those of the last position; of a stream always the same.
 fn position_bytes(manifest: &Manifest) -> usize {
+    if manifest.stream.is_some() {
+        return STREAMED_BYTES;
+    }
     let last = manifest.n_samples().saturating_sub(1);
     (POSITION_BYTES_MAX - last.leading_zeros() as usize / 8).max(1)
 }

@@ -13,6 +13,7 @@ use flate2::read::{ZlibDecoder, ZlibEncoder};
 use serde::{Deserialize, Serialize};
 
 use crate::hash::Sha256Hash;
+use crate::streamed::{DataStream, WINDOW_SHARDS_MAX};
 
 /// Bytes of an f32, or of an id of a user or item.
 const VALUE_BYTES: usize = 4;
@@ -51,6 +52,8 @@ pub struct Manifest {
     /// Of a model with frozen weights their shards: `n_samples` is the number of values, and the bytes are those of the
     /// codec.
     pub frozen: Vec<ShardEntry>,
+    /// Where data are read while the run trains: `shards` is empty then.
+    pub stream: Option<DataStream>,
 }
 
 /// Kind of the samples of a data set.
@@ -308,7 +311,20 @@ impl Manifest {
                 }
             }
         }
-        if self.shards.is_empty() || self.n_numbered() > SHARDS_MAX {
+        if let Some(stream) = &self.stream {
+            if !self.shards.is_empty() {
+                return fail("a stream lists no shards in its manifest");
+            }
+            if !(1..=WINDOW_SHARDS_MAX).contains(&stream.window_shards) {
+                return fail("the window of a stream must have 1 to 4096 shards");
+            }
+            let raw_bytes = self.sample_bytes().saturating_mul(stream.shard_samples as usize);
+            if raw_bytes == 0 || raw_bytes > SHARD_RAW_BYTES_MAX {
+                return fail("a shard is empty or larger than 64 MiB after decompression");
+            }
+        }
+        let has_none = self.shards.is_empty() && self.stream.is_none();
+        if has_none || self.n_numbered() > SHARDS_MAX {
             return fail("it must list 1 to 10,000 shards, those of frozen weights included");
         }
         let is_empty_or_large = |entry: &ShardEntry| {
@@ -343,8 +359,11 @@ impl Manifest {
         u32::try_from(self.shards.len()).unwrap_or(u32::MAX)
     }
 
-    /// Training samples in all shards.
+    /// Training samples in all shards; of a stream, those that are drawn from at a time.
     pub fn n_samples(&self) -> u64 {
+        if let Some(stream) = &self.stream {
+            return u64::from(stream.shard_samples) * u64::from(stream.window_shards);
+        }
         self.shards.iter().map(|entry| u64::from(entry.n_samples)).sum()
     }
 

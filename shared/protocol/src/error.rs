@@ -8,6 +8,7 @@ use crate::codec::CodecError;
 use crate::dataset::DatasetError;
 use crate::framing::FrameError;
 use crate::refusal::{HelloRefusal, ModelRefusal, OfferRefusal, Refusal};
+use crate::streamed::WindowError;
 
 /// The run speaks a newer protocol version than this build, which has to be replaced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -69,6 +70,9 @@ pub enum ConversationError {
     /// The other side's data is invalid.
     #[error(transparent)]
     Dataset(#[from] DatasetError),
+    /// The other side's window of a stream is invalid.
+    #[error(transparent)]
+    Window(#[from] WindowError),
     /// The other side announced a value that contradicts the run's description.
     #[error("the backbone announced {got} {what}, the run has {want}")]
     Mismatch {

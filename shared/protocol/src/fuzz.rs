@@ -448,6 +448,7 @@ fn account_list() {
             shards: shards.iter().copied().map(entry).collect(),
             gallery: entry(1),
             frozen: Vec::new(),
+            stream: None,
         };
         let commitment = Commitment {
             parameters: sha256,
@@ -535,6 +536,7 @@ fn shard_bytes() {
             shards: vec![entry],
             gallery: entry,
             frozen: Vec::new(),
+            stream: None,
         };
         match Samples::decode(bytes, &entry, &manifest) {
             Ok(Samples::Images(samples)) => {

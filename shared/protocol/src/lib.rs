@@ -35,6 +35,7 @@ pub mod run;
 pub mod sampled;
 pub mod shard;
 pub mod state;
+pub mod streamed;
 
 mod contribution;
 mod serving;

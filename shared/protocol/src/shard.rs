@@ -15,9 +15,10 @@ use crate::error::ConversationError;
 use crate::framing;
 use crate::refusal::Refusal;
 use crate::serving;
+use crate::streamed::{DataStream, StreamWindow, WINDOW_BYTES_MAX};
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/shard/3";
+pub const PROTOCOL: &str = "/barnraise/shard/4";
 
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
@@ -29,14 +30,19 @@ pub enum ShardId {
     Numbered(u32),
     /// The held-out samples to look at.
     Gallery,
+    /// Absolute number in a stream ([`crate::streamed`]).
+    Streamed(u32),
+    /// The window of a stream: no samples, but which shards there are.
+    Window,
 }
 
 impl ShardId {
-    /// The manifest's entry of this shard, if it has one.
+    /// The manifest's entry of this shard, if it has one. What belongs to a stream has none.
     pub fn entry(self, manifest: &Manifest) -> Option<&ShardEntry> {
         match self {
             Self::Numbered(number) => manifest.numbered(number),
             Self::Gallery => Some(&manifest.gallery),
+            Self::Streamed(_) | Self::Window => None,
         }
     }
 }
@@ -71,11 +77,7 @@ pub async fn fetch<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    framing::write(stream, &ContributorToBackbone::Get(id), MESSAGE_BYTES_MAX).await?;
-    let found = match framing::read(stream, MESSAGE_BYTES_MAX).await? {
-        BackboneToContributor::Found(transfer) => transfer,
-        BackboneToContributor::Refused(refusal) => return Err(refusal.into()),
-    };
+    let found = ask(stream, id).await?;
     let want = Transfer { n_bytes: u64::from(entry.n_bytes), sha256: entry.sha256 };
     if found != want {
         let what = "bytes in that shard, or another hash,";
@@ -86,6 +88,31 @@ where
         partial => partial.insert(Partial::new(want, want.n_bytes)?),
     };
     Ok(bulk::pull(stream, partial, on_progress).await?)
+}
+
+async fn ask<S>(stream: &mut S, id: ShardId) -> Result<Transfer, ConversationError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    framing::write(stream, &ContributorToBackbone::Get(id), MESSAGE_BYTES_MAX).await?;
+    match framing::read(stream, MESSAGE_BYTES_MAX).await? {
+        BackboneToContributor::Found(transfer) => Ok(transfer),
+        BackboneToContributor::Refused(refusal) => Err(refusal.into()),
+    }
+}
+
+/// Pulls the window of a stream.
+///
+/// # Errors
+/// A stream that fails, a refusal, or a window that is not of `data`.
+pub async fn fetch_window<S>(stream: &mut S, data: &DataStream) -> Result<StreamWindow, ConversationError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let found = ask(stream, ShardId::Window).await?;
+    let mut partial = Partial::new(found, WINDOW_BYTES_MAX)?;
+    let bytes = bulk::pull(stream, &mut partial, |_| ()).await?;
+    Ok(StreamWindow::decode(&bytes, data)?)
 }
 
 /// Serves shards on `stream` until the contributor closes it. `lookup` returns the compressed bytes of a

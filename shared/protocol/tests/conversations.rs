@@ -251,6 +251,7 @@ fn manifest() -> (Manifest, Vec<u8>) {
         shards: vec![entry],
         gallery: entry,
         frozen: Vec::new(),
+        stream: None,
     };
     (manifest, bytes)
 }
@@ -316,6 +317,7 @@ fn a_shard_of_text_is_checked_token_by_token() {
             shards: vec![entry],
             gallery: entry,
             frozen: Vec::new(),
+            stream: None,
         };
         manifest.validate()?;
         Samples::decode(&bytes, &entry, &manifest)
@@ -716,6 +718,7 @@ fn a_manifest_keeps_within_its_limits() {
             shards: vec![entry; n_shards],
             gallery: entry,
             frozen: Vec::new(),
+            stream: None,
         };
         manifest.validate().is_ok()
     };
@@ -752,6 +755,7 @@ fn a_manifest_keeps_within_its_limits() {
         shards: vec![entry],
         gallery: entry,
         frozen: Vec::new(),
+        stream: None,
     };
     let decoded = |n_samples| Samples::decode(&bytes, &ShardEntry { n_samples, ..entry }, &manifest);
     assert_eq!(decoded(many), Err(DatasetError::Length { want: 3072 * 21_845, got: 3072 }));

@@ -15,7 +15,14 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn of(samples: SampleKind, entry: ShardEntry) -> Manifest {
-    Manifest { name: "d".into(), samples, shards: vec![entry], gallery: entry, frozen: Vec::new() }
+    Manifest {
+        name: "d".into(),
+        samples,
+        shards: vec![entry],
+        gallery: entry,
+        frozen: Vec::new(),
+        stream: None,
+    }
 }
 
 fn table(target: TableTarget) -> SampleKind {

@@ -27,6 +27,7 @@ use barnraise_protocol::run::{
 };
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};
+use barnraise_protocol::streamed::DataStream;
 use barnraise_protocol::{DisplayName, PROTOCOL_VERSION, Refusal, RefusalReason, Sha256Hash};
 use proptest::prelude::*;
 
@@ -54,6 +55,7 @@ fn description() -> RunDescription {
                 shards: vec![entry],
                 gallery: entry,
                 frozen: Vec::new(),
+                stream: None,
             },
             shuffle_buffer_samples: 2000,
             augmentation: None,
@@ -90,7 +92,7 @@ fn run_messages() {
     check(&run::BackboneToContributor::Refused(Refusal::unavailable("no")), max, "010c026e6f");
     check(&run::BackboneToContributor::Newer { speaks: "/x".into() }, max, "02022f78");
     let (key, entry) = ("cd".repeat(32), format!("0528{}", hash_hex()));
-    let data = format!("0164001c1c0101016101{entry}{entry}00d00f00");
+    let data = format!("0164001c1c0101016101{entry}{entry}0000d00f00");
     // A name, no parts, three blocks of a name, an operation, no inputs and nothing shared, the loss, the seed, weights that
     // are drawn, and no hosted experts.
     let blocks = ["06706978656c73 1f 0000", "07666c617474656e 1d 0000", "03666331 02010100 0000"].concat();
@@ -173,6 +175,8 @@ fn what_a_text_run_adds_to_the_description() {
     check(&tokens, 64, "0140ac020101");
     let unmasked = SampleKind::Tokens(TokenShape { length: 64, vocabulary: 300, mask: None });
     check(&unmasked, 64, "0140ac0200");
+    let stream = DataStream { sources: Sha256Hash([0xab; 32]), shard_samples: 300, window_shards: 256 };
+    check(&stream, 64, &format!("{}ac028002", "ab".repeat(32)));
 }
 
 #[test]
@@ -192,6 +196,8 @@ fn shard_messages() {
     let max = shard::MESSAGE_BYTES_MAX;
     check(&shard::ContributorToBackbone::Get(ShardId::Numbered(300)), max, "0000ac02");
     check(&shard::ContributorToBackbone::Get(ShardId::Gallery), max, "0001");
+    check(&shard::ContributorToBackbone::Get(ShardId::Streamed(300)), max, "0002ac02");
+    check(&shard::ContributorToBackbone::Get(ShardId::Window), max, "0003");
     check(&shard::BackboneToContributor::Found(TRANSFER), max, &format!("00ac02{}", hash_hex()));
     check(&shard::BackboneToContributor::Refused(Refusal::NoShard), max, "010b");
 }

@@ -92,15 +92,15 @@ const SPOKEN: [(&str, [&str; 6]); 8] = [
             "/barnraise/state/3",
         ],
     ),
-    // Tokens say who may host experts.
+    // Tokens say who may host experts, and data may be a stream.
     (
         "/barnraise/run/14",
         [
             "/barnraise/access/2",
             "/barnraise/contribute/4",
-            "/barnraise/evidence/10",
+            "/barnraise/evidence/11",
             "/barnraise/gradient/7",
-            "/barnraise/shard/3",
+            "/barnraise/shard/4",
             "/barnraise/state/3",
         ],
     ),

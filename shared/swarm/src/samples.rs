@@ -4,25 +4,45 @@
 //! The stream names the shard that it needs next and is given its samples; batches are drawn at random from the
 //! buffer. Each pass visits every shard once. Where peers exchange shards, the rarest comes first (DeDLOC
 //! appendix H), at random among equals. The stream never fetches anything itself.
+//!
+//! Data that a backbone reads while the run trains have no last shard. Then a pass visits the shards of the newest window
+//! once, and a new window brings new ones; it is asked for before each shard, and with each epoch. What is about to leave the
+//! backbone is dropped from the buffer: no contribution of it would count.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use barnraise_protocol::commitment::SampleId;
 use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::shard::ShardId;
+use barnraise_protocol::streamed::StreamWindow;
 
 use crate::random::SplitMix64;
 
 /// Endless stream of training samples.
 #[derive(Debug)]
 pub struct SampleStream {
-    n_shards: u32,
+    pass: ShardPass,
     capacity: usize,
     random: SplitMix64,
     /// Shards of this pass that are still to be fetched, last first.
     order: Vec<u32>,
     fetching: Option<u32>,
     buffer: Vec<(Arc<Samples>, SampleId)>,
+}
+
+/// What a pass is over.
+#[derive(Debug)]
+enum ShardPass {
+    /// So many shards.
+    All { n_shards: u32 },
+    /// The window of a stream.
+    Window {
+        /// Shards that were visited, of those that the newest window has.
+        visited: BTreeSet<u32>,
+        /// Whether a newer window is to be asked for.
+        is_stale: bool,
+    },
 }
 
 /// Samples for a micro-batch.
@@ -37,13 +57,54 @@ pub struct Drawn {
 impl SampleStream {
     /// Over `n_shards` shards, holding about `capacity` samples; `seed` decides the order.
     pub fn new(n_shards: u32, capacity: usize, seed: u64) -> Self {
+        Self::over(ShardPass::All { n_shards }, capacity, seed)
+    }
+
+    /// Over the windows of a stream.
+    pub fn streamed(capacity: usize, seed: u64) -> Self {
+        Self::over(ShardPass::Window { visited: BTreeSet::new(), is_stale: true }, capacity, seed)
+    }
+
+    fn over(pass: ShardPass, capacity: usize, seed: u64) -> Self {
         let random = SplitMix64::new(seed);
-        Self { n_shards, capacity, random, order: Vec::new(), fetching: None, buffer: Vec::new() }
+        Self { pass, capacity, random, order: Vec::new(), fetching: None, buffer: Vec::new() }
+    }
+
+    /// Whether the window of the stream is to be asked for now.
+    pub fn wants_window(&self) -> bool {
+        matches!(self.pass, ShardPass::Window { is_stale: true, .. }) && self.fetching.is_none()
+    }
+
+    /// There are parameters of another epoch: the window may have moved.
+    pub fn on_epoch(&mut self) {
+        if let ShardPass::Window { is_stale, .. } = &mut self.pass {
+            *is_stale = true;
+        }
+    }
+
+    /// The window of the stream has arrived. Where all of it was visited, a new pass over it begins.
+    pub fn on_window(&mut self, window: &StreamWindow) {
+        let ShardPass::Window { visited, is_stale } = &mut self.pass else { return };
+        *is_stale = false;
+        // Half of what is kept is left to contributions on their way, and to their recomputation.
+        let oldest = window.oldest().midpoint(window.first_drawn);
+        self.buffer.retain(|(_, id)| id.shard >= oldest);
+        visited.retain(|shard| *shard >= window.first_drawn);
+        self.order = window.drawn().filter(|shard| !visited.contains(shard)).collect();
+        if self.order.is_empty() {
+            visited.clear();
+            self.order.extend(window.drawn());
+        }
+        self.random.shuffle(&mut self.order);
     }
 
     /// Whether a shard is to be fetched now.
     pub fn is_hungry(&self) -> bool {
-        self.fetching.is_none() && self.buffer.len() < self.capacity && self.n_shards > 0
+        let has_shards = match self.pass {
+            ShardPass::All { n_shards } => n_shards > 0,
+            ShardPass::Window { is_stale, .. } => !is_stale && !self.order.is_empty(),
+        };
+        has_shards && self.fetching.is_none() && self.buffer.len() < self.capacity
     }
 
     /// The shard to fetch now: one at a time, and only while the buffer has room.
@@ -56,27 +117,37 @@ impl SampleStream {
         if !self.is_hungry() {
             return None;
         }
-        if self.order.is_empty() {
-            self.order.extend(0..self.n_shards);
+        if let (true, ShardPass::All { n_shards }) = (self.order.is_empty(), &self.pass) {
+            self.order.extend(0..*n_shards);
             self.random.shuffle(&mut self.order);
         }
         // The order is random, so its last is a random one among equals.
         let rarest = (0..self.order.len()).rev().min_by_key(|&at| rarity(self.order[at]));
         self.fetching = rarest.map(|at| self.order.remove(at));
-        self.fetching.map(ShardId::Numbered)
+        match self.pass {
+            ShardPass::All { .. } => self.fetching.map(ShardId::Numbered),
+            ShardPass::Window { .. } => self.fetching.map(ShardId::Streamed),
+        }
     }
 
     /// The shard of [`Self::next_fetch`] has arrived.
     pub fn on_shard(&mut self, samples: &Arc<Samples>) {
         let Some(shard) = self.fetching.take() else { return };
+        if let ShardPass::Window { visited, is_stale } = &mut self.pass {
+            visited.insert(shard);
+            *is_stale = true;
+        }
         let indices = 0..samples.n_samples() as u32;
         self.buffer.extend(indices.map(|index| (samples.clone(), SampleId { shard, index })));
     }
 
     /// The shard of [`Self::next_fetch`] could not be fetched: it is tried again after the others of this pass.
     pub fn on_fetch_failed(&mut self) {
-        if let Some(shard) = self.fetching.take() {
-            self.order.insert(0, shard);
+        let Some(shard) = self.fetching.take() else { return };
+        match &mut self.pass {
+            ShardPass::All { .. } => self.order.insert(0, shard),
+            // The next window tells whether it is still there.
+            ShardPass::Window { is_stale, .. } => *is_stale = true,
         }
     }
 
@@ -107,7 +178,9 @@ impl SampleStream {
 
 #[cfg(test)]
 mod tests {
-    use barnraise_protocol::dataset::{LabelledImages, TokenSequences};
+    use barnraise_protocol::Sha256Hash;
+    use barnraise_protocol::dataset::{LabelledImages, ShardEntry, TokenSequences};
+    use barnraise_protocol::streamed::StreamedShard;
 
     use super::*;
 
@@ -251,5 +324,58 @@ mod tests {
         }
         assert_eq!(rest[2], failed);
         assert_eq!(stream.take(31), None);
+    }
+
+    fn window(first_drawn: u32, shards: std::ops::Range<u32>) -> StreamWindow {
+        let entry = ShardEntry { n_samples: 10, n_bytes: 1, sha256: Sha256Hash([0; 32]) };
+        let shards = shards.map(|number| StreamedShard { number, entry }).collect();
+        StreamWindow { first_drawn, shards }
+    }
+
+    /// Fetches a shard, as the window says.
+    fn fetch(stream: &mut SampleStream, newest: &StreamWindow) -> u32 {
+        assert!(stream.wants_window() && !stream.is_hungry(), "it is asked for first");
+        stream.on_window(newest);
+        let Some(ShardId::Streamed(number)) = stream.next_fetch() else { panic!("none is wanted") };
+        stream.on_shard(&shard(ShardId::Numbered(number)));
+        number
+    }
+
+    #[test]
+    fn a_pass_visits_a_window_once_and_what_is_new_in_the_next() {
+        let mut stream = SampleStream::streamed(1000, 3);
+        let mut first: Vec<u32> = (0..4).map(|_| fetch(&mut stream, &window(2, 0..6))).collect();
+        first.sort_unstable();
+        assert_eq!(first, [2, 3, 4, 5], "and none of those that are only kept");
+        let mut second: Vec<u32> = (0..2).map(|_| fetch(&mut stream, &window(4, 2..8))).collect();
+        second.sort_unstable();
+        assert_eq!(second, [6, 7]);
+        let again = fetch(&mut stream, &window(4, 2..8));
+        assert!((4..8).contains(&again), "it begins again where nothing is new");
+    }
+
+    #[test]
+    fn samples_that_left_the_window_are_dropped() {
+        let mut stream = SampleStream::streamed(1000, 3);
+        for _ in 0..2 {
+            fetch(&mut stream, &window(0, 0..2));
+        }
+        stream.on_window(&window(1, 0..3));
+        assert_eq!(stream.n_buffered(), 20);
+        stream.on_epoch();
+        assert!(stream.wants_window());
+        stream.on_window(&window(2, 0..4));
+        assert_eq!(stream.n_buffered(), 10, "the oldest is about to leave");
+        assert!(stream.take(10).unwrap().ids.iter().all(|id| id.shard == 1));
+    }
+
+    #[test]
+    fn a_shard_of_a_stream_that_failed_is_asked_for_by_the_next_window() {
+        let mut stream = SampleStream::streamed(1000, 3);
+        stream.on_window(&window(0, 0..1));
+        assert_eq!(stream.next_fetch(), Some(ShardId::Streamed(0)));
+        assert!(!stream.wants_window(), "it is being fetched");
+        stream.on_fetch_failed();
+        assert_eq!(fetch(&mut stream, &window(1, 1..2)), 1);
     }
 }

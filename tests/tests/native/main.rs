@@ -32,6 +32,7 @@ mod runs;
 mod s3;
 mod sampled;
 mod shards;
+mod streams;
 mod tables;
 mod text;
 mod versions;

@@ -52,6 +52,7 @@ pub(crate) fn run() -> RunDescription {
                 shards: vec![entry],
                 gallery: entry,
                 frozen: Vec::new(),
+                stream: None,
             },
             shuffle_buffer_samples: 1000,
             augmentation: None,

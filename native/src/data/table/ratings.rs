@@ -83,7 +83,7 @@ impl RatingSettings {
         let shape = RatingShape { n_users: users.len() as u32, n_items: items.len() as u32 };
         let (name, kind) = (self.name.clone(), SampleKind::Ratings(shape));
         let columns = Some(DataColumns::Ratings(self.columns(items.keys(), cells.cells(rating))));
-        Ok(TrainingData { name, kind, train, test, tokenizer: None, columns })
+        Ok(TrainingData { name, kind, train, test, tokenizer: None, columns, stream: None })
     }
 
     fn columns<'a>(

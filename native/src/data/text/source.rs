@@ -56,6 +56,28 @@ pub enum SourceError {
         /// What the line has instead.
         got: String,
     },
+    /// A line that is not read into memory.
+    #[error("line {line} has more than {max} bytes")]
+    LongLine {
+        /// From 1.
+        line: u64,
+        /// Limit in bytes.
+        max: u64,
+    },
+    /// A stream of something that is not there again after a restart.
+    #[error("a stream reads a file or an address; this is another thing, which cannot be read a second time")]
+    NoFile,
+    /// A stream of Parquet.
+    #[error("a stream reads plain text and JSON lines; Parquet is read without [data.text.stream]")]
+    StreamedParquet,
+    /// A file that has become shorter than it was.
+    #[error("the stream was at byte {want} of it, and it has {got}: it is another file than before")]
+    Shorter {
+        /// Where the stream was.
+        want: u64,
+        /// Its length.
+        got: u64,
+    },
     /// A Parquet file without the column.
     #[error("it has no column {want:?} of text, but {}", got.join(", "))]
     Column {
@@ -129,7 +151,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<String, SourceError> {
 }
 
 /// `x.jsonl`, `x.ndjson`, and both compressed.
-fn is_json_lines(path: &Path) -> bool {
+pub(super) fn is_json_lines(path: &Path) -> bool {
     let name = unpack::unpacked_name(path);
     name.ends_with(".jsonl") || name.ends_with(".ndjson")
 }
@@ -137,16 +159,21 @@ fn is_json_lines(path: &Path) -> bool {
 pub(super) fn json_lines(text: &str, field: &str) -> Result<Vec<String>, SourceError> {
     let mut documents = Vec::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let wrong = |got| SourceError::Line { line: index + 1, field: field.into(), got };
-        let value: serde_json::Value =
-            serde_json::from_str(line).map_err(|error| wrong(format!("it is no JSON: {error}")))?;
-        match value.get(field) {
-            Some(serde_json::Value::String(text)) => documents.push(text.clone()),
-            Some(_) => return Err(wrong("that is no text".into())),
-            None => return Err(wrong("it has none".into())),
-        }
+        documents.push(field_of_line(line, index + 1, field)?);
     }
     Ok(documents)
+}
+
+/// The text named `field` of a line, whose number counts from 1.
+pub(super) fn field_of_line(line: &str, number: usize, field: &str) -> Result<String, SourceError> {
+    let wrong = |got| SourceError::Line { line: number, field: field.into(), got };
+    let mut value: serde_json::Value =
+        serde_json::from_str(line).map_err(|error| wrong(format!("it is no JSON: {error}")))?;
+    match value.get_mut(field).map(serde_json::Value::take) {
+        Some(serde_json::Value::String(text)) => Ok(text),
+        Some(_) => Err(wrong("that is no text".into())),
+        None => Err(wrong("it has none".into())),
+    }
 }
 
 #[cfg(test)]

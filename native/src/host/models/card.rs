@@ -126,8 +126,11 @@ fn training(
             }
         ),
         SampleKind::Tokens(tokens) => format!(
-            "{} pieces of text of {} tokens each, out of a vocabulary of {}",
-            run.data.manifest.n_samples(),
+            "{} of {} tokens each, out of a vocabulary of {}",
+            match run.data.manifest.stream {
+                Some(_) => "a stream of pieces of text".to_owned(),
+                None => format!("{} pieces of text", run.data.manifest.n_samples()),
+            },
             tokens.length,
             tokens.vocabulary
         ),

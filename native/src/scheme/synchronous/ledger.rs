@@ -142,7 +142,14 @@ mod tests {
     fn manifest() -> Manifest {
         let shard = ShardEntry { n_samples: 100_000, n_bytes: 1, sha256: Sha256Hash([0; 32]) };
         let samples = SampleKind::Tokens(TokenShape { length: 8, vocabulary: 9, mask: Some(1) });
-        Manifest { name: String::new(), samples, shards: vec![shard], gallery: shard, frozen: Vec::new() }
+        Manifest {
+            name: String::new(),
+            samples,
+            shards: vec![shard],
+            gallery: shard,
+            frozen: Vec::new(),
+            stream: None,
+        }
     }
 
     /// A contribution of `samples` and its entry; the peer's key is made of `seed`.

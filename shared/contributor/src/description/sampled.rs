@@ -43,6 +43,9 @@ pub enum SampledError {
     /// Weights that are not trained would have to come from a server.
     #[error("no weights that stay as they are: participants of a run without a server do not yet fetch them")]
     Frozen,
+    /// What is not kept cannot be each participant's own share.
+    #[error("no stream: participants of a run without a server keep their shards")]
+    Stream,
 }
 
 impl SampledError {
@@ -55,6 +58,7 @@ impl SampledError {
             Self::LocalSteps(_) => "scheme.sampled.optimizer",
             Self::Access => "access.mode",
             Self::Frozen => "model.adapters",
+            Self::Stream => "data.text.stream",
         }
     }
 }
@@ -92,6 +96,9 @@ pub(super) fn validate(
     local::check(&local_steps(scheme, run))?;
     if run.access.mode != AccessMode::Open {
         return Err(SampledError::Access);
+    }
+    if run.data.manifest.stream.is_some() {
+        return Err(SampledError::Stream);
     }
     match run.data.manifest.frozen.is_empty() {
         true => Ok(()),

@@ -13,6 +13,7 @@ use barnraise_protocol::error::NewerThanRun;
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, EpochParameters, PartialState};
+use barnraise_protocol::streamed::{DataStream, StreamWindow};
 use barnraise_protocol::{ConversationError, TensorCodec, framing};
 use barnraise_swarm::shards::ShardSource;
 use futures::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
@@ -220,6 +221,8 @@ pub(crate) struct FetchedShard {
 /// What a shard holds.
 pub(crate) enum ShardContent {
     Samples(Arc<Samples>),
+    /// No samples: which shards of a stream there are.
+    Window(StreamWindow),
     /// Encoded values of frozen weights.
     Frozen(Arc<[u8]>),
 }
@@ -249,6 +252,20 @@ pub(crate) struct ShardRequest<P: Platform> {
     pub(crate) partial: Option<Partial>,
     /// Shards to evict for it; `None` if it is not cached.
     pub(crate) room: Option<Vec<u32>>,
+}
+
+/// Pulls the window of a stream.
+pub(crate) async fn fetch_window<P: Platform>(
+    mut operation: NetworkOperation<'_, P>,
+    (link_id, mut stream): (u64, Option<CountedStream<P>>),
+    data: DataStream,
+) -> ShardOutcome<P> {
+    let fetch = operation
+        .converse(&mut stream, shard::PROTOCOL, async |stream| shard::fetch_window(stream, &data).await);
+    let window = fetch.await;
+    let result = window.map(|window| FetchedShard { content: ShardContent::Window(window), bytes: None });
+    let (id, source) = (ShardId::Window, ShardSource::Backbone);
+    ShardOutcome { id, link_id, source, stream, partial: None, room: None, result }
 }
 
 /// Reads a shard from the cache, or pulls it and caches it if `room` says so. A damaged cached shard is pulled again.

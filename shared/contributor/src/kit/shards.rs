@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use barnraise_protocol::bulk::Partial;
 use barnraise_protocol::shard::ShardId;
+use barnraise_protocol::streamed::StreamWindow;
+use barnraise_protocol::{ConversationError, Sha256Hash};
 use barnraise_swarm::Moment;
 use barnraise_swarm::shards::ShardSource;
 use futures::FutureExt;
@@ -35,6 +37,9 @@ impl<P: Platform> Kit<'_, P> {
             return frozen;
         }
         let run = self.run.as_mut()?;
+        if run.wanted_shard.is_none() && run.samples.wants_window() {
+            return Some(ShardId::Window);
+        }
         if run.wanted_shard.is_none() && run.samples.is_hungry() {
             if let Some(survey) = self.platform.survey() {
                 run.exchange.on_survey(survey);
@@ -61,18 +66,41 @@ impl<P: Platform> Kit<'_, P> {
         let Some(id) = self.next_shard() else { return };
         let now = self.platform.now();
         let (Some(link), Some(run)) = (&mut self.link, &mut self.run) else { return };
-        let Some(&entry) = id.entry(&run.description.data.manifest) else { return };
         let (cancel, cancelled) = futures::channel::oneshot::channel();
         let operation =
             NetworkOperation { platform: self.platform, meter: Rc::clone(&self.meter), cancelled };
+        let manifest = &run.description.data.manifest;
+        if let (ShardId::Window, Some(data)) = (id, manifest.stream) {
+            let fetch = network::fetch_window(operation, (link.id, link.shard.take()), data);
+            self.shard_id = Some(id);
+            self.shard_cancel = Some(cancel);
+            self.shard = fetch.boxed_local().fuse();
+            return;
+        }
+        let entry = match id {
+            ShardId::Streamed(number) => run.window.entry(number),
+            _ => id.entry(manifest),
+        };
+        let Some(&entry) = entry else {
+            // It left the window since.
+            run.partial_shard = None;
+            if run.wanted_shard.take().is_some() {
+                run.samples.on_fetch_failed();
+            }
+            return;
+        };
         let partial = run.partial_shard.take_if(|(cut, _)| *cut == id).map(|(_, partial)| partial);
         let (source, room) = match id {
             ShardId::Numbered(shard) if !run.exchange.keeps(shard) => {
                 let n_here = partial.as_ref().map_or(0, Partial::n_bytes);
                 (run.exchange.source(now, shard, n_here), run.exchange.room_for(shard))
             }
+            // What leaves the window is of no use to anybody.
+            ShardId::Streamed(_) => (ShardSource::Backbone, None),
             // A cached shard needs no source, unless it turns out to be gone.
-            ShardId::Numbered(_) | ShardId::Gallery => (ShardSource::Backbone, Some(Vec::new())),
+            ShardId::Numbered(_) | ShardId::Gallery | ShardId::Window => {
+                (ShardSource::Backbone, Some(Vec::new()))
+            }
         };
         let stream = link.shard.take_if(|_| source == ShardSource::Backbone);
         let request = ShardRequest { id, entry, link_id: link.id, source, stream, partial, room };
@@ -101,7 +129,7 @@ impl<P: Platform> Kit<'_, P> {
             ShardId::Numbered(shard) => {
                 self.note_shard(shard, &source, partial.as_ref(), room.as_deref(), &result)
             }
-            ShardId::Gallery => false,
+            ShardId::Gallery | ShardId::Streamed(_) | ShardId::Window => false,
         };
         let Some(run) = &mut self.run else { return };
         if let Some(partial) = partial {
@@ -112,6 +140,10 @@ impl<P: Platform> Kit<'_, P> {
                 if let Some(frozen) = &mut run.frozen {
                     frozen.on_shard(bytes);
                 }
+            }
+            Ok(FetchedShard { content: ShardContent::Window(window), .. }) => {
+                run.samples.on_window(&window);
+                run.window = window;
             }
             Ok(FetchedShard { content: ShardContent::Samples(samples), .. }) if id == ShardId::Gallery => {
                 self.on_gallery(samples);
@@ -125,6 +157,12 @@ impl<P: Platform> Kit<'_, P> {
             Err(_) if goes_on => {}
             Err(error) => self.on_shard_error(id, &error),
         }
+    }
+
+    /// Hash of a shard of the stream.
+    pub(crate) fn streamed_hash(&self, shard: u32) -> Option<Sha256Hash> {
+        let window: &StreamWindow = &self.run.as_ref()?.window;
+        window.entry(shard).map(|entry| entry.sha256)
     }
 
     /// Reports the outcome of a fetch to the exchange; returns whether to resume from another source.
@@ -195,6 +233,12 @@ impl<P: Platform> Kit<'_, P> {
             if run.wanted_shard.take().is_some() {
                 run.samples.on_fetch_failed();
             }
+        }
+        if let ShardId::Streamed(_) = id
+            && matches!(error, OperationError::Conversation(ConversationError::Refused(_)))
+        {
+            // It left the window meanwhile: the next one is asked for.
+            return;
         }
         self.fail(format!("A shard of the data could not be had: {error}"));
     }

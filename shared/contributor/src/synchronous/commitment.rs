@@ -2,12 +2,18 @@
 //!
 //! It mirrors the trainer: when the trainer drops a gradient, its samples are dropped here.
 
+use std::collections::BTreeMap;
+
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::commitment::{self, Commitment, CommitmentError, SampleId};
 use barnraise_protocol::dataset::Manifest;
 use barnraise_protocol::gradient::{Offer, PreparedContribution};
 use barnraise_protocol::run::RunDescription;
+use barnraise_protocol::streamed::{WINDOW_SHARDS_MAX, WINDOWS_KEPT};
+
+/// Most shards of a stream whose hashes are known.
+const STREAMED_MAX: usize = (WINDOW_SHARDS_MAX * WINDOWS_KEPT) as usize;
 
 /// Why there is no signer of commitments.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +33,8 @@ pub(super) struct CommitmentSigner {
     run: Sha256Hash,
     /// The run's data.
     manifest: Manifest,
+    /// Of a stream the hashes of shards whose samples were drawn, the newest.
+    streamed: BTreeMap<u32, Sha256Hash>,
     /// Hash and epoch of the parameters in the trainer.
     parameters: Option<(Sha256Hash, u64)>,
     /// Samples of the batch in progress.
@@ -49,6 +57,7 @@ impl CommitmentSigner {
             key,
             run: commitment::run_hash(run)?,
             manifest: run.data.manifest.clone(),
+            streamed: BTreeMap::new(),
             parameters: None,
             drawn: Vec::new(),
             computed: Vec::new(),
@@ -80,8 +89,26 @@ impl CommitmentSigner {
     }
 
     /// A batch of these samples is in progress.
-    pub(super) fn on_drawn(&mut self, samples: Vec<SampleId>) {
+    /// Of a stream, `hash_of` has the hash of each shard.
+    pub(super) fn on_drawn(&mut self, samples: Vec<SampleId>, hash_of: impl Fn(u32) -> Option<Sha256Hash>) {
+        if self.manifest.stream.is_some() {
+            for sample in &samples {
+                let known = hash_of(sample.shard).map(|hash| (sample.shard, hash));
+                self.streamed.extend(known);
+            }
+            while self.streamed.len() > STREAMED_MAX {
+                self.streamed.pop_first();
+            }
+        }
         self.drawn = samples;
+    }
+
+    /// The encoded list of samples.
+    fn encode(&self, samples: &[SampleId]) -> Vec<u8> {
+        match self.manifest.stream {
+            Some(_) => commitment::encode_streamed(samples, &self.streamed),
+            None => commitment::encode_samples(samples, &self.manifest),
+        }
     }
 
     /// The batch's gradient was added to the trainer's.
@@ -97,14 +124,14 @@ impl CommitmentSigner {
 
     /// Seed of the rounding of the gradient that was taken.
     pub(super) fn rounding_seed(&self) -> u64 {
-        let samples = commitment::encode_samples(&self.taken, &self.manifest);
+        let samples = self.encode(&self.taken);
         commitment::rounding_seed(self.taken_parameters().0, Sha256Hash::of(&samples))
     }
 
     /// Signs the commitment for the gradient that was taken; returns it with the encoded list of its samples.
     pub(super) fn sign(&mut self, offer: &Offer) -> Result<(Commitment, Vec<u8>), CommitmentError> {
         let taken = std::mem::take(&mut self.taken);
-        let samples = commitment::encode_samples(&taken, &self.manifest);
+        let samples = self.encode(&taken);
         let parameters = self.taken_parameters();
         let list = (taken.len() as u32, &*samples);
         let commitment = Commitment::sign(&self.key, self.run, offer, parameters, list)?;

@@ -81,8 +81,12 @@ impl RunView {
                     false => ("Guesses", "the pieces that are masked"),
                 };
                 let n_pieces = format::count(tokens.length.into());
+                let how_many = match run.data.manifest.stream {
+                    Some(_) => "a stream of passages".to_owned(),
+                    None => format!("{n_samples} passages"),
+                };
                 (
-                    format!("{name}, {n_samples} passages of {n_pieces} pieces of words each"),
+                    format!("{name}, {how_many} of {n_pieces} pieces of words each"),
                     task,
                     format!("{what}, out of {n_different} different ones"),
                 )

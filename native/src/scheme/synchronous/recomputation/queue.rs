@@ -72,6 +72,7 @@ pub(in super::super) struct Recomputing {
     selection: Arc<Mutex<Selection>>,
     usual: Arc<Mutex<TypicalContributions>>,
     states: States,
+    shards: Arc<ShardStore>,
     queue: Arc<RecomputationQueue>,
     pub(super) theirs: mpsc::Sender<Box<Evidence>>,
     standings: Standings,
@@ -175,6 +176,7 @@ impl Recomputing {
             selection: Arc::new(Mutex::new(selection)),
             usual: Arc::new(Mutex::new(usual)),
             states: world.states.clone(),
+            shards: world.shards.clone(),
             queue: Arc::new(queue),
             theirs,
             standings: world.standings.clone(),
@@ -212,6 +214,9 @@ impl Recomputing {
             return Err(CheckError::Samples { n_committed, parameters_epoch, n_offered, epoch: offer.epoch });
         }
         let samples = commitment.samples(list, &self.description.data.manifest)?;
+        if let Some(window) = self.shards.window() {
+            commitment::check_streamed(list, &window)?;
+        }
         let state = self.states.find(parameters_epoch, commitment.parameters);
         let state = state.ok_or(CheckError::Parameters { epoch: parameters_epoch })?;
         Ok(CommittedContribution { peer, commitment, state, samples })

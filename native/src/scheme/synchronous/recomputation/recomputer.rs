@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use barnraise_contributor::description::{self, DescriptionError};
 use barnraise_contributor::{PlatformError, trainer};
 use barnraise_learning::{ComputeDevice, FrozenWeights, ModelError, Precision, Trainer};
-use barnraise_protocol::ConversationError;
-use barnraise_protocol::commitment::SampleId;
-use barnraise_protocol::dataset::{DatasetError, Samples};
+use barnraise_protocol::commitment::{self, SampleId};
+use barnraise_protocol::dataset::{DatasetError, Samples, ShardEntry};
 use barnraise_protocol::evidence::{self, Evidence, EvidenceError, EvidenceHeader};
 use barnraise_protocol::run::RunDescription;
+use barnraise_protocol::shard::ShardId;
+use barnraise_protocol::{ConversationError, Sha256Hash};
 use barnraise_swarm::recomputation::Difference;
 
 use super::shards::DecodedShards;
@@ -95,11 +96,11 @@ impl Recomputer {
     pub async fn recompute(
         &mut self,
         evidence: &Evidence,
-        shard: impl AsyncFn(u32) -> Result<Vec<u8>, ShardSourceError>,
+        shard: impl AsyncFn(ShardId) -> Result<Vec<u8>, ShardSourceError>,
     ) -> Result<Difference, RecomputationError> {
         let run = &evidence.header.run;
         let claim = evidence.verify(description::validate(run)?.n_parameters())?;
-        let batches = gather(run, &claim.samples, &mut self.shards, shard).await?;
+        let batches = gather(run, (&claim.samples, &evidence.samples), &mut self.shards, shard).await?;
         let epoch = evidence.header.commitment.parameters_epoch;
         self.trainer.load_parameters(&claim.parameters)?;
         self.trainer.on_epoch(epoch);
@@ -117,9 +118,9 @@ impl Recomputer {
 /// The samples in the micro-batches of the contribution.
 async fn gather(
     run: &RunDescription,
-    samples: &[SampleId],
+    (samples, list): (&[SampleId], &[u8]),
     shards: &mut DecodedShards,
-    shard: impl AsyncFn(u32) -> Result<Vec<u8>, ShardSourceError>,
+    shard: impl AsyncFn(ShardId) -> Result<Vec<u8>, ShardSourceError>,
 ) -> Result<Vec<Samples>, RecomputationError> {
     let mut of_shards: BTreeMap<u32, Vec<(usize, u32)>> = BTreeMap::new();
     for (place, sample) in samples.iter().enumerate() {
@@ -130,13 +131,31 @@ async fn gather(
     let mut places = vec![0; samples.len()];
     for (id, wanted) in of_shards {
         let unknown = RecomputationError::Shard { shard: id, source: ShardSourceError::None };
-        let entry = run.data.manifest.shards.get(id as usize).ok_or(unknown)?;
-        let decoded = match shards.get(entry, &run.data.manifest) {
+        let fetch = async |wanted| {
+            shard(wanted).await.map_err(|source| RecomputationError::Shard { shard: id, source })
+        };
+        let manifest = &run.data.manifest;
+        // Of a stream the list has the hash.
+        let (entry, bytes) = match &manifest.stream {
+            None => (*manifest.shards.get(id as usize).ok_or(unknown)?, None),
+            Some(stream) => {
+                let bytes = fetch(ShardId::Streamed(id)).await?;
+                let sha256 = Sha256Hash::of(&bytes);
+                if !commitment::names_streamed(list, id, sha256) {
+                    return Err(unknown);
+                }
+                let n_bytes = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+                (ShardEntry { n_samples: stream.shard_samples, n_bytes, sha256 }, Some(bytes))
+            }
+        };
+        let decoded = match shards.get(&entry, manifest) {
             Some(decoded) => decoded,
             None => {
-                let bytes =
-                    shard(id).await.map_err(|source| RecomputationError::Shard { shard: id, source })?;
-                shards.decode(&bytes, entry, &run.data.manifest)?
+                let bytes = match bytes {
+                    Some(bytes) => bytes,
+                    None => fetch(ShardId::Numbered(id)).await?,
+                };
+                shards.decode(&bytes, &entry, manifest)?
             }
         };
         let pool = pool.get_or_insert_with(|| decoded.none_of());

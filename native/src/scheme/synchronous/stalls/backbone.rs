@@ -120,6 +120,7 @@ impl SimulationFixture {
                 test: noise(8 * N_CLASSES),
                 tokenizer: None,
                 columns: None,
+                stream: None,
             };
             let sharding = config(1, AccessMode::Open).sharding();
             let shards = ShardStore::open(Storage::in_memory(), &data, sharding).await.unwrap();

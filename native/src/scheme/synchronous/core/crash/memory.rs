@@ -60,8 +60,14 @@ async fn a_restart_has_one_contribution_in_memory_at_a_time_however_many_there_a
     let mut alive = world.start(storage, &store).await.unwrap();
     let shard = ShardEntry { n_samples: 1_000_000, n_bytes: 1, sha256: Sha256Hash::of(b"") };
     let samples = SampleKind::Tokens(TokenShape { length: 1, vocabulary: 4, mask: Some(1) });
-    let manifest =
-        Manifest { name: String::new(), samples, shards: vec![shard], gallery: shard, frozen: Vec::new() };
+    let manifest = Manifest {
+        name: String::new(),
+        samples,
+        shards: vec![shard],
+        gallery: shard,
+        frozen: Vec::new(),
+        stream: None,
+    };
     let ledger = SharedLedger::restore(&manifest, &journal, STEPS).await.unwrap();
     alive.recording.catch_up().await.unwrap();
     // The open step is more than enough, and is made.

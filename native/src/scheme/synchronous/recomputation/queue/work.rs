@@ -118,8 +118,8 @@ async fn recompute(
     let EvidenceHeader { peer, offer, .. } = &evidence.header;
     let (peer, epoch, id) = (*peer, offer.epoch, offer.contribution_id);
     let shards = world.shards.clone();
-    let shard = async move |index| {
-        let bytes = shards.get(ShardId::Numbered(index)).await;
+    let shard = async move |id: ShardId| {
+        let bytes = shards.get(id).await;
         bytes.map(|bytes| bytes.to_vec()).map_err(ShardSourceError::from)
     };
     // The device may block: on a CPU a pass holds its thread.

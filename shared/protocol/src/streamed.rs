@@ -1,0 +1,126 @@
+//! Data that a backbone reads while its run trains, as in DeDLOC §3.3: shards with absolute numbers, of which a window is
+//! there.
+//!
+//! The manifest says what the stream is ([`DataStream`]), and lists no shard. Which bytes a number has follows from the
+//! sources, so it is the same on each backbone with the same ones. A contributor asks its backbone for the
+//! [`StreamWindow`] and draws from that. A commitment names the hashes of its shards, since the run's description does
+//! not ([`crate::commitment`]).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::dataset::{SHARD_BYTES_MAX, ShardEntry};
+use crate::hash::Sha256Hash;
+
+/// Most shards that are drawn from at a time.
+pub const WINDOW_SHARDS_MAX: u32 = 4096;
+/// Windows that are kept: those before the newest are there for contributions on their way, and their recomputation.
+pub const WINDOWS_KEPT: u32 = 2;
+/// Most bytes of a window that comes.
+pub const WINDOW_BYTES_MAX: u64 = 1024 * 1024;
+
+// A shard takes 5 + 5 + 5 + 32 bytes at most.
+const _: () = assert!((WINDOW_SHARDS_MAX * WINDOWS_KEPT) as u64 * 47 + 16 <= WINDOW_BYTES_MAX);
+
+/// What a stream is; the same for as long as the run lives, but for the window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataStream {
+    /// Hash of all that decides which bytes a shard has: the sources, their weights, the tokenizer and the seed.
+    pub sources: Sha256Hash,
+    /// Samples in each shard.
+    pub shard_samples: u32,
+    /// Shards that are drawn from at a time.
+    pub window_shards: u32,
+}
+
+/// A shard of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamedShard {
+    /// Absolute number, from 0.
+    pub number: u32,
+    /// Length and hash.
+    pub entry: ShardEntry,
+}
+
+/// Shards of a stream that a backbone keeps.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamWindow {
+    /// Those from this number on are drawn from.
+    pub first_drawn: u32,
+    /// By their numbers, which rise.
+    pub shards: Vec<StreamedShard>,
+}
+
+/// Why a window is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WindowError {
+    /// It does not decode.
+    #[error("the window of the stream cannot be read: {0}")]
+    Decode(#[from] postcard::Error),
+    /// A bound is violated.
+    #[error("the window of the stream is not usable: {0}")]
+    Invalid(&'static str),
+}
+
+impl StreamWindow {
+    /// Its encoding.
+    ///
+    /// # Errors
+    /// Does not happen.
+    pub fn encode(&self) -> Result<Vec<u8>, postcard::Error> {
+        postcard::to_allocvec(self)
+    }
+
+    /// Decodes and checks a window of `stream`.
+    ///
+    /// # Errors
+    /// Other bytes, or a violated bound.
+    pub fn decode(bytes: &[u8], stream: &DataStream) -> Result<Self, WindowError> {
+        let window: Self = postcard::from_bytes(bytes)?;
+        let fail = |why| Err(WindowError::Invalid(why));
+        if window.shards.len() > stream.window_shards.saturating_mul(WINDOWS_KEPT) as usize {
+            return fail("it lists more shards than are kept");
+        }
+        if !window.shards.is_sorted_by(|a, b| a.number < b.number) {
+            return fail("its numbers do not rise");
+        }
+        if window.drawn().next().is_none() {
+            return fail("there is nothing to draw from");
+        }
+        let is_wrong = |shard: &StreamedShard| {
+            let ShardEntry { n_samples, n_bytes, .. } = shard.entry;
+            n_samples != stream.shard_samples || n_bytes == 0 || n_bytes > SHARD_BYTES_MAX
+        };
+        match window.shards.iter().any(is_wrong) {
+            true => fail("a shard has another number of samples, or more than 16 MiB"),
+            false => Ok(window),
+        }
+    }
+
+    /// Number of the oldest shard that is kept.
+    pub fn oldest(&self) -> u32 {
+        self.shards.first().map_or(self.first_drawn, |shard| shard.number)
+    }
+
+    /// The number after the newest shard.
+    pub fn end(&self) -> u32 {
+        self.shards.last().map_or(self.first_drawn, |shard| shard.number.saturating_add(1))
+    }
+
+    /// Numbers of the shards that are drawn from.
+    pub fn drawn(&self) -> impl Iterator<Item = u32> {
+        self.shards.iter().map(|shard| shard.number).filter(|&number| number >= self.first_drawn)
+    }
+
+    /// The entry of a shard, if it is kept.
+    pub fn entry(&self, number: u32) -> Option<&ShardEntry> {
+        let place = self.shards.binary_search_by_key(&number, |shard| shard.number).ok()?;
+        self.shards.get(place).map(|shard| &shard.entry)
+    }
+
+    /// Hash of each shard.
+    pub fn hashes(&self) -> BTreeMap<u32, Sha256Hash> {
+        self.shards.iter().map(|shard| (shard.number, shard.entry.sha256)).collect()
+    }
+}

@@ -1,0 +1,106 @@
+//! Windows of a stream, and the lists of samples that name its shards.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod fixture;
+
+use std::collections::BTreeMap;
+
+use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::commitment::{
+    CommitmentError, SampleId, check_streamed, encode_streamed, list_bytes, names_streamed,
+};
+use barnraise_protocol::dataset::{Manifest, ShardEntry};
+use barnraise_protocol::streamed::{DataStream, StreamWindow, StreamedShard, WindowError};
+
+const DATA: DataStream = DataStream { sources: Sha256Hash([5; 32]), shard_samples: 3, window_shards: 2 };
+
+fn shard(number: u32, hash: u8) -> StreamedShard {
+    StreamedShard { number, entry: ShardEntry { n_samples: 3, n_bytes: 300, sha256: Sha256Hash([hash; 32]) } }
+}
+
+fn window(numbers: impl IntoIterator<Item = u32>, first_drawn: u32) -> StreamWindow {
+    StreamWindow {
+        first_drawn,
+        shards: numbers.into_iter().map(|number| shard(number, number as u8)).collect(),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn golden_bytes_of_a_window() {
+    let bytes = window([200, 201], 201).encode().unwrap();
+    let (a, b) = ("c8".repeat(32), "c9".repeat(32));
+    assert_eq!(hex(&bytes), format!("c90102c80103ac02{a}c90103ac02{b}"));
+    assert_eq!(StreamWindow::decode(&bytes, &DATA).unwrap(), window([200, 201], 201));
+}
+
+#[test]
+fn a_window_keeps_within_its_limits() {
+    let decode = |window: &StreamWindow| StreamWindow::decode(&window.encode().unwrap(), &DATA);
+    let refused = |window: &StreamWindow| matches!(decode(window), Err(WindowError::Invalid(_)));
+    assert!(decode(&window(0..4, 2)).is_ok());
+    assert!(decode(&window([3, 7], 4)).is_ok(), "one in the middle may be lost");
+    assert!(refused(&window(0..5, 3)), "too many");
+    assert!(refused(&window([1, 1], 0)) && refused(&window([2, 1], 0)));
+    assert!(refused(&window([1, 2], 3)) && refused(&window([], 0)), "nothing to draw");
+    let mut other = window([1, 2], 1);
+    other.shards[0].entry.n_samples = 4;
+    assert!(refused(&other));
+    let bytes = window(0..4, 2).encode().unwrap();
+    for place in 0..bytes.len() {
+        assert!(StreamWindow::decode(&bytes[..place], &DATA).is_err());
+        let mut mutated = bytes.clone();
+        mutated[place] ^= 0xff;
+        let _ = StreamWindow::decode(&mutated, &DATA);
+    }
+}
+
+#[test]
+fn a_window_finds_its_shards() {
+    let window = window([3, 4, 6], 4);
+    assert_eq!((window.oldest(), window.end()), (3, 7));
+    assert!(window.drawn().eq([4, 6]));
+    assert_eq!(window.entry(6), Some(&shard(6, 6).entry));
+    assert_eq!((window.entry(5), window.entry(7)), (None, None));
+}
+
+#[test]
+fn a_list_names_the_bytes_of_its_shards() {
+    let hashes: BTreeMap<u32, Sha256Hash> = window([3, 4], 3).hashes();
+    let samples = [(3, 2), (4, 0)].map(|(shard, index)| SampleId { shard, index });
+    let list = encode_streamed(&samples, &hashes);
+    let (a, b) = ("03".repeat(16), "04".repeat(16));
+    assert_eq!(hex(&list), format!("0300000002000000{a}0400000000000000{b}"));
+    let manifest = Manifest { shards: Vec::new(), stream: Some(DATA), ..fixture::run().data.manifest };
+    manifest.validate().unwrap();
+    assert_eq!(list_bytes(2, &manifest), list.len() as u64);
+    assert_eq!(check_streamed(&list, &window([3, 4], 3)), Ok(()));
+    let left = check_streamed(&list, &window([4, 5], 4));
+    assert_eq!(left, Err(CommitmentError::NotInWindow { shard: 3, oldest: 4 }));
+    let mut forged = window([3, 4], 3);
+    forged.shards[1].entry.sha256 = Sha256Hash([9; 32]);
+    assert_eq!(check_streamed(&list, &forged), Err(CommitmentError::NotInWindow { shard: 4, oldest: 3 }));
+    assert!(names_streamed(&list, 4, Sha256Hash([4; 32])) && !names_streamed(&list, 4, Sha256Hash([9; 32])));
+    let unknown = [SampleId { shard: 9, index: 0 }];
+    assert!(encode_streamed(&unknown, &hashes).is_empty(), "it commits to no other sample");
+}
+
+#[test]
+fn a_manifest_of_a_stream_lists_no_shards() {
+    let of = |shards, stream| Manifest { shards, stream, ..fixture::run().data.manifest };
+    let listed = fixture::run().data.manifest.shards;
+    assert!(of(Vec::new(), Some(DATA)).validate().is_ok() && of(Vec::new(), None).validate().is_err());
+    assert!(of(listed, Some(DATA)).validate().is_err());
+    for wrong in [
+        DataStream { window_shards: 0, ..DATA },
+        DataStream { window_shards: 4097, ..DATA },
+        DataStream { shard_samples: 0, ..DATA },
+        DataStream { shard_samples: u32::MAX, ..DATA },
+    ] {
+        assert!(of(Vec::new(), Some(wrong)).validate().is_err(), "{wrong:?}");
+    }
+    assert_eq!(of(Vec::new(), Some(DATA)).n_samples(), 6);
+}
