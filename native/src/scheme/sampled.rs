@@ -335,9 +335,9 @@ impl SampledCore {
                 }
             }
         }
+        let stored = self.store().await;
         // That it has left, too, so that its counter goes on.
-        self.known.keep(&self.driver).await?;
-        self.store().await
+        self.known.keep(&self.driver).await.and(stored)
     }
 
     /// Stores what is due. A full disk ends no run: it is tried again, with what there is then.

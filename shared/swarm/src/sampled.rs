@@ -13,11 +13,25 @@
 //!   does not estimate the round for it.
 //! - Where a whole pass over the candidates finds fewer than `s`, `sf * s` of them are enough, as they are for aggregating; of
 //!   the aggregators, one.
-//! - A peer that is told of a round that too few peers have been near ignores it ([`SampledSettings::round_leap`]).
+//! - A peer that is told of a round that too few peers have been near, or that its own time does not allow, ignores it
+//!   ([`SampledSettings::round_leap`]).
+//! - A model is taken only of a peer that can be in the sample that makes it, by what the receiver knows.
 //! - A peer that was silent for too long proves that it is active by another token, and signs another joined event only where its
 //!   tokens are at their end.
+//! - A busy receiver says so, and is offered the model again: the sender that it pulls from may die.
 //! - A round in which too many die is not the last: after a time of silence, with nobody known that is further, a peer goes on
 //!   with the newest average that it has.
+//!
+//! What is promised where keys cost nothing, and any number of them belongs to one attacker:
+//!
+//! - A peer that is in a run believes no round that is more than a leap beyond what time allows since it was active itself: four
+//!   rounds in the mean time of one so far, or in that of the estimate, and never more than sixteen in that of the estimate. So no
+//!   number of peers moves it to the end of all rounds, or makes it sign such a round. A newcomer believes those it was introduced
+//!   to, a window beyond where they were active.
+//! - Within that, an attacker whose keys fill a sample leads the run as any sample does: it may be faster than honest peers, and
+//!   its models count as theirs do.
+//! - No peer that has answered is forgotten for one that only says that it exists, and strangers keep neither places for models from
+//!   members nor a still run from going on.
 
 mod aggregation;
 #[cfg(test)]
@@ -308,7 +322,9 @@ impl SampledPeer {
         if !self.joining.is_member() || !is_mine || !is_new || task.round() > self.round_offered_max() {
             return Err(OfferRefusal::Declined);
         }
-        let pull = Pull { round: task.round(), since: now, is_expected: self.is_in_sample(from, task) };
+        let is_known = from == self.peer || self.registry.activity_of(&from).is_some();
+        let is_expected = is_known && self.is_in_sample(from, task);
+        let pull = Pull { round: task.round(), since: now, is_expected };
         // As long as a round takes: a sender that is slower has not sent it in time.
         let patience = self.round_duration.max(2 * self.settings.ping_timeout);
         let has_place = match task {
