@@ -29,6 +29,7 @@ use barnraise_swarm::sampled::{SampledIdentity, SampledModel, SampledPeer};
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, Stream};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::driver::{DriverMeans, NewestModel, SampledDriver, settings};
@@ -50,6 +51,8 @@ use crate::storage::checkpoint::{Checkpoint, Checkpoints};
 
 /// Events that the driver has not handled.
 const EVENTS_MAX: usize = 64;
+/// Time after which what could not be stored is tried again.
+const STORE_AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// Interval of the status.
 const STATUS_EVERY: Duration = Duration::from_millis(500);
 
@@ -166,6 +169,7 @@ async fn serve(
     let core = SampledCore {
         every_rounds: host.config.storage.checkpoint_every_epochs,
         stored: first.round,
+        store_at: Instant::now(),
         history: first.history,
         newest: driver.newest(),
         description,
@@ -302,6 +306,8 @@ struct SampledCore {
     every_rounds: u64,
     /// Round of the newest checkpoint.
     stored: u64,
+    /// No checkpoint is tried before.
+    store_at: Instant,
     history: History,
     publisher: StatusPublisher,
     state: watch::Sender<PublishedState>,
@@ -321,31 +327,54 @@ impl SampledCore {
             tokio::select! {
                 // It ends with the shutdown.
                 () = &mut taking_part => break,
-                Ok(()) = self.newest.changed() => self.on_average().await?,
+                Ok(()) = self.newest.changed() => self.on_average().await,
                 Some(event) = heard.recv() => self.on_event(event),
                 _ = ticks.tick() => {
                     self.publish();
-                    self.known.keep(&self.driver).await?;
+                    self.keep().await;
                 }
             }
         }
-        self.store().await
+        let stored = self.store().await;
+        // That it has left, too, so that its counter goes on.
+        self.known.keep(&self.driver).await.and(stored)
     }
 
-    async fn on_average(&mut self) -> anyhow::Result<()> {
-        let Some((round, model)) = self.newest.borrow_and_update().clone() else { return Ok(()) };
+    /// Stores what is due. A full disk ends no run: it is tried again, with what there is then.
+    async fn keep(&mut self) {
+        if let Err(error) = self.known.keep_changed(&self.driver).await {
+            tracing::warn!(error = format!("{error:#}"), "the participants are not kept, for now");
+        }
+        let round = self.state.borrow().header.epoch;
+        if round < self.stored.saturating_add(self.every_rounds) || Instant::now() < self.store_at {
+            return;
+        }
+        self.store_at = Instant::now() + STORE_AGAIN_AFTER;
+        match self.store().await {
+            // Not before the next round that is due.
+            Ok(()) => self.store_at = Instant::now(),
+            Err(error) => tracing::warn!(round, error = format!("{error:#}"), "nothing is stored, for now"),
+        }
+    }
+
+    async fn on_average(&mut self) {
+        let Some((round, model)) = self.newest.borrow_and_update().clone() else { return };
         if round <= self.state.borrow().header.epoch {
-            return Ok(());
+            return;
         }
         let parameters = own_copy(&model).await;
-        self.state.send_replace(published(round, &parameters, &self.scheme).await?);
+        match published(round, &parameters, &self.scheme).await {
+            Ok(state) => drop(self.state.send_replace(state)),
+            // The next average is another one.
+            Err(error) => {
+                tracing::warn!(round, error = format!("{error:#}"), "an average cannot be published");
+                return;
+            }
+        }
         let point = HistoryPoint { epoch: round, n_samples_total: 0, train_loss: None, test_accuracy: None };
         self.history.push(point);
         self.publisher.on_stepped(Some(point));
-        if round >= self.stored + self.every_rounds {
-            self.store().await?;
-        }
-        Ok(())
+        self.keep().await;
     }
 
     fn on_event(&mut self, event: SampledEvent) {
@@ -398,7 +427,8 @@ impl SampledCore {
         };
         self.checkpoints.save(checkpoint).await.context("a checkpoint cannot be written")?;
         self.stored = round;
-        Ok(())
+        // Members as of this round: a process that begins with it believes no others.
+        self.known.keep(&self.driver).await
     }
 }
 

@@ -4,7 +4,7 @@
 //! ```text
 //! dialler -> acceptor   Ping                     acceptor -> dialler   Pong
 //! dialler -> acceptor   Meet: a view, a digest   acceptor -> dialler   View: what the dialler lacks
-//! dialler -> acceptor   Offer: task and model    acceptor -> dialler   Declined, or Wanted with a digest
+//! dialler -> acceptor   Offer: task and model    acceptor -> dialler   Declined, Busy, or Wanted with a digest
 //! dialler -> acceptor   View: what the acceptor lacks; then the acceptor pulls the model
 //! ```
 //!
@@ -32,7 +32,10 @@ pub use self::membership::{
 pub use self::view::{DIGEST_BYTES_MAX, REGISTERED_MAX, VIEW_BYTES_MAX, View, ViewDigest};
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/sampled/1";
+pub const PROTOCOL: &str = "/barnraise/sampled/2";
+/// Latest round that any peer speaks of: a run of a round each microsecond gets there in 290,000 years. What goes beyond is left
+/// aside, so that no sum of rounds overflows.
+pub const ROUND_MAX: u64 = u64::MAX / 2;
 /// Largest message of this conversation: a view and a digest.
 pub const MESSAGE_BYTES_MAX: usize = VIEW_BYTES_MAX + DIGEST_BYTES_MAX + 64;
 
@@ -99,6 +102,19 @@ pub enum AcceptorToDialler {
     Wanted(ViewDigest),
     /// The task is overtaken, done, or not this peer's; or the peer has left.
     Declined,
+    /// The models that are pulled now are enough. One of them may not come: the offer may be repeated.
+    Busy,
+}
+
+/// How a push ended, where the stream did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PushEnd {
+    /// The receiver has the model.
+    Delivered,
+    /// It does not want it.
+    Declined,
+    /// It does not want it now.
+    Busy,
 }
 
 /// Asks whether the peer at the other end is live for a round.
@@ -129,8 +145,7 @@ where
     }
 }
 
-/// Pushes a model of the encoded `bytes`. `view_for` returns what the receiver lacks by its digest. Returns whether the receiver
-/// wanted it.
+/// Pushes a model of the encoded `bytes`. `view_for` returns what the receiver lacks by its digest.
 ///
 /// # Errors
 /// The stream failed.
@@ -139,7 +154,7 @@ pub async fn push<S>(
     task: SampledTask,
     (transfer, bytes): (Transfer, &impl ChunkSource),
     view_for: impl AsyncFnOnce(ViewDigest) -> View,
-) -> Result<bool, ConversationError>
+) -> Result<PushEnd, ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -148,9 +163,10 @@ where
             let view = DiallerToAcceptor::View(view_for(digest).await);
             framing::write(stream, &view, MESSAGE_BYTES_MAX).await?;
             bulk::serve_source(stream, bytes).await?;
-            Ok(true)
+            Ok(PushEnd::Delivered)
         }
-        AcceptorToDialler::Declined => Ok(false),
+        AcceptorToDialler::Declined => Ok(PushEnd::Declined),
+        AcceptorToDialler::Busy => Ok(PushEnd::Busy),
         _ => Err(ConversationError::Unexpected("something else than the answer to an offer")),
     }
 }
@@ -182,15 +198,16 @@ where
     Ok(framing::write(stream, response, MESSAGE_BYTES_MAX).await?)
 }
 
-/// After [`AcceptorToDialler::Wanted`]: reads the view, which `on_view` gets, and pulls the model of exactly `n_bytes`.
+/// After [`AcceptorToDialler::Wanted`]: reads the view, which `on_view` gets, and pulls the model of exactly `n_bytes`. Where `on_view`
+/// returns that the sender has not proven enough, no byte of the model is asked for.
 ///
 /// # Errors
-/// Another length, another hash, or the stream failed.
+/// A sender that has not proven enough, another length, another hash, or the stream failed.
 pub async fn receive<S>(
     stream: &mut S,
     transfer: Transfer,
     n_bytes: u64,
-    on_view: impl AsyncFnOnce(View),
+    on_view: impl AsyncFnOnce(View) -> bool,
 ) -> Result<Vec<u8>, ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -205,7 +222,9 @@ where
             got: transfer.n_bytes,
         });
     }
-    on_view(view).await;
+    if !on_view(view).await {
+        return Err(ConversationError::Unexpected("a view that does not prove what the model needs"));
+    }
     let mut partial = Partial::new(transfer, n_bytes)?;
     Ok(bulk::pull(stream, &mut partial, |_| ()).await?)
 }

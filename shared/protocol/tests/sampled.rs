@@ -10,7 +10,8 @@ use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::framing;
 use barnraise_protocol::sampled::{
     self, AcceptorToDialler, ActivityProof, ActivityToken, DiallerToAcceptor, JoinedEvent, MESSAGE_BYTES_MAX,
-    Membership, MembershipEvent, ModelOffer, PeerPrefix, SampledRoles, SampledTask, View, ViewDigest,
+    Membership, MembershipEvent, ModelOffer, PeerPrefix, PushEnd, SampledRoles, SampledTask, View,
+    ViewDigest,
 };
 use barnraise_protocol::{ConversationError, Sha256Hash};
 use futures::AsyncWriteExt;
@@ -51,6 +52,7 @@ fn golden_bytes() {
     check(&DiallerToAcceptor::Ping { round: 300 }, "00ac02");
     check(&AcceptorToDialler::Pong { round: 300 }, "00ac02");
     check(&AcceptorToDialler::Declined, "03");
+    check(&AcceptorToDialler::Busy, "04");
     let mut digest = ViewDigest::new(7, 1);
     digest.insert_membership(PeerPrefix([1, 2, 3, 4]), 1);
     check(&AcceptorToDialler::Wanted(digest.clone()), "0207020c21");
@@ -77,7 +79,8 @@ fn golden_bytes() {
 async fn pushed(
     bytes: Vec<u8>,
     n_bytes: u64,
-) -> (Result<bool, ConversationError>, Result<Vec<u8>, ConversationError>) {
+    is_proven: bool,
+) -> (Result<PushEnd, ConversationError>, Result<Vec<u8>, ConversationError>) {
     let (dialler, acceptor) = tokio::io::duplex(1 << 16);
     let (mut dialler, mut acceptor) = (dialler.compat(), acceptor.compat());
     let pushing = async {
@@ -95,8 +98,11 @@ async fn pushed(
         };
         sampled::respond(&mut acceptor, &AcceptorToDialler::Wanted(ViewDigest::default())).await?;
         let mut seen = None;
-        let taken =
-            sampled::receive(&mut acceptor, offer.transfer, n_bytes, async |view| seen = Some(view)).await;
+        let taken = sampled::receive(&mut acceptor, offer.transfer, n_bytes, async |view| {
+            seen = Some(view);
+            is_proven
+        })
+        .await;
         drop(acceptor);
         if taken.is_ok() {
             assert_eq!(seen, Some(view()));
@@ -109,14 +115,17 @@ async fn pushed(
 #[tokio::test]
 async fn a_model_is_pushed_where_it_is_wanted_and_has_the_length_of_the_run() {
     let bytes: Vec<u8> = (0..200_000u32).map(|at| at as u8).collect();
-    let (sent, received) = pushed(bytes.clone(), 200_000).await;
-    assert!(sent.unwrap());
+    let (sent, received) = pushed(bytes.clone(), 200_000, true).await;
+    assert_eq!(sent.unwrap(), PushEnd::Delivered);
     assert_eq!(received.unwrap(), bytes);
-    let (sent, received) = pushed(bytes, 100).await;
+    let (sent, received) = pushed(bytes.clone(), 100, true).await;
     assert!(
         matches!(received, Err(ConversationError::Mismatch { want: 100, got: 200_000, .. })),
         "{received:?}"
     );
+    sent.unwrap_err();
+    let (sent, received) = pushed(bytes, 200_000, false).await;
+    assert!(matches!(received, Err(ConversationError::Unexpected(_))), "{received:?}");
     sent.unwrap_err();
 }
 
@@ -133,7 +142,8 @@ async fn a_peer_is_asked_met_and_declines() {
         let transfer = Transfer::of(&bytes);
         let never = async |_| panic!("nobody asked for a view");
         let task = SampledTask::Aggregate { round: 2 };
-        assert!(!sampled::push(&mut dialler, task, (transfer, &bytes), never).await.unwrap());
+        let pushed = sampled::push(&mut dialler, task, (transfer, &bytes), never).await;
+        assert_eq!(pushed.unwrap(), PushEnd::Declined);
         dialler.close().await.unwrap();
     };
     let answering = async {

@@ -13,16 +13,32 @@
 //!   does not estimate the round for it.
 //! - Where a whole pass over the candidates finds fewer than `s`, `sf * s` of them are enough, as they are for aggregating; of
 //!   the aggregators, one.
-//! - A peer that is told of a round that too few peers have been near ignores it ([`SampledSettings::round_leap`]).
+//! - A peer that is told of a round that too few peers have been near, or that its own time does not allow, ignores it
+//!   ([`SampledSettings::round_leap`]).
+//! - A model is taken only of a peer that can be in the sample that makes it, by what the receiver knows.
 //! - A peer that was silent for too long proves that it is active by another token, and signs another joined event only where its
 //!   tokens are at their end.
+//! - A busy receiver says so, and is offered the model again: the sender that it pulls from may die.
 //! - A round in which too many die is not the last: after a time of silence, with nobody known that is further, a peer goes on
 //!   with the newest average that it has.
+//!
+//! What is promised where keys cost nothing, and any number of them belongs to one attacker:
+//!
+//! - A peer that is in a run believes no round that is more than a leap beyond what time allows since it was active itself: four
+//!   rounds in the mean time of one so far, or in that of the estimate, and never more than sixteen in that of the estimate. So no
+//!   number of peers moves it to the end of all rounds, or makes it sign such a round. A newcomer believes those it was introduced
+//!   to, a window beyond where they were active.
+//! - Within that, an attacker whose keys fill a sample leads the run as any sample does: it may be faster than honest peers, and
+//!   its models count as theirs do.
+//! - No peer that has answered is forgotten for one that only says that it exists, and strangers keep neither places for models from
+//!   members nor a still run from going on.
 
 mod aggregation;
 #[cfg(test)]
 mod fuzz;
 mod joining;
+mod limit;
+mod pull;
 mod registry;
 mod sampling;
 #[cfg(test)]
@@ -36,11 +52,14 @@ use std::time::Duration;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{KeyPair, PublicKey};
 use barnraise_protocol::sampled::{
-    ActivityProof, ActivityToken, Membership, PeerPrefix, SampledRoles, SampledTask, View, ViewDigest,
+    ActivityProof, ActivityToken, Membership, PeerPrefix, ROUND_MAX, SampledRoles, SampledTask, View,
+    ViewDigest,
 };
 
 use self::aggregation::Aggregation;
 use self::joining::Joining;
+use self::limit::RoundLimit;
+use self::pull::Pull;
 pub use self::registry::Registry;
 use self::sampling::Sampling;
 use self::training::Training;
@@ -146,6 +165,15 @@ pub enum SampledAction {
     },
 }
 
+/// Why an offered model is not pulled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OfferRefusal {
+    /// The task is overtaken, done, or not this peer's.
+    Declined,
+    /// The models that are pulled now are enough, unless one of them does not come.
+    Busy,
+}
+
 /// How a push ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PushOutcome {
@@ -153,6 +181,8 @@ pub enum PushOutcome {
     Delivered,
     /// It has one already, or is further.
     Declined,
+    /// It has none, and waits for those that others send: it is offered again, as one of them may die.
+    Busy,
     /// It was not reached.
     Failed,
 }
@@ -182,6 +212,8 @@ pub struct SampledPeer {
     first_active: Option<(u64, Moment)>,
     /// How long a round takes: `Δt_S`.
     round_duration: Duration,
+    /// How far the run can be by this peer's clock.
+    limit: RoundLimit,
     actions: VecDeque<SampledAction>,
 }
 
@@ -191,7 +223,7 @@ impl SampledPeer {
         Self {
             peer: identity.key.public(),
             random: SplitMix64::new(identity.seed),
-            registry: Registry::new(identity.run),
+            registry: Registry::new(identity.run).of_peer(identity.key.public()),
             settings,
             identity,
             joining: Joining::default(),
@@ -203,6 +235,7 @@ impl SampledPeer {
             active: None,
             first_active: None,
             round_duration: settings.round_estimate,
+            limit: RoundLimit::default(),
             actions: VecDeque::new(),
         }
     }
@@ -228,14 +261,22 @@ impl SampledPeer {
         self.registry.view(&self.peer)
     }
 
-    /// A candidate is asked whether it is live. Returns whether it answers.
-    pub fn on_ping(&mut self, now: Moment, _from: PublicKey) -> bool {
-        self.heard_at = now;
+    /// A candidate is asked whether it is live for a round. Returns whether it answers.
+    ///
+    /// That others know this peer is shown by those alone that it knows, and by a round that it was not in yet: a stranger's pings
+    /// do not keep it from going on with a run that is still.
+    pub fn on_ping(&mut self, now: Moment, from: PublicKey, round: u64) -> bool {
+        self.on_time(now);
+        let is_later = round > self.active.unwrap_or_default() && round <= self.round_offered_max();
+        if is_later && self.registry.activity_of(&from).is_some() {
+            self.heard_at = now;
+        }
         self.joining.is_member()
     }
 
     /// A candidate has answered.
     pub fn on_pong(&mut self, now: Moment, from: PublicKey, round: u64) {
+        self.registry.on_heard(&from);
         for sampling in self.samplings() {
             if sampling.round == round {
                 sampling.on_pong(now, from);
@@ -254,48 +295,84 @@ impl SampledPeer {
         self.go_on(now);
     }
 
-    /// A model is offered. Returns the digest of what this peer knows where it wants the model. Then come [`Self::on_view`] and
-    /// [`Self::on_model`], or [`Self::on_transfer_failed`].
+    /// A model is offered. Returns the digest of what this peer knows where it wants the model. Then come [`Self::on_view_before`]
+    /// and [`Self::on_model`], or [`Self::on_transfer_failed`].
+    ///
+    /// The sender proves that it was active after that. One that can be in the sample by what is known already has the places of
+    /// the sample; others share a few, until they have proven it.
     ///
     /// Where the view of another sender is under way, this peer asks for what the sender tells of itself alone: the members of a
     /// sample know much the same, and offer at the same time.
-    pub fn on_offer(&mut self, from: PublicKey, task: SampledTask) -> Option<ViewDigest> {
-        // A peer that was not asked for long knows an older round.
-        let round_max = self.round_max().saturating_add(2 * self.settings.activity_window);
-        let is_wanted = self.joining.is_member()
-            && task.round() <= round_max
-            && match task {
-                SampledTask::Train { round } => {
-                    self.identity.roles.trains && self.training.wants(round, from)
-                }
-                SampledTask::Aggregate { round } => {
-                    self.identity.roles.aggregates && self.aggregation.wants(round, from, &self.settings)
-                }
-            };
-        if !is_wanted {
-            return None;
+    ///
+    /// # Errors
+    /// It does not want the model, or not now.
+    pub fn on_offer(
+        &mut self,
+        now: Moment,
+        from: PublicKey,
+        task: SampledTask,
+    ) -> Result<ViewDigest, OfferRefusal> {
+        self.on_time(now);
+        let (is_mine, is_new) = match task {
+            SampledTask::Train { round } => (self.identity.roles.trains, round > self.training.round()),
+            SampledTask::Aggregate { round } => {
+                (self.identity.roles.aggregates, self.aggregation.is_open_to(round, from))
+            }
+        };
+        if !self.joining.is_member() || !is_mine || !is_new || task.round() > self.round_offered_max() {
+            return Err(OfferRefusal::Declined);
+        }
+        let is_known = from == self.peer || self.registry.activity_of(&from).is_some();
+        let is_expected = is_known && self.is_in_sample(from, task);
+        let pull = Pull { round: task.round(), since: now, is_expected };
+        // As long as a round takes: a sender that is slower has not sent it in time.
+        let patience = self.round_duration.max(2 * self.settings.ping_timeout);
+        let has_place = match task {
+            SampledTask::Train { .. } => self.training.pull(from, pull, patience),
+            SampledTask::Aggregate { .. } => self.aggregation.pull(from, pull, &self.settings),
+        };
+        if !has_place {
+            return Err(OfferRefusal::Busy);
         }
         if self.view_from.is_some() {
-            return Some(ViewDigest::of_everything());
+            return Ok(ViewDigest::of_everything());
         }
         self.view_from = Some(from);
-        Some(self.digest())
+        Ok(self.digest())
     }
 
-    /// The view before a wanted model.
-    pub fn on_view(&mut self, from: PublicKey, view: &View) {
+    /// The view before a wanted model. Returns whether the sender has proven that it can have the model: only then it is to be
+    /// pulled, and otherwise [`Self::on_transfer_failed`] comes.
+    #[must_use]
+    pub fn on_view_before(&mut self, now: Moment, from: PublicKey, task: SampledTask, view: &View) -> bool {
+        self.on_time(now);
+        self.on_view(from, view);
+        let is_plausible = self.joining.is_member() && self.is_plausible(from, task);
+        if is_plausible {
+            match task {
+                SampledTask::Train { .. } => self.training.on_proven(from),
+                SampledTask::Aggregate { .. } => self.aggregation.on_proven(from),
+            }
+        }
+        is_plausible
+    }
+
+    /// A view.
+    fn on_view(&mut self, from: PublicKey, view: &View) {
         self.view_from.take_if(|sender| *sender == from);
         self.registry.merge(view);
     }
 
     /// A wanted model came (algorithm 4, `train` and `aggregate`). It is left aside where its sender was not active in the round
-    /// before, by what it proves itself, or where too few peers have been near that round.
+    /// before, by what it proves itself, where it cannot be in the sample, or where too few peers have been near that round.
     pub fn on_model(&mut self, now: Moment, from: PublicKey, task: SampledTask, model: SampledModel) {
+        self.on_time(now);
         self.on_transfer_ended(from, task);
         if !self.joining.is_member() || !self.is_plausible(from, task) {
             return self.go_on(now);
         }
         self.heard_at = now;
+        self.registry.on_heard(&from);
         self.joining.on_progress();
         match task {
             SampledTask::Train { round } => self.on_train(now, round, model),
@@ -312,9 +389,10 @@ impl SampledPeer {
 
     /// A push has ended. Where none of a task has reached anybody, the sample is drawn again.
     pub fn on_pushed(&mut self, now: Moment, to: PublicKey, task: SampledTask, outcome: PushOutcome) {
+        let again = now + self.settings.ping_timeout;
         let is_lost = match task {
-            SampledTask::Train { round } => self.aggregation.on_pushed(round, outcome),
-            SampledTask::Aggregate { round } => self.training.on_pushed(round, outcome),
+            SampledTask::Train { round } => self.aggregation.on_pushed(round, to, (again, outcome)),
+            SampledTask::Aggregate { round } => self.training.on_pushed(round, to, (again, outcome)),
         };
         if outcome == PushOutcome::Failed {
             self.on_unreachable(now, to, task.round());
@@ -341,6 +419,7 @@ impl SampledPeer {
             sampling.on_timeout(now);
         }
         self.retry_sampling(now);
+        self.push_again(now);
         self.on_joining_timeout(now);
         self.go_on(now);
     }
@@ -349,7 +428,9 @@ impl SampledPeer {
     pub fn next_deadline(&self) -> Option<Moment> {
         let samplings = [self.training.sampling(), self.aggregation.sampling()];
         let samplings = samplings.into_iter().flatten().filter_map(Sampling::next_deadline);
-        samplings.chain(self.joining_deadline()).min()
+        let pushes = [self.training.pushes(), self.aggregation.pushes()];
+        let pushes = pushes.into_iter().flatten().filter_map(|(_, pushes)| pushes.next_deadline());
+        samplings.chain(pushes).chain(self.joining_deadline()).min()
     }
 
     /// The next thing to do.
@@ -404,6 +485,7 @@ impl SampledPeer {
 
     /// What the completed samples, sums and steps allow next.
     fn go_on(&mut self, now: Moment) {
+        self.on_time(now);
         self.push_trained(now);
         self.average(now);
     }
@@ -417,8 +499,9 @@ impl SampledPeer {
                 self.round_duration = now.saturating_sub(at) / n_rounds;
             }
             self.active = Some(round);
+            self.limit.on_active(now, round);
         }
-        match self.joining.token(round) {
+        match self.joining.token(round).filter(|_| self.is_registered()) {
             Some(token) => self.prove(round, token),
             // The chain is at its end, or the run is far ahead of it.
             None => self.join_again(now),
@@ -430,12 +513,22 @@ impl SampledPeer {
         self.registry.merge(&View { memberships: Vec::new(), activity: vec![proof] });
     }
 
-    /// Latest round that is believed. Among very few peers each is believed.
+    fn on_time(&mut self, now: Moment) {
+        self.limit.on_time(now, self.round_duration, self.settings.round_estimate);
+        self.registry.believe(self.round_max());
+    }
+
+    /// Latest round that is believed: a leap beyond those that enough peers have been active in, and beyond what the run can have
+    /// reached since this peer was in it. Among very few peers each is believed, as far as that goes.
     fn round_max(&self) -> u64 {
-        match self.registry.round_of(self.settings.models_wanted()) {
-            Some(round) => round.saturating_add(self.settings.round_leap()),
-            None => u64::MAX,
-        }
+        let of_others = self.registry.round_of(self.settings.models_wanted());
+        let believed = of_others.into_iter().chain(self.limit.round()).min();
+        believed.map_or(ROUND_MAX, |round| round.saturating_add(self.settings.round_leap()).min(ROUND_MAX))
+    }
+
+    /// Latest round that is listened to. A peer that was not asked for long knows an older round.
+    fn round_offered_max(&self) -> u64 {
+        self.round_max().saturating_add(2 * self.settings.activity_window).min(ROUND_MAX)
     }
 
     fn is_plausible(&self, from: PublicKey, task: SampledTask) -> bool {
@@ -447,13 +540,36 @@ impl SampledPeer {
         round > 0
             && round <= self.round_max()
             && self.registry.activity_of(&from).is_some_and(|active| active >= since)
+            && self.is_in_sample(from, task)
+    }
+
+    /// Whether the sender of a model can be in the sample that makes it, by what this peer knows: among the first `2 a` aggregators
+    /// of the round, or the first `2 s` trainers of the round before, since views differ, and the first ones may not be live.
+    /// With each silence twice as many are believed, as many may have died; and all where this peer was in no round yet and knows
+    /// others by hearsay.
+    fn is_in_sample(&self, from: PublicKey, task: SampledTask) -> bool {
+        if from == self.peer || self.active.is_none() {
+            return true;
+        }
+        let within = (self.settings.activity_window, self.round_max());
+        let (place, n) = match task {
+            SampledTask::Train { round } => {
+                let place = self.registry.place(&from, round, within, |roles| roles.aggregates);
+                (place, self.settings.n_aggregators)
+            }
+            SampledTask::Aggregate { round } => {
+                let round = round.saturating_sub(1);
+                (self.registry.place(&from, round, within, |roles| roles.trains), self.settings.sample_size)
+            }
+        };
+        place.is_some_and(|place| place < n.saturating_mul(2 << self.joining.n_silences.min(16)))
     }
 
     fn on_transfer_ended(&mut self, from: PublicKey, task: SampledTask) {
         self.view_from.take_if(|sender| *sender == from);
         match task {
-            SampledTask::Train { .. } => self.training.on_transfer_ended(from),
-            SampledTask::Aggregate { round } => self.aggregation.on_transfer_ended(round, from),
+            SampledTask::Train { round } => self.training.on_transfer_ended(from, round),
+            SampledTask::Aggregate { round } => self.aggregation.on_transfer_ended(from, round),
         }
     }
 
@@ -490,11 +606,25 @@ impl SampledPeer {
         for to in sample {
             if to != self.peer {
                 self.actions.push_back(SampledAction::Push { to, task, model: model.clone() });
-            } else if self.on_offer(to, task).is_some() {
+            } else if self.on_offer(now, to, task).is_ok() {
                 self.on_model(now, to, task, model.clone());
                 self.on_pushed(now, to, task, PushOutcome::Delivered);
             } else {
                 self.on_pushed(now, to, task, PushOutcome::Declined);
+            }
+        }
+    }
+
+    /// Offers models again to those that were busy.
+    fn push_again(&mut self, now: Moment) {
+        let of_trainer = SampledTask::Aggregate { round: self.training.round().saturating_add(1) };
+        let of_aggregator = SampledTask::Train { round: self.aggregation.round() };
+        let pushes =
+            [(of_trainer, self.training.pushes_mut()), (of_aggregator, self.aggregation.pushes_mut())];
+        for (task, pushes) in pushes {
+            let Some((model, pushes)) = pushes else { continue };
+            for to in pushes.take_due(now) {
+                self.actions.push_back(SampledAction::Push { to, task, model: model.clone() });
             }
         }
     }

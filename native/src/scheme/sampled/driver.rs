@@ -11,7 +11,7 @@ use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::CodecError;
 use barnraise_protocol::run::{ModelAverage, Sampled};
 use barnraise_protocol::sampled::{
-    self, AcceptorToDialler, DiallerToAcceptor, ModelOffer, SampledTask, View, ViewDigest,
+    self, AcceptorToDialler, DiallerToAcceptor, ModelOffer, PushEnd, SampledTask, View, ViewDigest,
 };
 use barnraise_protocol::{ConversationError, TensorCodec};
 use barnraise_relay::tasks::TaskSet;
@@ -19,7 +19,9 @@ use barnraise_relay::{Node, NodeError, Paced};
 use barnraise_swarm::Moment;
 use barnraise_swarm::guard::PaceLimits;
 use barnraise_swarm::robust::{WeightedGradient, centered_clip};
-use barnraise_swarm::sampled::{PushOutcome, SampledAction, SampledModel, SampledPeer, SampledSettings};
+use barnraise_swarm::sampled::{
+    OfferRefusal, PushOutcome, SampledAction, SampledModel, SampledPeer, SampledSettings,
+};
 use futures::{AsyncRead, AsyncWrite};
 use libp2p::{Multiaddr, PeerId, Stream};
 use tokio::sync::{Notify, watch};
@@ -37,6 +39,8 @@ const PACE: PaceLimits = PaceLimits {
     stall: Duration::from_secs(20),
     bytes_per_second_min: 4 * 1024,
 };
+/// Longest time for a whole model, at the least speed of a stream of a model.
+const MODEL_MAX: Duration = Duration::from_secs(300);
 /// Longest time for telling a view, dialling included.
 const MEET_MAX: Duration = Duration::from_secs(15);
 /// Longest time for dialling a peer that was live a moment ago.
@@ -77,8 +81,28 @@ pub(crate) struct DriverMeans {
 #[derive(Clone)]
 pub(crate) struct SampledDriver(Arc<DriverState>);
 
+/// A model that is pushed, once for the trainers and once for the aggregators.
+struct EncodedModel {
+    task: SampledTask,
+    model: SampledModel,
+    pushed: (Transfer, Arc<[u8]>),
+}
+
+impl EncodedModel {
+    /// Whether a later model of the same kind is pushed from now on.
+    fn is_replaced_by(&self, task: SampledTask) -> bool {
+        matches!(
+            (self.task, task),
+            (SampledTask::Train { .. }, SampledTask::Train { .. })
+                | (SampledTask::Aggregate { .. }, SampledTask::Aggregate { .. })
+        )
+    }
+}
+
 struct DriverState {
     means: DriverMeans,
+    /// The models that are pushed now.
+    encoded: tokio::sync::Mutex<Vec<EncodedModel>>,
     peer: Mutex<SampledPeer>,
     /// Notified after each event.
     woken: Notify,
@@ -103,7 +127,8 @@ impl SampledDriver {
         let newest = peer.newest().map(|(round, model)| (round, model.clone()));
         let (newest, _) = watch::channel(newest);
         let (peer, woken, started) = (Mutex::new(peer), Notify::new(), Instant::now());
-        Self(Arc::new(DriverState { means, peer, woken, newest, started }))
+        let encoded = tokio::sync::Mutex::new(Vec::new());
+        Self(Arc::new(DriverState { means, encoded, peer, woken, newest, started }))
     }
 
     /// The newest average from now on.
@@ -218,8 +243,9 @@ impl SampledDriver {
             SampledAction::Push { to, task, model } => {
                 let pushed = self.push(to, task, model).await;
                 let outcome = match pushed {
-                    Ok(true) => PushOutcome::Delivered,
-                    Ok(false) => PushOutcome::Declined,
+                    Ok(PushEnd::Delivered) => PushOutcome::Delivered,
+                    Ok(PushEnd::Declined) => PushOutcome::Declined,
+                    Ok(PushEnd::Busy) => PushOutcome::Busy,
                     Err(error) => {
                         tracing::debug!(peer = %to, ?task, %error, "a model could not be pushed");
                         PushOutcome::Failed
@@ -256,7 +282,15 @@ impl SampledDriver {
         let addresses: Vec<Multiaddr> = addresses.filter_map(|address| address.with_p2p(peer).ok()).collect();
         let dial = node.dial_peer(peer, addresses);
         tokio::time::timeout(DIAL_MAX, dial).await.map_err(|_| SampledError::Timeout(DIAL_MAX))??;
-        Ok(Paced::duplex(node.open(peer, sampled::PROTOCOL).await?, PACE))
+        Ok(Paced::duplex(node.open(peer, sampled::PROTOCOL).await?, self.pace()))
+    }
+
+    /// The least speed grows with the model: none takes longer than [`MODEL_MAX`].
+    fn pace(&self) -> PaceLimits {
+        let DriverMeans { codec, n_parameters, .. } = self.0.means;
+        let n_bytes = codec.encoded_len(n_parameters) as u64;
+        let bytes_per_second_min = PACE.bytes_per_second_min.max(n_bytes / MODEL_MAX.as_secs().max(1));
+        PaceLimits { bytes_per_second_min, ..PACE }
     }
 
     async fn ping(&self, to: PublicKey, round: u64) -> Result<(), SampledError> {
@@ -272,16 +306,33 @@ impl SampledDriver {
         to: PublicKey,
         task: SampledTask,
         model: SampledModel,
-    ) -> Result<bool, SampledError> {
-        let (codec, n_bytes) = (self.0.means.codec, size_of_val(&*model));
-        let encode = move || -> Result<(Transfer, Arc<[u8]>), CodecError> {
-            let bytes: Arc<[u8]> = codec.encode(&model)?.into();
-            Ok((Transfer::of(&bytes), bytes))
-        };
-        let (transfer, bytes) = compute(n_bytes, encode).await?;
+    ) -> Result<PushEnd, SampledError> {
+        let (transfer, bytes) = self.encoded(task, model).await?;
         let mut stream = self.open(to).await?;
         let view_for = async |digest: ViewDigest| self.look(|peer| peer.view_beyond(&digest));
         Ok(sampled::push(&mut stream, task, (transfer, &bytes), view_for).await?)
+    }
+
+    /// A model as it is pulled. All pushes of a task have the same one, which is encoded once.
+    async fn encoded(
+        &self,
+        task: SampledTask,
+        model: SampledModel,
+    ) -> Result<(Transfer, Arc<[u8]>), SampledError> {
+        let mut encoded = self.0.encoded.lock().await;
+        if let Some(kept) = encoded.iter().find(|kept| kept.task == task && Arc::ptr_eq(&kept.model, &model))
+        {
+            return Ok(kept.pushed.clone());
+        }
+        let (codec, n_bytes, values) = (self.0.means.codec, size_of_val(&*model), model.clone());
+        let encode = move || -> Result<(Transfer, Arc<[u8]>), CodecError> {
+            let bytes: Arc<[u8]> = codec.encode(&values)?.into();
+            Ok((Transfer::of(&bytes), bytes))
+        };
+        let pushed = compute(n_bytes, encode).await?;
+        encoded.retain(|kept| !kept.is_replaced_by(task));
+        encoded.push(EncodedModel { task, model, pushed: pushed.clone() });
+        Ok(pushed)
     }
 
     /// Holds a conversation that another peer began.
@@ -294,18 +345,18 @@ impl SampledDriver {
     {
         // Other kinds of keys sign no membership.
         let Some(from) = PublicKey::of_peer_id(&from.to_bytes()) else { return Ok(()) };
-        let mut stream = Paced::duplex(stream, PACE);
+        let mut stream = Paced::duplex(stream, self.pace());
         while let Some(request) = sampled::next_request(&mut stream).await? {
             match request {
                 DiallerToAcceptor::Ping { round } => {
-                    let response = match self.with(|peer, now| peer.on_ping(now, from)) {
+                    let response = match self.with(|peer, now| peer.on_ping(now, from, round)) {
                         true => AcceptorToDialler::Pong { round },
                         false => AcceptorToDialler::Declined,
                     };
                     sampled::respond(&mut stream, &response).await?;
                 }
                 DiallerToAcceptor::Meet(view, digest) => {
-                    let view = self.with(|peer, now| peer.on_meet(now, &view, &digest));
+                    let view = self.with(|peer, now| peer.on_meet(now, from, &view, &digest));
                     sampled::respond(&mut stream, &AcceptorToDialler::View(view)).await?;
                 }
                 DiallerToAcceptor::Offer(offer) => self.take(from, offer, &mut stream).await?,
@@ -326,15 +377,19 @@ impl SampledDriver {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let Some(digest) = self.with(|peer, _| peer.on_offer(from, task)) else {
-            return sampled::respond(stream, &AcceptorToDialler::Declined).await;
+        let digest = match self.with(|peer, now| peer.on_offer(now, from, task)) {
+            Ok(digest) => digest,
+            Err(OfferRefusal::Declined) => {
+                return sampled::respond(stream, &AcceptorToDialler::Declined).await;
+            }
+            Err(OfferRefusal::Busy) => return sampled::respond(stream, &AcceptorToDialler::Busy).await,
         };
         // Also where this conversation is ended from outside.
         let pulling = Pulling { driver: self, from, task, is_done: false };
         sampled::respond(stream, &AcceptorToDialler::Wanted(digest)).await?;
         let DriverMeans { codec, n_parameters, .. } = self.0.means;
         let n_bytes = codec.encoded_len(n_parameters) as u64;
-        let on_view = async |view: View| self.with(|peer, _| peer.on_view(from, &view));
+        let on_view = async |view: View| self.with(|peer, now| peer.on_view_before(now, from, task, &view));
         let bytes = sampled::receive(stream, transfer, n_bytes, on_view).await?;
         let model = compute(bytes.len(), move || codec.decode(&bytes, n_parameters)).await?;
         pulling.done(model.into());

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::ROUND_MAX;
 use super::activity::ActivityToken;
 use crate::access::{KeyPair, PublicKey, Signature};
 use crate::hash::Sha256Hash;
@@ -67,6 +68,9 @@ pub enum MembershipError {
     /// More or longer addresses than a member may have.
     #[error("at most {MEMBER_ADDRESSES_MAX} addresses of {MEMBER_ADDRESS_BYTES_MAX} bytes are wanted")]
     Addresses,
+    /// A round that no run gets to.
+    #[error("a round up to {ROUND_MAX} is wanted, and {0} came")]
+    Round(u64),
 }
 
 impl Membership {
@@ -94,6 +98,9 @@ impl Membership {
             let is_long = |address: &Vec<u8>| address.len() > MEMBER_ADDRESS_BYTES_MAX;
             if joined.addresses.len() > MEMBER_ADDRESSES_MAX || joined.addresses.iter().any(is_long) {
                 return Err(MembershipError::Addresses);
+            }
+            if joined.round > ROUND_MAX {
+                return Err(MembershipError::Round(joined.round));
             }
         }
         let bytes = signed_bytes(run, self.peer, self.counter, &self.event);
@@ -164,6 +171,18 @@ mod tests {
         let key = KeyPair::from_seed(&[1; 32]);
         let many = Membership::sign(&key, RUN, 1, joined(MEMBER_ADDRESSES_MAX + 1)).unwrap();
         assert_eq!(many.verify(RUN), Err(MembershipError::Addresses));
+    }
+
+    #[test]
+    fn rounds_are_bounded() {
+        let key = KeyPair::from_seed(&[1; 32]);
+        let of = |round| match joined(0) {
+            MembershipEvent::Joined(event) => MembershipEvent::Joined(JoinedEvent { round, ..event }),
+            left => left,
+        };
+        let verified = |round| Membership::sign(&key, RUN, 1, of(round)).unwrap().verify(RUN);
+        assert_eq!(verified(ROUND_MAX), Ok(()));
+        assert_eq!(verified(ROUND_MAX + 1), Err(MembershipError::Round(ROUND_MAX + 1)));
     }
 
     #[test]

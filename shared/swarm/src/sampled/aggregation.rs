@@ -1,10 +1,11 @@
 //! The task of an aggregator (MoDEST algorithm 4, `aggregate`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::sampled::SampledTask;
 
+use super::pull::{Pull, Pulls};
 use super::sampling::Sampling;
 use super::training::Pushes;
 use super::{PushOutcome, SampledAction, SampledModel, SampledPeer, SampledSettings};
@@ -15,8 +16,7 @@ use crate::Moment;
 pub(super) struct Aggregation {
     round: u64,
     step: AggregationStep,
-    /// Models that are pulled now: of which round, by their senders.
-    pulling: BTreeMap<PublicKey, u64>,
+    pulls: Pulls,
 }
 
 #[derive(Debug, Default)]
@@ -44,39 +44,41 @@ enum AggregationStep {
 }
 
 impl Aggregation {
-    /// Whether a model is to be pulled: of a later round, or one more of this round as long as they are collected.
-    pub(super) fn wants(&mut self, round: u64, from: PublicKey, settings: &SampledSettings) -> bool {
-        let here: BTreeSet<PublicKey> = match &self.step {
-            AggregationStep::Collecting { models, .. } if round == self.round => {
-                models.keys().copied().collect()
-            }
-            _ if round > self.round => BTreeSet::new(),
-            _ => return false,
-        };
-        // Of one peer one model is pulled at a time, of a round twice a sample, as samples may differ.
-        let n_pulled = self.pulling.values().filter(|pulled| **pulled == round).count();
-        let n_max = 2 * settings.sample_size;
-        let is_full = here.len() + n_pulled >= n_max || self.pulling.len() >= 2 * n_max;
-        if is_full || here.contains(&from) || self.pulling.contains_key(&from) {
-            return false;
+    /// Whether a sender's model is missing: of a later round, or one more of this round as long as they are collected.
+    pub(super) fn is_open_to(&self, round: u64, from: PublicKey) -> bool {
+        match &self.step {
+            AggregationStep::Collecting { models, .. } if round == self.round => !models.contains_key(&from),
+            _ => round > self.round,
         }
-        self.pulling.insert(from, round);
-        true
     }
 
-    pub(super) fn on_transfer_ended(&mut self, round: u64, from: PublicKey) {
-        if self.pulling.get(&from) == Some(&round) {
-            self.pulling.remove(&from);
-        }
+    /// Whether a model is pulled: of a round twice a sample, as samples may differ, and twice that in all. Half a sample more are of
+    /// senders that have not proven yet that they are in it, and keep out no other.
+    pub(super) fn pull(&mut self, from: PublicKey, pull: Pull, settings: &SampledSettings) -> bool {
+        let n_here = match &self.step {
+            AggregationStep::Collecting { models, .. } if pull.round == self.round => models.len(),
+            _ => 0,
+        };
+        let n_pulled = self.pulls.of(pull.round).filter(|other| other.is_expected).count();
+        let n_max = 2 * settings.sample_size;
+        n_here + n_pulled < n_max && self.pulls.take(from, pull, 2 * n_max, settings.sample_size.div_ceil(2))
+    }
+
+    pub(super) fn on_proven(&mut self, from: PublicKey) {
+        self.pulls.on_proven(from);
+    }
+
+    pub(super) fn on_transfer_ended(&mut self, from: PublicKey, round: u64) {
+        self.pulls.end(from, round);
     }
 
     /// Returns whether the pushes are lost, and the sample is to be drawn again.
-    pub(super) fn on_pushed(&mut self, round: u64, outcome: PushOutcome) -> bool {
+    pub(super) fn on_pushed(&mut self, round: u64, to: PublicKey, ended: (Moment, PushOutcome)) -> bool {
         let AggregationStep::Pushing { pushes, .. } = &mut self.step else { return false };
         if round != self.round {
             return false;
         }
-        let is_lost = pushes.on_pushed(outcome);
+        let is_lost = pushes.on_pushed(to, ended);
         if pushes.are_over() {
             self.step = AggregationStep::Done;
         }
@@ -110,6 +112,20 @@ impl Aggregation {
             }
             other => other,
         };
+    }
+
+    pub(super) fn pushes(&self) -> Option<(&SampledModel, &Pushes)> {
+        match &self.step {
+            AggregationStep::Pushing { average, pushes } => Some((average, pushes)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn pushes_mut(&mut self) -> Option<(&SampledModel, &mut Pushes)> {
+        match &mut self.step {
+            AggregationStep::Pushing { average, pushes } => Some((average, pushes)),
+            _ => None,
+        }
     }
 
     pub(super) fn round(&self) -> u64 {

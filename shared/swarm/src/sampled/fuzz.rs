@@ -122,12 +122,14 @@ impl SampledWorld {
                 let task =
                     if is_training { SampledTask::Train { round } } else { SampledTask::Aggregate { round } };
                 let sender = self.peers[from].peer();
-                if self.peers[to].on_offer(sender, task).is_some() {
-                    if has_view {
-                        let view = self.peers[from].view_beyond(&ViewDigest::default());
-                        self.peers[to].on_view(sender, &view);
+                if self.peers[to].on_offer(now, sender, task).is_ok() {
+                    let digest = if has_view { ViewDigest::default() } else { ViewDigest::of_everything() };
+                    let view = self.peers[from].view_beyond(&digest);
+                    if self.peers[to].on_view_before(now, sender, task, &view) {
+                        self.peers[to].on_model(now, sender, task, Arc::new([1.0]));
+                    } else {
+                        self.peers[to].on_transfer_failed(now, sender, task);
                     }
-                    self.peers[to].on_model(now, sender, task, Arc::new([1.0]));
                 }
             }
             SampledOperation::Forge { to, about, round, has_left } => {
@@ -150,13 +152,13 @@ impl SampledWorld {
         match action {
             SampledAction::Ping { to, round } => {
                 let place = at(&self.peers, to);
-                if self.peers[place].on_ping(now, sender) {
+                if self.peers[place].on_ping(now, sender, round) {
                     self.peers[from].on_pong(now, to, round);
                 }
             }
             SampledAction::Meet { to, view, digest } => {
                 let place = at(&self.peers, to);
-                let answer = self.peers[place].on_meet(now, &view, &digest);
+                let answer = self.peers[place].on_meet(now, sender, &view, &digest);
                 self.peers[from].on_met(now, to, &answer);
             }
             SampledAction::Train { round, model } => self.peers[from].on_trained(now, round, model),
@@ -166,13 +168,20 @@ impl SampledWorld {
             }
             SampledAction::Push { to, task, model } => {
                 let place = at(&self.peers, to);
-                let wanted = self.peers[place].on_offer(sender, task);
-                let outcome = if wanted.is_some() { PushOutcome::Delivered } else { PushOutcome::Declined };
-                if let Some(digest) = wanted {
-                    let view = self.peers[from].view_beyond(&digest);
-                    self.peers[place].on_view(sender, &view);
-                    self.peers[place].on_model(now, sender, task, model);
-                }
+                let outcome = match self.peers[place].on_offer(now, sender, task) {
+                    Ok(digest) => {
+                        let view = self.peers[from].view_beyond(&digest);
+                        if self.peers[place].on_view_before(now, sender, task, &view) {
+                            self.peers[place].on_model(now, sender, task, model);
+                            PushOutcome::Delivered
+                        } else {
+                            self.peers[place].on_transfer_failed(now, sender, task);
+                            PushOutcome::Failed
+                        }
+                    }
+                    Err(OfferRefusal::Declined) => PushOutcome::Declined,
+                    Err(OfferRefusal::Busy) => PushOutcome::Busy,
+                };
                 self.peers[from].on_pushed(now, to, task, outcome);
             }
         }

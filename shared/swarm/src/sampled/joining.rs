@@ -12,6 +12,8 @@ use crate::Moment;
 
 /// Peers that are asked for all that they know: one of them may be gone.
 const ASKED: usize = 2;
+/// Rounds among which a peer that goes on with a run looks for one of its own.
+const ROUNDS_LOOKED_AT: usize = 64;
 
 /// Whether this peer takes part, and who was told.
 #[derive(Debug, Default)]
@@ -20,11 +22,13 @@ pub(super) struct Joining {
     chain: Option<ActivityChain>,
     /// Peers that it was told of, of which it may know nothing.
     introduced: Vec<PublicKey>,
+    /// Those who answered when it asked last.
+    answered: Vec<PublicKey>,
     step: JoiningStep,
     /// It has the model with which the run begins, or goes on after all peers were gone.
     begins: bool,
     /// Times that the run seemed to be still, since something was heard of a later round.
-    n_silences: u32,
+    pub(super) n_silences: u32,
 }
 
 #[derive(Debug, Default)]
@@ -32,7 +36,7 @@ enum JoiningStep {
     #[default]
     Idle,
     /// Asks for the run's round first: a joined event says it.
-    Asking { open: BTreeSet<PublicKey>, has_answer: bool, until: Moment },
+    Asking { open: BTreeSet<PublicKey>, until: Moment },
     /// Nobody answered.
     Waiting { until: Moment },
     /// Joined again after silence. If nothing is heard of a later round until then, this peer goes on with the run.
@@ -83,12 +87,13 @@ impl SampledPeer {
     }
 
     /// Another peer tells what it knows, itself first. Returns what it lacks.
-    pub fn on_meet(&mut self, now: Moment, view: &View, digest: &ViewDigest) -> View {
+    pub fn on_meet(&mut self, now: Moment, from: PublicKey, view: &View, digest: &ViewDigest) -> View {
         self.registry.merge(view);
         if self.is_forgotten() {
             self.join_again(now);
         }
-        let answer = self.view_beyond(digest);
+        // It may come after a restart, and goes on with the counter of what it told before.
+        let answer = self.registry.view_for(Some(&from), digest, &self.peer);
         self.go_on(now);
         answer
     }
@@ -114,8 +119,9 @@ impl SampledPeer {
     }
 
     pub(super) fn on_joining_timeout(&mut self, now: Moment) {
+        let has_answer = !self.joining.answered.is_empty();
         match &self.joining.step {
-            JoiningStep::Asking { has_answer: true, until, .. } if *until <= now => self.announce(now),
+            JoiningStep::Asking { until, .. } if has_answer && *until <= now => self.announce(now),
             JoiningStep::Asking { until, .. } if *until <= now => self.on_no_answer(now),
             JoiningStep::Waiting { until } if *until <= now => self.ask(now),
             JoiningStep::Listening { until } if *until <= now => {
@@ -161,15 +167,17 @@ impl SampledPeer {
             return self.announce(now);
         }
         let until = now + 2 * self.settings.ping_timeout;
-        self.joining.step =
-            JoiningStep::Asking { open: asked.iter().copied().collect(), has_answer: false, until };
+        self.joining.answered.clear();
+        self.joining.step = JoiningStep::Asking { open: asked.iter().copied().collect(), until };
         self.tell(&asked, ASKED);
     }
 
     fn on_asked(&mut self, now: Moment, peer: PublicKey, is_answer: bool) {
-        let JoiningStep::Asking { open, has_answer, .. } = &mut self.joining.step else { return };
-        *has_answer |= open.remove(&peer) && is_answer;
-        match (open.is_empty(), *has_answer) {
+        let JoiningStep::Asking { open, .. } = &mut self.joining.step else { return };
+        if open.remove(&peer) && is_answer {
+            self.joining.answered.push(peer);
+        }
+        match (open.is_empty(), !self.joining.answered.is_empty()) {
             (true, true) => self.announce(now),
             (true, false) => self.on_no_answer(now),
             (false, _) => {}
@@ -179,18 +187,37 @@ impl SampledPeer {
     /// All whom it knew are gone: with a model it begins alone, and without one it asks again.
     fn on_no_answer(&mut self, now: Moment) {
         match self.joining.begins {
-            true => self.announce(now),
+            true => self.begin_alone(now),
             false => self.joining.step = JoiningStep::Waiting { until: now + self.settings.round_estimate },
         }
+    }
+
+    /// Goes on with a run of which nobody is left. Members that were last active so long before that nobody who joins would believe
+    /// the model's round for them are forgotten; they join again where they are live.
+    fn begin_alone(&mut self, now: Moment) {
+        let held = self.newest.as_ref().map_or(0, |(round, _)| *round);
+        if let Some(before) = held.checked_sub(self.settings.round_leap()) {
+            self.registry.forget_before(before);
+        }
+        self.limit.begin(now, held);
+        self.announce(now);
+    }
+
+    /// Whether the others know this peer by the event that its chain belongs to: an earlier process may have told of a later one.
+    pub(super) fn is_registered(&self) -> bool {
+        let own = self.registry.membership(&self.peer);
+        own.is_some_and(|own| own.counter == self.identity.counter && own.joined().is_some())
     }
 
     /// `request join`: tells that this peer is active in the run's round, by a token of its chain, or by a joined event with another
     /// chain.
     fn announce(&mut self, now: Moment) {
+        self.believe_answers(now);
         let active = self.active.unwrap_or_default();
         let held = self.newest.as_ref().map_or(0, |(round, _)| *round);
         let round = self.round().max(active).max(held);
-        match self.joining.token(round) {
+        self.limit.begin(now, round);
+        match self.joining.token(round).filter(|_| self.is_registered()) {
             Some(token) => self.prove(round, token),
             None => self.sign_joined(round),
         }
@@ -203,11 +230,30 @@ impl SampledPeer {
         if std::mem::take(&mut self.joining.begins)
             && let Some((_, model)) = self.newest.clone().filter(|(held, _)| *held == round)
         {
-            self.resume(now, round + 1, model);
+            let own = self.next_own_round(round).unwrap_or(round.saturating_add(1));
+            self.resume(now, own, model);
         }
     }
 
-    fn sign_joined(&mut self, round: u64) {
+    /// A peer that knows no round of its own, or whose run is still for the second time, believes those who answered: that the run is
+    /// not further than those in the middle of them may be, by when they were active. Where it was in the run already, it believes
+    /// those alone that its user introduced it to.
+    fn believe_answers(&mut self, now: Moment) {
+        self.on_time(now);
+        let is_new = self.limit.round().is_none();
+        if !is_new && self.joining.n_silences < 2 {
+            return;
+        }
+        let believed =
+            self.joining.answered.iter().filter(|peer| is_new || self.joining.introduced.contains(peer));
+        let mut rounds: Vec<u64> = believed.filter_map(|peer| self.registry.activity_of(peer)).collect();
+        rounds.sort_unstable();
+        if let Some(round) = rounds.get(rounds.len().saturating_sub(1) / 2) {
+            self.limit.raise(now, round.saturating_add(self.settings.activity_window));
+        }
+    }
+
+    pub(super) fn sign_joined(&mut self, round: u64) {
         // Others may remember an event that this peer has forgotten.
         let remembered = self.registry.membership(&self.peer).map_or(0, |membership| membership.counter);
         self.identity.counter = self.identity.counter.max(remembered);
@@ -260,6 +306,15 @@ impl SampledPeer {
         known
     }
 
+    /// The first round after this one, as far as rounds are believed, that this peer is an aggregator of.
+    fn next_own_round(&self, round: u64) -> Option<u64> {
+        let within = (self.settings.activity_window, self.round_max());
+        (round.saturating_add(1)..=self.round_max()).take(ROUNDS_LOOKED_AT).find(|round| {
+            let place = self.registry.place(&self.peer, *round, within, |roles| roles.aggregates);
+            place.is_some_and(|place| place < self.settings.n_aggregators)
+        })
+    }
+
     /// After silence, and nothing heard of a later round than this peer's: the round was lost with those who had it. Models that
     /// came are enough then. Without any, this peer goes on with the newest average that it has: at once where nobody has been
     /// active after that, and else when those who have were silent as well.
@@ -272,8 +327,14 @@ impl SampledPeer {
             return self.sample_trainers(now);
         }
         let Some((of, average)) = self.newest.clone() else { return };
-        if of >= round || self.joining.n_silences > 1 {
-            self.resume(now, round + 1, average);
+        if !self.identity.roles.aggregates || (of < round && self.joining.n_silences < 2) {
+            return;
+        }
+        // Others take a model of an aggregator of its round alone. Those of no round that is near wait for the others.
+        match self.next_own_round(round) {
+            Some(own) => self.resume(now, own, average),
+            None if self.joining.n_silences > 2 => self.resume(now, round.saturating_add(1), average),
+            None => {}
         }
     }
 }

@@ -1,14 +1,17 @@
 //! Who takes part, and when each peer was last active (MoDEST algorithms 2 and 3).
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::sampled::{
-    ACTIVITY_ROUNDS_MAX, ActivityProof, ActivityToken, Membership, PeerPrefix, REGISTERED_MAX,
-    VIEW_BYTES_MAX, View, ViewDigest,
+    ACTIVITY_ROUNDS_MAX, ActivityProof, ActivityToken, Membership, PeerPrefix, REGISTERED_MAX, ROUND_MAX,
+    SampledRoles, VIEW_BYTES_MAX, View, ViewDigest,
 };
 
+/// Hashes that a view costs at most: proofs that would cost more are left aside, and come with a later view.
+const STEPS_PER_VIEW_MAX: u64 = 64 * 1024;
 /// Bytes of a view for its two lengths.
 const VIEW_HEADER_BYTES: usize = 8;
 /// Most bytes of a proof of activity: a prefix, a round and a token.
@@ -24,6 +27,25 @@ struct RegisteredPeer {
     round: u64,
     /// Of that round.
     token: ActivityToken,
+    /// It has answered this peer, or delivered a model.
+    is_heard: bool,
+}
+
+impl RegisteredPeer {
+    /// `N[j] > k - Δk`, of a round that can be.
+    fn is_candidate(&self, round: u64, window: u64, round_max: u64) -> bool {
+        self.membership.joined().is_some()
+            && self.round.saturating_add(window) > round
+            && self.round <= round_max
+    }
+
+    /// Those with the least are forgotten first. A round that cannot be is none, nor is one that the peer was not in: to join costs
+    /// nothing.
+    fn recency(&self, round_max: u64) -> (bool, u64, u64) {
+        let round = if self.round <= round_max { self.round } else { 0 };
+        let was_active = self.membership.joined().is_some_and(|joined| self.round > joined.round);
+        (self.is_heard, if was_active || self.is_heard { round } else { 0 }, round)
+    }
 }
 
 /// The registry and the records of activity: `C`, `E` and `N` of algorithms 2 and 3.
@@ -33,18 +55,59 @@ struct RegisteredPeer {
 pub struct Registry {
     run: Sha256Hash,
     peers: BTreeMap<PublicKey, RegisteredPeer>,
+    /// It is forgotten in no case.
+    own: Option<PublicKey>,
+    /// Latest round that is believed: who claims to be further is told of last, and forgotten first.
+    round_max: u64,
 }
 
 impl Registry {
     /// Of a run, by the hash of its description. Nobody is in it.
     pub fn new(run: Sha256Hash) -> Self {
-        Self { run, peers: BTreeMap::new() }
+        Self { run, peers: BTreeMap::new(), own: None, round_max: ROUND_MAX }
     }
 
-    /// Takes over what is newer in a view, `MERGEVIEW`. Returns how many entries were news. What is not proven is left aside.
+    /// That of a peer.
+    #[must_use]
+    pub fn of_peer(mut self, own: PublicKey) -> Self {
+        self.own = Some(own);
+        self
+    }
+
+    /// No later round is believed from now on.
+    pub fn believe(&mut self, round_max: u64) {
+        self.round_max = round_max;
+    }
+
+    /// A peer has answered, or delivered a model: it exists.
+    pub fn on_heard(&mut self, peer: &PublicKey) {
+        if let Some(peer) = self.peers.get_mut(peer) {
+            peer.is_heard = true;
+        }
+    }
+
+    /// Forgets others that were active in no round after this one.
+    pub fn forget_before(&mut self, round: u64) {
+        let own = self.own;
+        self.peers.retain(|key, peer| Some(*key) == own || peer.round > round);
+    }
+
+    /// Takes over what is newer in a view, `MERGEVIEW`. Returns how many entries were news. What is not proven is left aside, and
+    /// so is what would take too long to check: one proof of a peer is looked at, and so many hashes are computed in all.
     pub fn merge(&mut self, view: &View) -> usize {
         let n_events = view.memberships.iter().filter(|membership| self.on_membership(membership)).count();
-        n_events + view.activity.iter().filter(|proof| self.on_activity(proof)).count()
+        let mut n_proofs: BTreeMap<PeerPrefix, usize> = BTreeMap::new();
+        let mut n_steps_left = STEPS_PER_VIEW_MAX;
+        let mut n_active = 0;
+        for proof in &view.activity {
+            let n_of_peer = n_proofs.entry(proof.peer).or_default();
+            *n_of_peer += 1;
+            // Peers may share a prefix.
+            if *n_of_peer <= self.peers.range(with_prefix(proof.peer)).count() {
+                n_active += usize::from(self.on_activity(proof, &mut n_steps_left));
+            }
+        }
+        n_events + n_active
     }
 
     /// `UPDATEREGISTRY`: takes over a peer's event if it is newer, and signed.
@@ -59,39 +122,48 @@ impl Registry {
         // Of a peer that left, the latest activity does not matter.
         let (round, token) =
             membership.joined().map_or((0, ActivityToken([0; 16])), |joined| (joined.round, joined.anchor));
-        let peer = RegisteredPeer { membership: membership.clone(), round, token };
+        let is_heard = self.peers.get(&membership.peer).is_some_and(|known| known.is_heard);
+        let peer = RegisteredPeer { membership: membership.clone(), round, token, is_heard };
         self.peers.insert(membership.peer, peer);
         true
     }
 
     /// `UPDATEACTIVITY`: takes over a later round, if its token leads to the known one.
-    fn on_activity(&mut self, proof: &ActivityProof) -> bool {
-        let first = PublicKey(padded(proof.peer, 0x00));
-        let last = PublicKey(padded(proof.peer, 0xff));
+    fn on_activity(&mut self, proof: &ActivityProof, n_steps_left: &mut u64) -> bool {
+        if proof.round > ROUND_MAX {
+            return false;
+        }
         let is_proven = |(key, peer): &(&PublicKey, &mut RegisteredPeer)| {
             let n_rounds =
                 proof.round.checked_sub(peer.round).filter(|n| (1..=ACTIVITY_ROUNDS_MAX).contains(n));
+            let n_rounds = n_rounds.filter(|n_rounds| *n_rounds <= *n_steps_left);
             peer.membership.joined().is_some()
-                && n_rounds.is_some_and(|n_rounds| proof.token.earlier(key, n_rounds) == peer.token)
+                && n_rounds.is_some_and(|n_rounds| {
+                    *n_steps_left -= n_rounds;
+                    proof.token.earlier(key, n_rounds) == peer.token
+                })
         };
-        let Some((_, peer)) = self.peers.range_mut(first..=last).find(is_proven) else { return false };
+        let mut peers = self.peers.range_mut(with_prefix(proof.peer));
+        let Some((_, peer)) = peers.find(is_proven) else { return false };
         (peer.round, peer.token) = (proof.round, proof.token);
         true
     }
 
-    /// Forgets the peer that was active least lately, where there are too many. Returns whether there is room.
+    /// Forgets the peer that was active least lately, where there are too many; those that were heard last of all, and itself never.
+    /// Returns whether there is room.
     fn make_room(&mut self) -> bool {
         if self.peers.len() < REGISTERED_MAX {
             return true;
         }
-        let newest = self.peers.values().map(|peer| peer.round).max().unwrap_or_default();
-        let last = self.peers.iter().min_by_key(|(_, peer)| peer.round);
-        let Some((key, _)) = last.filter(|(_, peer)| peer.round < newest).map(|(key, peer)| (*key, peer))
-        else {
+        let others = self.peers.iter().filter(|(key, _)| Some(**key) != self.own);
+        let others = others.map(|(key, peer)| (peer.recency(self.round_max), *key));
+        let (Some((least, key)), Some((most, _))) = (others.clone().min(), others.max()) else {
             return false;
         };
-        self.peers.remove(&key);
-        true
+        if least < most {
+            self.peers.remove(&key);
+        }
+        least < most
     }
 
     /// `CANDIDATES`: registered peers that were active in the `window` rounds before `round`, in the order in which they are
@@ -99,29 +171,44 @@ impl Registry {
     ///
     /// Claims of rounds after `round_max` count for nothing.
     pub fn candidates(&self, round: u64, window: u64, round_max: u64) -> Vec<PublicKey> {
-        let is_candidate = |peer: &RegisteredPeer| {
-            // N[j] > k - Δk
-            peer.membership.joined().is_some()
-                && peer.round.saturating_add(window) > round
-                && peer.round <= round_max
-        };
-        let of_round = |key: &PublicKey| Sha256Hash::of(&[&key.0[..], &round.to_le_bytes()].concat()).0;
         let mut order: Vec<([u8; 32], PublicKey)> = self
             .peers
             .iter()
-            .filter(|(_, peer)| is_candidate(peer))
-            .map(|(key, _)| (of_round(key), *key))
+            .filter(|(_, peer)| peer.is_candidate(round, window, round_max))
+            .map(|(key, _)| (order_of(key, round), *key))
             .collect();
         order.sort_unstable();
         order.into_iter().map(|(_, key)| key).collect()
+    }
+
+    /// How many candidates of the round with the role are asked before a peer is, by its place in the order of
+    /// [`Self::candidates`]; `None` where it is no such candidate.
+    pub fn place(
+        &self,
+        of: &PublicKey,
+        round: u64,
+        (window, round_max): (u64, u64),
+        has_role: impl Fn(SampledRoles) -> bool,
+    ) -> Option<usize> {
+        let is_candidate = |peer: &RegisteredPeer| {
+            peer.is_candidate(round, window, round_max)
+                && peer.membership.joined().is_some_and(|joined| has_role(joined.roles))
+        };
+        // It may be further already than this peer believes that the run is.
+        let own = self.peers.get(of).and_then(|peer| peer.membership.joined().map(|joined| (peer, joined)));
+        own.filter(|(peer, joined)| peer.is_candidate(round, window, ROUND_MAX) && has_role(joined.roles))?;
+        let place = order_of(of, round);
+        let before =
+            self.peers.iter().filter(|(key, peer)| is_candidate(peer) && order_of(key, round) < place);
+        Some(before.count())
     }
 
     /// The round that at least `n_peers` registered peers have been active in, or in later ones: no fewer of them can make
     /// others believe that the run is further. `None` where fewer are registered.
     pub fn round_of(&self, n_peers: usize) -> Option<u64> {
         let mut rounds: Vec<u64> = self.registered().map(|(_, peer)| peer.round).collect();
-        rounds.sort_unstable_by(|a, b| b.cmp(a));
-        rounds.get(n_peers.max(1) - 1).copied()
+        let nth = n_peers.max(1) - 1;
+        (nth < rounds.len()).then(|| *rounds.select_nth_unstable_by(nth, |a, b| b.cmp(a)).1)
     }
 
     /// The latest round up to `round_max` that any registered peer has been active in.
@@ -166,14 +253,22 @@ impl Registry {
     /// What is not in a digest, the latest active first, and as much as fits into a view. What `own` told of itself is in it in
     /// any case: the receiver believes no peer of which it knows nothing.
     pub fn view_beyond(&self, digest: &ViewDigest, own: &PublicKey) -> View {
+        self.view_for(None, digest, own)
+    }
+
+    /// [`Self::view_beyond`], for a peer that may have forgotten what it told of itself: that is in it in any case.
+    pub fn view_for(&self, asker: Option<&PublicKey>, digest: &ViewDigest, own: &PublicKey) -> View {
         let mut order: Vec<(&PublicKey, &RegisteredPeer)> = self.peers.iter().collect();
-        order.sort_by_key(|(key, peer)| (*key != own, std::cmp::Reverse(peer.round)));
+        order.sort_by_key(|(key, peer)| {
+            let round = if peer.round <= self.round_max { peer.round } else { 0 };
+            (*key != own, Some(*key) != asker, std::cmp::Reverse(round))
+        });
         let mut view = View::default();
         let mut n_bytes = VIEW_HEADER_BYTES;
         for (key, peer) in order {
             let (prefix, counter) = (PeerPrefix::of(key), peer.membership.counter);
-            let membership =
-                (key == own || !digest.has_membership(prefix, counter)).then_some(&peer.membership);
+            let membership = (key == own || Some(key) == asker || !digest.has_membership(prefix, counter))
+                .then_some(&peer.membership);
             let is_later = peer.membership.joined().is_some_and(|joined| peer.round > joined.round);
             let is_news = is_later && (key == own || !digest.has_activity(prefix, counter, peer.round));
             n_bytes += membership.map_or(0, membership_bytes_max) + if is_news { PROOF_BYTES_MAX } else { 0 };
@@ -194,10 +289,22 @@ impl Registry {
     }
 }
 
+/// `HASH(j + k)`.
+fn order_of(peer: &PublicKey, round: u64) -> [u8; 32] {
+    let mut bytes = [0; 40];
+    bytes[..32].copy_from_slice(&peer.0);
+    bytes[32..].copy_from_slice(&round.to_le_bytes());
+    Sha256Hash::of(&bytes).0
+}
+
 fn membership_bytes_max(membership: &Membership) -> usize {
     let addresses =
         membership.joined().map(|joined| joined.addresses.iter().map(|address| address.len() + 2).sum());
     MEMBERSHIP_BYTES_MAX + addresses.unwrap_or(0usize)
+}
+
+fn with_prefix(prefix: PeerPrefix) -> RangeInclusive<PublicKey> {
+    PublicKey(padded(prefix, 0x00))..=PublicKey(padded(prefix, 0xff))
 }
 
 fn padded(prefix: PeerPrefix, with: u8) -> [u8; 32] {

@@ -77,21 +77,27 @@ fn a_peer_answers_as_long_as_it_takes_part() {
     let mut peer = stranger(0, SETTINGS, BOTH);
     let other = member(1, SETTINGS).peer();
     assert_eq!((peer.view(), peer.counter()), (View::default(), 0));
-    assert!(!peer.on_ping(Moment::ZERO, other));
+    assert!(!peer.on_ping(Moment::ZERO, other, 1));
     peer.join(Moment::ZERO, Vec::new());
     assert_eq!((peer.view().memberships.len(), peer.counter()), (1, 1));
-    assert!(peer.on_ping(Moment::ZERO, other));
+    assert!(peer.on_ping(Moment::ZERO, other, 1));
     peer.leave(Moment::ZERO);
-    assert!(!peer.on_ping(Moment::ZERO, other));
+    assert!(!peer.on_ping(Moment::ZERO, other, 1));
     assert_eq!(peer.counter(), 2);
 }
 
 /// `Δk * Δt_S` after the last sign that others know it.
 #[test]
 fn a_peer_that_is_asked_is_not_forgotten() {
-    let mut peer = member(0, SETTINGS);
+    let [mut peer, other] = acquainted(SETTINGS);
     assert_eq!(peer.next_deadline(), Some(8 * S));
-    peer.on_ping(5 * S, peer.peer());
+    peer.on_ping(5 * S, other.peer(), 1);
+    assert_eq!(peer.next_deadline(), Some(13 * S));
+    // A stranger does not know it, and it was in that round, or cannot have been.
+    let stranger = member(9, SETTINGS).peer();
+    for (from, round) in [(stranger, 1), (other.peer(), 0), (other.peer(), u64::MAX)] {
+        assert!(peer.on_ping(6 * S, from, round), "it answers anyway");
+    }
     assert_eq!(peer.next_deadline(), Some(13 * S));
 }
 
@@ -100,22 +106,32 @@ fn a_model_is_wanted_of_what_the_peer_does_and_of_rounds_that_can_be() {
     let [mut peer, other, _] = acquainted(SETTINGS);
     // Three are active in round 0: 2 more are believed, and twice the window of a peer that was not asked for long.
     let asks =
-        |peer: &mut SampledPeer, round| peer.on_offer(other.peer(), SampledTask::Train { round }).is_some();
+        |peer: &mut SampledPeer, round| peer.on_offer(S, other.peer(), SampledTask::Train { round }).is_ok();
     assert!(!asks(&mut peer, 11));
     assert!(asks(&mut peer, 10));
     peer.on_transfer_failed(Moment::ZERO, other.peer(), SampledTask::Train { round: 10 });
     assert!(!asks(&mut peer, 0), "there is no round before the first");
 
     let mut idle = stranger(4, SETTINGS, SampledRoles { trains: false, aggregates: true });
-    assert_eq!(idle.on_offer(other.peer(), SampledTask::Aggregate { round: 1 }), None, "it takes no part");
+    assert_eq!(
+        idle.on_offer(Moment::ZERO, other.peer(), SampledTask::Aggregate { round: 1 }),
+        Err(OfferRefusal::Declined),
+        "it takes no part"
+    );
     idle.join(Moment::ZERO, Vec::new());
-    assert_eq!(idle.on_offer(other.peer(), SampledTask::Train { round: 1 }), None);
-    assert!(idle.on_offer(other.peer(), SampledTask::Aggregate { round: 1 }).is_some());
+    assert_eq!(
+        idle.on_offer(Moment::ZERO, other.peer(), SampledTask::Train { round: 1 }),
+        Err(OfferRefusal::Declined)
+    );
+    assert!(idle.on_offer(Moment::ZERO, other.peer(), SampledTask::Aggregate { round: 1 }).is_ok());
 
     let mut tab = stranger(5, SETTINGS, SampledRoles { trains: true, aggregates: false });
     tab.join(Moment::ZERO, Vec::new());
-    assert_eq!(tab.on_offer(other.peer(), SampledTask::Aggregate { round: 1 }), None);
-    assert!(tab.on_offer(other.peer(), SampledTask::Train { round: 1 }).is_some());
+    assert_eq!(
+        tab.on_offer(Moment::ZERO, other.peer(), SampledTask::Aggregate { round: 1 }),
+        Err(OfferRefusal::Declined)
+    );
+    assert!(tab.on_offer(Moment::ZERO, other.peer(), SampledTask::Train { round: 1 }).is_ok());
 }
 
 /// Who is in a sample knows much the same.
@@ -123,9 +139,9 @@ fn a_model_is_wanted_of_what_the_peer_does_and_of_rounds_that_can_be() {
 fn one_sender_tells_all_that_it_knows_and_the_others_of_themselves() {
     let [mut peer, one, two] = acquainted(SETTINGS);
     let task = SampledTask::Aggregate { round: 1 };
-    let whole = peer.on_offer(one.peer(), task).unwrap();
+    let whole = peer.on_offer(Moment::ZERO, one.peer(), task).unwrap();
     assert!(!whole.has_membership(PeerPrefix::of(&two.peer()), 9));
-    let own_alone = peer.on_offer(two.peer(), task).unwrap();
+    let own_alone = peer.on_offer(Moment::ZERO, two.peer(), task).unwrap();
     assert!(own_alone.has_membership(PeerPrefix::of(&one.peer()), 9));
     // The view of the other one ends nothing, its own does.
     peer.on_view(two.peer(), &View::default());
@@ -139,7 +155,7 @@ fn the_next_candidate_is_asked_in_the_place_of_one_that_is_gone() {
     let [mut peer, mut sender, ..] = acquainted::<5>(SETTINGS);
     proves(&mut peer, &mut sender, 1);
     let task = SampledTask::Train { round: 1 };
-    assert!(peer.on_offer(sender.peer(), task).is_some());
+    assert!(peer.on_offer(Moment::ZERO, sender.peer(), task).is_ok());
     peer.on_model(S, sender.peer(), task, model(1.0));
     assert_eq!(actions(&mut peer), [SampledAction::Train { round: 1, model: model(1.0) }]);
     peer.on_trained(S, 1, model(2.0));
@@ -195,7 +211,7 @@ fn a_round_takes_what_it_took_in_the_mean() {
     let [mut peer, mut sender, third, fourth] = acquainted(settings);
     let sends = |peer: &mut SampledPeer, sender: &SampledPeer, now, round| {
         let task = SampledTask::Aggregate { round };
-        assert!(peer.on_offer(sender.peer(), task).is_some());
+        assert!(peer.on_offer(Moment::ZERO, sender.peer(), task).is_ok());
         peer.on_model(now, sender.peer(), task, model(1.0));
         assert_eq!(peer.own_round(), round);
     };
@@ -228,9 +244,213 @@ fn models_of_senders_that_were_not_there_are_left_aside() {
     assert_eq!(gets(&mut peer, &sender, SampledTask::Train { round: 3 }), Some(3));
 }
 
+/// Three keys that nobody knows, which cost nothing, say that the run is anywhere.
+#[test]
+fn made_up_members_move_nobody_further_than_time_has_passed() {
+    let [mut peer, honest, _] = acquainted(SETTINGS);
+    for at in 10..14 {
+        let mut liar = stranger(at, SETTINGS, BOTH);
+        liar.sign_joined(ROUND_MAX);
+        knows(&mut peer, &liar);
+        assert_eq!(peer.registry.activity_of(&liar.peer()), Some(ROUND_MAX));
+        let mut beyond = stranger(at + 10, SETTINGS, BOTH);
+        beyond.sign_joined(u64::MAX);
+        assert_eq!(beyond.registry.activity_of(&beyond.peer()), None, "that is not even read");
+        for round in [3, ROUND_MAX, u64::MAX] {
+            peer.on_model(Moment::ZERO, liar.peer(), SampledTask::Train { round }, model(9.0));
+            peer.on_model(Moment::ZERO, liar.peer(), SampledTask::Aggregate { round }, model(9.0));
+        }
+    }
+    assert_eq!((peer.own_round(), peer.round(), peer.round_max()), (0, 0, 2));
+    assert_eq!(
+        peer.on_offer(Moment::ZERO, honest.peer(), SampledTask::Train { round: u64::MAX }),
+        Err(OfferRefusal::Declined)
+    );
+    // Nor do they in steps: each minute has as many rounds as are believed of its time.
+    let mut liar = stranger(10, SETTINGS, BOTH);
+    for second in 1..=60 {
+        for _ in 0..4 {
+            let round = peer.round_max();
+            liar.sign_joined(round);
+            knows(&mut peer, &liar);
+            peer.on_model(second * S, liar.peer(), SampledTask::Train { round }, model(9.0));
+        }
+    }
+    // A round was estimated to take 2 s. Sixteen in that time are 480 a minute, and a leap.
+    assert!((400..=482).contains(&peer.own_round()), "{}", peer.own_round());
+    let own = peer.registry.activity_of(&peer.peer()).unwrap();
+    assert!(own <= peer.own_round(), "what it signs is no further");
+}
+
+/// Those whom a newcomer was told of say how far the run is, and nobody that they tell of.
+#[test]
+fn who_joins_believes_those_who_answer() {
+    let [mut first, _, _] = acquainted(SETTINGS);
+    first.on_active(Moment::ZERO, 20);
+    for at in 10..14 {
+        let mut liar = stranger(at, SETTINGS, BOTH);
+        liar.sign_joined(ROUND_MAX - 1);
+        knows(&mut first, &liar);
+    }
+    let mut peer = stranger(9, SETTINGS, BOTH);
+    peer.join(Moment::ZERO, vec![first.peer()]);
+    let answer = first.on_meet(S, peer.peer(), &View::default(), &ViewDigest::default());
+    peer.on_met(S, first.peer(), &answer);
+    let own = peer.registry.activity_of(&peer.peer());
+    assert_eq!((own, peer.round_max()), (Some(20), 26), "as long as a peer may be silent, and a leap");
+}
+
+/// A sender that is not in the sample of its round, as far as this peer knows, is one that nobody chose.
+#[test]
+fn models_are_taken_of_those_who_can_be_in_the_sample() {
+    let settings = SampledSettings { sample_size: 2, n_aggregators: 1, ..SETTINGS };
+    let [mut peer, mut others @ ..] = acquainted::<12>(settings);
+    // It was in a round itself, so that it knows the others.
+    peer.on_active(Moment::ZERO, 1);
+    others.iter_mut().for_each(|other| proves(&mut peer, other, 1));
+    let order = |peer: &SampledPeer, round| peer.registry.candidates(round, 4, peer.round_max());
+    let (trainers, aggregators) = (order(&peer, 1), order(&peer, 2));
+    let is_taken = |peer: &SampledPeer, from, task| from == peer.peer() || peer.is_plausible(from, task);
+    let of =
+        |order: &[PublicKey], task| order.iter().map(|from| is_taken(&peer, *from, task)).collect::<Vec<_>>();
+    let taken = of(&trainers, SampledTask::Aggregate { round: 2 });
+    assert_eq!(taken[..4], [true; 4]);
+    assert!(taken[4..].iter().zip(&trainers[4..]).all(|(is_taken, from)| !is_taken || *from == peer.peer()));
+    others.iter_mut().for_each(|other| proves(&mut peer, other, 2));
+    let taken = |peer: &SampledPeer| {
+        let task = SampledTask::Train { round: 2 };
+        aggregators.iter().filter(|from| is_taken(peer, **from, task)).count()
+    };
+    let n_own = |n: usize| usize::from(aggregators[n..].contains(&peer.peer()));
+    assert_eq!(taken(&peer), 2 + n_own(2));
+    // Many may have died where the run is still: then more of them are taken.
+    let n_own = n_own(4);
+    peer.joining.n_silences = 1;
+    assert_eq!(taken(&peer), 4 + n_own);
+}
+
+/// It has nothing yet, and one of them may die.
+#[test]
+fn a_model_is_offered_again_to_those_who_pull_it_from_another_one() {
+    let [mut peer, other, third] = acquainted(SETTINGS);
+    let task = SampledTask::Train { round: 1 };
+    peer.aggregation = Aggregation::default();
+    peer.resume(Moment::ZERO, 1, model(1.0));
+    for to in [other.peer(), third.peer()] {
+        peer.on_pong(Moment::ZERO, to, 1);
+    }
+    let pushed = |peer: &mut SampledPeer| -> Vec<PublicKey> {
+        let to = |action| match action {
+            SampledAction::Push { to, .. } => Some(to),
+            _ => None,
+        };
+        actions(peer).into_iter().filter_map(to).collect()
+    };
+    let first = pushed(&mut peer);
+    assert!(!first.is_empty());
+    for to in &first {
+        peer.on_pushed(S, *to, task, PushOutcome::Busy);
+    }
+    assert_eq!(pushed(&mut peer), [], "not at once");
+    assert_eq!(peer.next_deadline(), Some(2 * S), "after the time of a ping");
+    peer.on_timeout(2 * S);
+    let mut again = pushed(&mut peer);
+    again.sort_unstable();
+    let mut sorted = first.clone();
+    sorted.sort_unstable();
+    assert_eq!(again, sorted);
+    for to in &first {
+        peer.on_pushed(2 * S, *to, task, PushOutcome::Declined);
+    }
+    peer.on_timeout(4 * S);
+    assert_eq!(pushed(&mut peer), [], "it has one by now");
+}
+
+/// A sender that was wanted and sends nothing keeps the round from nobody.
+#[test]
+fn a_second_model_of_a_round_is_pulled_where_the_first_does_not_come() {
+    let [mut peer, slow, next, last] = acquainted(SETTINGS);
+    let task = SampledTask::Train { round: 1 };
+    let offers =
+        |peer: &mut SampledPeer, from: &SampledPeer, now| peer.on_offer(now, from.peer(), task).map(drop);
+    assert_eq!(offers(&mut peer, &slow, Moment::ZERO), Ok(()));
+    assert_eq!(offers(&mut peer, &next, S), Err(OfferRefusal::Busy));
+    assert_eq!(offers(&mut peer, &next, 2 * S), Ok(()));
+    assert_eq!(offers(&mut peer, &last, 9 * S), Err(OfferRefusal::Busy), "two at a time");
+    peer.on_transfer_failed(9 * S, slow.peer(), task);
+    assert_eq!(offers(&mut peer, &last, 9 * S), Ok(()));
+}
+
+/// Strangers have a place of their own, and lose it where their view proves nothing.
+#[test]
+fn unknown_senders_take_no_place_of_the_sample() {
+    let [mut peer, mut known, mut third] = acquainted(SETTINGS);
+    peer.on_active(Moment::ZERO, 1);
+    proves(&mut peer, &mut known, 2);
+    proves(&mut peer, &mut third, 2);
+    let strangers: [SampledPeer; 3] = std::array::from_fn(|at| member(10 + at as u8, SETTINGS));
+    let task = SampledTask::Train { round: 2 };
+    assert!(wants_to(&mut peer, &strangers[0], task));
+    assert!(!wants_to(&mut peer, &strangers[1], task));
+    assert!(!wants_to(&mut peer, &strangers[1], SampledTask::Train { round: 3 }));
+    assert!(wants_to(&mut peer, &known, task), "it is served beside them");
+    let view = strangers[0].view();
+    assert!(!peer.on_view_before(S, strangers[0].peer(), task, &view), "it was in no round");
+    assert!(peer.on_view_before(S, known.peer(), task, &known.view()));
+    peer.on_transfer_failed(S, strangers[0].peer(), task);
+    assert!(wants_to(&mut peer, &strangers[1], SampledTask::Train { round: 3 }));
+}
+
+/// The file of members is older than the model.
+#[test]
+fn a_run_of_which_nobody_is_left_begins_again_with_those_who_come() {
+    let [mut old, dead, _] = acquainted(SETTINGS);
+    proves(&mut old, &mut member(7, SETTINGS), 3);
+    let mut peer = stranger(0, SETTINGS, BOTH).with_view(&old.view()).with_model(90, model(1.0));
+    peer.join(Moment::ZERO, Vec::new());
+    for action in actions(&mut peer) {
+        if let SampledAction::Meet { to, .. } = action {
+            peer.on_not_met(Moment::ZERO, to);
+        }
+    }
+    assert_eq!(peer.own_round(), 91);
+    assert!(peer.registry.membership(&dead.peer()).is_none(), "nobody waits for those who are gone");
+    let mut newcomer = stranger(1, SETTINGS, BOTH);
+    newcomer.join(S, vec![peer.peer()]);
+    let answer = peer.on_meet(S, newcomer.peer(), &View::default(), &ViewDigest::default());
+    newcomer.on_met(S, peer.peer(), &answer);
+    assert_eq!(newcomer.round(), 91);
+    knows(&mut peer, &newcomer);
+    peer.on_timeout(2 * S);
+    assert_eq!(pinged(&mut peer), [newcomer.peer()]);
+    peer.on_pong(2 * S, newcomer.peer(), 91);
+    assert!(actions(&mut peer).iter().any(|action| matches!(action, SampledAction::Push { .. })));
+}
+
+/// An earlier process of this peer told of more than it remembers.
+#[test]
+fn who_finds_a_later_event_of_its_own_signs_another_one() {
+    let [mut first, mut peer, _] = acquainted(SETTINGS);
+    let mut later = stranger(1, SETTINGS, BOTH);
+    later.identity.counter = 7;
+    later.leave(Moment::ZERO);
+    later.join(Moment::ZERO, Vec::new());
+    later.leave(Moment::ZERO);
+    assert_eq!(later.counter(), 9);
+    knows(&mut first, &later);
+    // Of those who tell all that they know, the asker is told of itself first, even where its digest has it.
+    let answer = first.on_meet(S, peer.peer(), &View::default(), &ViewDigest::of_everything());
+    assert_eq!(answer.memberships[1].counter, 9);
+    peer.on_met(S, first.peer(), &answer);
+    assert!(!peer.is_registered());
+    peer.on_active(S, 1);
+    assert!(peer.is_registered());
+    assert_eq!(peer.counter(), 10);
+}
+
 /// Whether the peer wants the model of a round for a task.
 fn wants_to(peer: &mut SampledPeer, of: &SampledPeer, task: SampledTask) -> bool {
-    peer.on_offer(of.peer(), task).is_some()
+    peer.on_offer(Moment::ZERO, of.peer(), task).is_ok()
 }
 
 #[test]
@@ -372,7 +592,7 @@ fn who_joins_asks_how_far_the_run_is() {
     assert_eq!(meets(&mut peer), asked);
     assert!(!peer.joining.is_member());
     // One has answered: it is a member when the others have, or when the time of two pings is over.
-    let answer = first.on_meet(S, &View::default(), &ViewDigest::default());
+    let answer = first.on_meet(S, peer.peer(), &View::default(), &ViewDigest::default());
     peer.on_met(S, first.peer(), &answer);
     peer.on_not_met(S, second.peer());
     assert!(!peer.joining.is_member());

@@ -1,24 +1,31 @@
 //! The task of a trainer (MoDEST algorithm 4, `train`).
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::sampled::SampledTask;
 
+use super::pull::{Pull, Pulls};
 use super::sampling::Sampling;
 use super::{PushOutcome, SampledAction, SampledModel, SampledPeer};
 use crate::Moment;
 
-/// Models of different rounds that are pulled at a time: a sender that stalls does not keep out those of later rounds.
+/// Models that are pulled at a time: a sender that stalls does not keep out those of later rounds.
 const PULLS_MAX: usize = 3;
+/// Models of one round that are pulled at a time: the second one where the first does not come.
+const PULLS_OF_ROUND_MAX: usize = 2;
+/// Models beside those, of senders that have not proven yet that they are in the sample.
+const UNPROVEN_MAX: usize = 1;
+/// Offers of one model that are repeated, to all who were busy.
+const REPEATS_MAX: usize = 256;
 
 /// `k_train`, and what is done in that round.
 #[derive(Debug, Default)]
 pub(super) struct Training {
     round: u64,
     step: TrainingStep,
-    /// Models that are pulled now, by their senders: one of each round.
-    pulling: BTreeMap<PublicKey, u64>,
+    pulls: Pulls,
 }
 
 #[derive(Debug, Default)]
@@ -40,17 +47,39 @@ enum TrainingStep {
 /// Pushes of one model to a sample.
 #[derive(Debug, Default)]
 pub(super) struct Pushes {
-    pub(super) n_open: usize,
-    pub(super) has_arrived: bool,
+    n_open: usize,
+    has_arrived: bool,
+    /// Those that were busy, with the time of the next offer.
+    busy: BTreeMap<PublicKey, Moment>,
+    /// Offers that were repeated.
+    n_repeated: usize,
 }
 
 impl Pushes {
     pub(super) fn new(n_open: usize) -> Self {
-        Self { n_open, has_arrived: false }
+        Self { n_open, ..Self::default() }
     }
 
-    /// Returns whether all are over and none was answered.
-    pub(super) fn on_pushed(&mut self, outcome: PushOutcome) -> bool {
+    /// Those to whom it is offered again.
+    pub(super) fn take_due(&mut self, now: Moment) -> Vec<PublicKey> {
+        let due: Vec<PublicKey> = self.busy.iter().filter(|(_, at)| **at <= now).map(|(to, _)| *to).collect();
+        due.iter().for_each(|to| {
+            self.busy.remove(to);
+        });
+        due
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Moment> {
+        self.busy.values().min().copied()
+    }
+
+    /// Returns whether all are over and none was answered. One that is busy is offered the model `again`.
+    pub(super) fn on_pushed(&mut self, to: PublicKey, (again, outcome): (Moment, PushOutcome)) -> bool {
+        if outcome == PushOutcome::Busy && self.n_repeated < REPEATS_MAX {
+            self.n_repeated += 1;
+            self.busy.insert(to, again);
+            return false;
+        }
         self.n_open = self.n_open.saturating_sub(1);
         self.has_arrived |= outcome != PushOutcome::Failed;
         self.n_open == 0 && !self.has_arrived
@@ -62,28 +91,32 @@ impl Pushes {
 }
 
 impl Training {
-    /// Whether the model of a round is to be pulled: the first of a later round, or of one that is not pulled yet.
-    pub(super) fn wants(&mut self, round: u64, from: PublicKey) -> bool {
-        let is_pulled =
-            self.pulling.contains_key(&from) || self.pulling.values().any(|pulled| *pulled == round);
-        if round <= self.round || is_pulled || self.pulling.len() >= PULLS_MAX {
+    /// Whether a model is pulled: the first of its round, or one more where that has not come within `patience`. One whose sender
+    /// may have nothing keeps out no other.
+    pub(super) fn pull(&mut self, from: PublicKey, pull: Pull, patience: Duration) -> bool {
+        let others = || self.pulls.of(pull.round).filter(|other| other.is_expected || !pull.is_expected);
+        if others().count() >= PULLS_OF_ROUND_MAX || others().any(|other| other.since + patience > pull.since)
+        {
             return false;
         }
-        self.pulling.insert(from, round);
-        true
+        self.pulls.take(from, pull, PULLS_MAX, UNPROVEN_MAX)
     }
 
-    pub(super) fn on_transfer_ended(&mut self, from: PublicKey) {
-        self.pulling.remove(&from);
+    pub(super) fn on_proven(&mut self, from: PublicKey) {
+        self.pulls.on_proven(from);
+    }
+
+    pub(super) fn on_transfer_ended(&mut self, from: PublicKey, round: u64) {
+        self.pulls.end(from, round);
     }
 
     /// Returns whether the pushes are lost, and the sample is to be drawn again.
-    pub(super) fn on_pushed(&mut self, round: u64, outcome: PushOutcome) -> bool {
+    pub(super) fn on_pushed(&mut self, round: u64, to: PublicKey, ended: (Moment, PushOutcome)) -> bool {
         let TrainingStep::Pushing { pushes, .. } = &mut self.step else { return false };
         if round != self.round + 1 {
             return false;
         }
-        let is_lost = pushes.on_pushed(outcome);
+        let is_lost = pushes.on_pushed(to, ended);
         if pushes.are_over() {
             self.step = TrainingStep::Done;
         }
@@ -112,6 +145,20 @@ impl Training {
             }
             other => other,
         };
+    }
+
+    pub(super) fn pushes(&self) -> Option<(&SampledModel, &Pushes)> {
+        match &self.step {
+            TrainingStep::Pushing { result, pushes } => Some((result, pushes)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn pushes_mut(&mut self) -> Option<(&SampledModel, &mut Pushes)> {
+        match &mut self.step {
+            TrainingStep::Pushing { result, pushes } => Some((result, pushes)),
+            _ => None,
+        }
     }
 
     pub(super) fn round(&self) -> u64 {

@@ -16,7 +16,7 @@ use barnraise_protocol::sampled::{
 use barnraise_simulation::{NodeAction, NodeId, SimulatedNode};
 use barnraise_swarm::Moment;
 use barnraise_swarm::sampled::{
-    PushOutcome, SampledAction, SampledIdentity, SampledModel, SampledPeer, SampledSettings,
+    OfferRefusal, PushOutcome, SampledAction, SampledIdentity, SampledModel, SampledPeer, SampledSettings,
 };
 use serde::Serialize;
 
@@ -78,6 +78,8 @@ pub(crate) struct SimulatedPeer {
     pub(crate) trained: Vec<(u64, Moment)>,
     pub(crate) averaged: Vec<(u64, Moment)>,
     pub(crate) sent: SentBytes,
+    /// Senders that were not believed.
+    pub(crate) n_refused: usize,
 }
 
 /// Which peers there are and how they learn.
@@ -130,6 +132,7 @@ impl Population {
             trained: Vec::new(),
             averaged: Vec::new(),
             sent: SentBytes::default(),
+            n_refused: 0,
         }
     }
 }
@@ -169,27 +172,31 @@ impl SimulatedPeer {
         let sender = self.keys[from.0];
         match request {
             DiallerToAcceptor::Ping { round } => {
-                if self.peer.on_ping(now, sender) {
+                if self.peer.on_ping(now, sender, round) {
                     let pong = AcceptorToDialler::Pong { round };
                     self.sent.pings += n_bytes(&pong);
                     self.respond(from, pong, None);
                 }
             }
             DiallerToAcceptor::Meet(view, digest) => {
-                let view = self.peer.on_meet(now, &view, &digest);
+                let view = self.peer.on_meet(now, sender, &view, &digest);
                 self.sent.views += n_bytes(&view);
                 self.respond(from, AcceptorToDialler::View(view), None);
             }
             DiallerToAcceptor::Offer(offer) => {
-                let response = match self.peer.on_offer(sender, offer.task) {
-                    Some(digest) => {
+                let response = match self.peer.on_offer(now, sender, offer.task) {
+                    Ok(digest) => {
                         self.open.push((now + 3 * REQUEST_TIMEOUT, Open::Pull(from, offer.task)));
                         self.sent.digests += n_bytes(&digest);
                         AcceptorToDialler::Wanted(digest)
                     }
-                    None => {
-                        self.sent.offers += n_bytes(&AcceptorToDialler::Declined);
-                        AcceptorToDialler::Declined
+                    Err(refusal) => {
+                        let response = match refusal {
+                            OfferRefusal::Declined => AcceptorToDialler::Declined,
+                            OfferRefusal::Busy => AcceptorToDialler::Busy,
+                        };
+                        self.sent.offers += n_bytes(&response);
+                        response
                     }
                 };
                 self.respond(from, response, Some(offer.task));
@@ -219,6 +226,10 @@ impl SimulatedPeer {
             }
             (AcceptorToDialler::Declined, Some(task)) if self.close(&Open::Push(from, task)) => {
                 self.peer.on_pushed(now, sender, task, PushOutcome::Declined);
+            }
+            (AcceptorToDialler::Busy, Some(task)) if self.close(&Open::Push(from, task)) => {
+                self.offered.retain(|(peer, of, _)| (*peer, *of) != (from, task));
+                self.peer.on_pushed(now, sender, task, PushOutcome::Busy);
             }
             _ => {}
         }
@@ -324,8 +335,15 @@ impl SimulatedNode for SimulatedPeer {
             SimulatedMessage::Request(request) => self.on_request(now, from, request),
             SimulatedMessage::Response(response, task) => self.on_response(now, from, response, task),
             SimulatedMessage::View(task, view) => {
-                if self.open.iter().any(|(_, open)| *open == Open::Pull(from, task)) {
-                    self.peer.on_view(self.keys[from.0], &view);
+                let pull = Open::Pull(from, task);
+                let sender = self.keys[from.0];
+                if self.open.iter().any(|(_, open)| *open == pull)
+                    && !self.peer.on_view_before(now, sender, task, &view)
+                {
+                    // The model that is on its way comes to nothing, as where a driver ends the stream.
+                    self.close(&pull);
+                    self.n_refused += 1;
+                    self.peer.on_transfer_failed(now, sender, task);
                 }
             }
             SimulatedMessage::Model(task, model) => {

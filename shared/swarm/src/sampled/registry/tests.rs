@@ -113,8 +113,13 @@ fn the_order_is_another_one_each_round_and_the_same_for_all() {
 #[test]
 fn the_round_is_that_of_enough_peers() {
     let mut registry = Registry::new(RUN);
-    registry.merge(&events(vec![joined(1, 1, 7), joined(2, 1, 9), joined(3, 1, u64::MAX)]));
-    assert_eq!([1, 2, 3, 4].map(|n| registry.round_of(n)), [Some(u64::MAX), Some(9), Some(7), None]);
+    registry.merge(&events(vec![
+        joined(1, 1, 7),
+        joined(2, 1, 9),
+        joined(3, 1, ROUND_MAX),
+        joined(4, 1, u64::MAX),
+    ]));
+    assert_eq!([1, 2, 3, 4].map(|n| registry.round_of(n)), [Some(ROUND_MAX), Some(9), Some(7), None]);
     assert_eq!((registry.latest_round(20), registry.latest_round(8)), (9, 7));
     assert_eq!(
         registry.candidates(10, 5, 20).len(),
@@ -156,8 +161,12 @@ fn a_full_registry_forgets_who_was_active_least_lately() {
         for number in 0..n_peers {
             let mut key = [0xee; 32];
             key[..8].copy_from_slice(&number.to_le_bytes());
-            let peer =
-                RegisteredPeer { membership: membership.clone(), round, token: ActivityToken([0; 16]) };
+            let peer = RegisteredPeer {
+                membership: membership.clone(),
+                round,
+                token: ActivityToken([0; 16]),
+                is_heard: false,
+            };
             registry.peers.insert(PublicKey(key), peer);
         }
         registry
@@ -171,6 +180,64 @@ fn a_full_registry_forgets_who_was_active_least_lately() {
     // Those who are as active as all others are pushed out by nobody, and what is known of one is still renewed.
     assert_eq!(registry.merge(&events(vec![joined(3, 1, 90)])), 0);
     assert_eq!(registry.merge(&events(vec![joined(2, 2, 8)])), 1);
+}
+
+/// Of 64 KiB of hashes, whose peers are known and whose tokens are not.
+#[test]
+fn a_view_costs_no_more_than_its_budget() {
+    let mut registry = Registry::new(RUN);
+    registry.merge(&events((1..=200).map(|number| joined(number, 1, 0)).collect()));
+    let wrong = |number| ActivityProof {
+        peer: PeerPrefix::of(&peer(number)),
+        round: ACTIVITY_ROUNDS_MAX,
+        token: ActivityToken([1; 16]),
+    };
+    let n_wrong = STEPS_PER_VIEW_MAX / ACTIVITY_ROUNDS_MAX;
+    let with_wrong = |n: u64| {
+        let mut proofs: Vec<ActivityProof> = (1..=n as u8).map(wrong).collect();
+        proofs.push(active(200, 1, 0, 5));
+        activity(proofs)
+    };
+    let mut other = registry.clone();
+    assert_eq!(registry.merge(&with_wrong(n_wrong)), 0, "it is left for the next view");
+    assert_eq!(other.merge(&with_wrong(n_wrong - 1)), 1);
+    // Of one peer one proof is looked at.
+    let mut repeated = vec![wrong(3); 1000];
+    assert_eq!(registry.merge(&activity([repeated.as_slice(), &[active(200, 1, 0, 6)]].concat())), 1);
+    repeated.push(active(3, 1, 0, 6));
+    assert_eq!(registry.merge(&activity(repeated)), 0);
+}
+
+/// Who floods a registry with made-up members pushes out neither itself nor those who answered, and the honest come back.
+#[test]
+fn made_up_members_push_out_nobody_who_was_heard() {
+    let mut registry = Registry::new(RUN).of_peer(peer(1));
+    registry.believe(20);
+    registry.merge(&View {
+        memberships: vec![joined(1, 1, 0), joined(2, 1, 0), joined(3, 1, 5), joined(4, 1, 5)],
+        activity: vec![active(3, 1, 5, 6)],
+    });
+    registry.on_heard(&peer(2));
+    for number in 0..REGISTERED_MAX as u64 - 4 {
+        let mut key = [0xee; 32];
+        key[..8].copy_from_slice(&number.to_le_bytes());
+        let membership = joined(9, 1, u64::MAX / 4);
+        let made_up = RegisteredPeer {
+            membership,
+            round: u64::MAX / 4,
+            token: ActivityToken([0; 16]),
+            is_heard: false,
+        };
+        registry.peers.insert(PublicKey(key), made_up);
+    }
+    let is_known = |registry: &Registry, number| registry.membership(&peer(number)).is_some();
+    for number in 10..60 {
+        registry.merge(&events(vec![joined(number, 1, 19)]));
+    }
+    assert!([1, 2, 3, 4].iter().all(|number| is_known(&registry, *number)), "the made-up ones gave way");
+    assert!((10..60).all(|number| is_known(&registry, number)), "who comes after the attack is known");
+    assert_eq!(registry.peers.len(), REGISTERED_MAX);
+    assert_eq!(registry.view(&peer(1)).memberships[1].joined().map(|of| of.round), Some(19), "told of first");
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -1,0 +1,51 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+const S: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_limit_grows_with_time_and_time_that_was_not_used_is_no_credit() {
+    let mut limit = RoundLimit::default();
+    limit.on_time(9 * S, 4 * S, 4 * S);
+    assert_eq!(limit.round(), None);
+    limit.begin(10 * S, 5);
+    limit.begin(10 * S, 90);
+    assert_eq!(limit.round(), Some(5), "it begins once");
+    // Four rounds in the time of one. What is left of the time counts later.
+    let reached: Vec<u64> = [11, 12, 13]
+        .map(|at| {
+            limit.on_time(at * S + S / 2, 4 * S, 4 * S);
+            limit.round().unwrap()
+        })
+        .to_vec();
+    assert_eq!(reached, [6, 7, 8]);
+    limit.on_time(14 * S, 4 * S, 4 * S);
+    assert_eq!(limit.round(), Some(9));
+    // Further than the time allows is possible within a leap, and moves nothing.
+    limit.on_active(14 * S, 12);
+    assert_eq!(limit.round(), Some(9));
+    limit.on_active(14 * S, 7);
+    assert_eq!(limit.round(), Some(7));
+    limit.on_time(15 * S, 4 * S, 4 * S);
+    assert_eq!(limit.round(), Some(8));
+    limit.raise(15 * S, 3);
+    assert_eq!(limit.round(), Some(8));
+    limit.raise(15 * S, u64::MAX);
+    limit.on_time(90 * S, 4 * S, 4 * S);
+    assert_eq!(limit.round(), Some(ROUND_MAX));
+}
+
+/// The mean is what others may have moved; the estimate is not.
+#[test]
+fn rounds_that_were_fast_or_slow_have_bounds() {
+    let after_a_minute = |mean| {
+        let mut limit = RoundLimit::default();
+        limit.begin(Moment::ZERO, 0);
+        limit.on_time(60 * S, mean, 4 * S);
+        limit.round().unwrap()
+    };
+    assert_eq!(after_a_minute(2 * S), 120);
+    assert_eq!(after_a_minute(3600 * S), 60);
+    assert_eq!(after_a_minute(Duration::ZERO), 15 * 16);
+}
