@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{PublicKey, UnixTime};
-use barnraise_protocol::bulk::{BulkError, ChunkSource, Withdrawn};
+use barnraise_protocol::bulk::{self, BulkError, ChunkSource, Withdrawn};
 use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::checkpoints::{
     self, CheckpointAnswer, CheckpointError, CheckpointQuestion, CheckpointRefusal, ExpertCheckpoint,
@@ -184,7 +184,8 @@ impl CheckpointKeeper {
                 CheckpointQuestion::Get { sha256, .. } => match self.opened(place, sha256).await {
                     Some(file) => {
                         let transfer = file.checkpoint.transfer;
-                        let sending = checkpoints::send(stream, transfer, &file);
+                        checkpoints::reply(stream, &CheckpointAnswer::Sent(transfer)).await?;
+                        let sending = bulk::serve_source(stream, &file);
                         let sent = tokio::time::timeout(transfer_time(transfer.n_bytes), sending).await;
                         sent.map_err(|_| too_slow())??;
                     }
@@ -274,7 +275,8 @@ impl CheckpointKeeper {
             Err(_) => return None,
         };
         let opening = move || {
-            let (of_file, bytes) = sealed::open_parts::<ExpertCheckpoint>(KIND, &sealed?).ok()?;
+            let sealed = sealed?;
+            let (of_file, bytes) = sealed::open_parts::<ExpertCheckpoint>(KIND, &sealed).ok()?;
             (of_file.transfer.sha256 == sha256).then(|| bytes.to_vec())
         };
         let opened = compute(usize::try_from(n_bytes).unwrap_or(usize::MAX), opening).await;
