@@ -57,7 +57,7 @@ impl AskedExperts {
         let (node, dht, holders) = (self.node.clone(), self.dht.clone(), self.holders.clone());
         let network = HostNetwork { node, dht, holders, started: Instant::now() };
         let (port, calls) = ExpertPort::new();
-        let service = ExpertService::new(network, &Rc::new(self.run.clone()), 0)?;
+        let service = ExpertService::new(network, &Rc::new(self.run.clone()), (0, 0))?;
         self.runtime.block_on(async {
             let working = std::pin::pin!(work(port));
             let serving = std::pin::pin!(async {

@@ -196,13 +196,10 @@ impl NativePlatform {
 
     /// Has the backbone and the relays reserve places for a host of experts: browsers reach most machines no other way.
     async fn reserve(&self, node: &Node, backbone: PeerId) {
-        let backbone = match node.path(backbone).await {
-            Ok(Some(Path::Direct { address, .. })) => address.with_p2p(backbone).ok(),
-            _ => None,
-        };
-        for relay in self.listen_config.relays.iter().cloned().chain(backbone) {
+        for relay in self.listen_config.relays.iter().cloned() {
             node.reserve(relay).await;
         }
+        reserve_at(node, backbone).await;
     }
 
     /// Connects to the backbone at the given address, or to one that the DHT search finds.
@@ -415,6 +412,15 @@ impl Platform for NativePlatform {
                 tracing::warn!(peer, shard, "wrong bytes of a shard; the sender is not asked again");
             }
         }
+    }
+}
+
+/// Has a backbone that the node is connected to reserve a place for it; nothing, where the connection goes through a relay.
+pub(super) async fn reserve_at(node: &Node, backbone: PeerId) {
+    if let Ok(Some(Path::Direct { address, .. })) = node.path(backbone).await
+        && let Ok(address) = address.with_p2p(backbone)
+    {
+        node.reserve(address).await;
     }
 }
 

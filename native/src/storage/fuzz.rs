@@ -19,7 +19,7 @@ fn sealed_envelope() {
         assert_eq!(sealed::open(KIND, &sealed), Ok(bytes));
         if let Ok((header, raw)) = sealed::open_parts::<(String, u64)>(KIND, &sealed) {
             assert!(raw.len() <= bytes.len());
-            assert_eq!(sealed::peek_header::<(String, u64)>(KIND, &sealed).unwrap(), header);
+            assert_eq!(sealed::peek_header::<(String, u64)>(KIND, &sealed).unwrap().0, header);
             let again = sealed::seal_parts(KIND, &header, &[raw]).unwrap();
             assert_eq!(sealed::open_parts::<(String, u64)>(KIND, &again).unwrap(), (header, raw));
         }

@@ -331,7 +331,7 @@ impl Journal {
         let path = entry_path(epoch, sequence);
         let Some(start) = self.storage.get_start(&path, ENTRY_START_BYTES).await? else { return Ok(None) };
         match sealed::peek_header::<EntryHeader>(ENTRY, &start) {
-            Ok(EntryHeader { peer, offer, .. }) => Ok(Some((peer, offer.contribution_id))),
+            Ok((EntryHeader { peer, offer, .. }, _)) => Ok(Some((peer, offer.contribution_id))),
             // Reading all of it finds the damage.
             Err(_) => Ok(self.entry(epoch, sequence).await?.map(|entry| entry.name())),
         }

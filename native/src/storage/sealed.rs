@@ -198,19 +198,22 @@ pub fn open_parts<T: DeserializeOwned>(kind: ObjectKind, bytes: &[u8]) -> Result
     Ok((header, raw))
 }
 
-/// The header alone of an object of [`seal_parts`], from its first bytes. The checksum is not verified.
-pub fn peek_header<T: DeserializeOwned>(kind: ObjectKind, start: &[u8]) -> Result<T, SealError> {
+/// The header alone of an object of [`seal_parts`], from its first bytes, and where the raw bytes begin. The checksum is not
+/// verified, neither where the version is another one.
+pub fn peek_header<T: DeserializeOwned>(kind: ObjectKind, start: &[u8]) -> Result<(T, u64), SealError> {
     let short = || SealError::Short { got: start.len() };
     let (envelope, payload) = start.split_at_checked(HEADER_BYTES).ok_or_else(short)?;
-    let is_other = !envelope.starts_with(MAGIC)
-        || envelope[8..12] != kind.name
-        || envelope[12..14] != kind.version.to_le_bytes();
-    let (n_bytes, rest) = payload.split_first_chunk::<4>().ok_or_else(short)?;
-    let header = rest.get(..u32::from_le_bytes(*n_bytes) as usize).ok_or_else(short)?;
-    if is_other {
-        return Err(SealError::Magic);
+    let of_kind = envelope.strip_prefix(MAGIC).and_then(|rest| rest.strip_prefix(&kind.name));
+    let version = of_kind.and_then(|rest| rest.first_chunk::<2>()).ok_or(SealError::Magic)?;
+    let got = u16::from_le_bytes(*version);
+    if got != kind.version {
+        return Err(SealError::Version { what: kind.what, want: kind.version, got });
     }
-    postcard::from_bytes(header).map_err(|error| SealError::Payload(error.to_string()))
+    let (n_bytes, rest) = payload.split_first_chunk::<4>().ok_or_else(short)?;
+    let n_bytes = u32::from_le_bytes(*n_bytes);
+    let header = rest.get(..n_bytes as usize).ok_or_else(short)?;
+    let header = postcard::from_bytes(header).map_err(|error| SealError::Payload(error.to_string()))?;
+    Ok((header, HEADER_BYTES as u64 + 4 + u64::from(n_bytes)))
 }
 
 fn hash(prefix: &[u8], payload: &[&[u8]]) -> Sha256Hash {
@@ -270,12 +273,15 @@ mod tests {
     #[test]
     fn a_header_can_be_read_from_the_start_alone() {
         let sealed = seal_parts(KIND, &(7u64, "seven"), &[&[1; 5000]]).unwrap();
-        assert_eq!(peek_header::<(u64, String)>(KIND, &sealed[..200]), Ok((7, "seven".to_owned())));
+        let raw_at = sealed.len() as u64 - 5000;
+        assert_eq!(peek_header::<(u64, String)>(KIND, &sealed[..200]), Ok(((7, "seven".to_owned()), raw_at)));
         for cut in 0..HEADER_BYTES + 4 + 7 {
             assert!(peek_header::<(u64, String)>(KIND, &sealed[..cut]).is_err(), "{cut}");
         }
         let newer = ObjectKind { version: 4, ..KIND };
-        assert!(peek_header::<(u64, String)>(newer, &sealed).is_err());
+        assert!(peek_header::<(u64, String)>(newer, &sealed).unwrap_err().is_version());
+        let other = ObjectKind { name: *b"else", ..KIND };
+        assert_eq!(peek_header::<(u64, String)>(other, &sealed), Err(SealError::Magic));
     }
 
     #[test]

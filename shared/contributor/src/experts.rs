@@ -26,7 +26,7 @@ use barnraise_protocol::experts::{
 };
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::experts::calls::{CallAction, CallSettings, HostBook, HostBookLimits, SentCall};
-use barnraise_swarm::experts::serving::ServingRefusal;
+use barnraise_swarm::experts::serving::{SESSION_SHIFT, ServingRefusal};
 use barnraise_swarm::experts::{
     ExpertQuery, ExpertSearch, ExpertSearchAction, ExpertTallies, ExpertsSeen, GridPrefix, HostFault,
     QUERY_ROWS_MAX, QueryId, RowSelection,
@@ -172,11 +172,16 @@ pub struct ExpertService<'a, N: ExpertNetwork> {
 }
 
 impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
-    /// For a run; `None` where its model has no hosted experts.
+    /// For a run; `None` where its model has no hosted experts. `session` is another one with each service of this peer, also over
+    /// restarts: hosts refuse what they may have counted in the same one.
     ///
     /// # Errors
     /// A model that does not fit the run's data.
-    pub fn new(network: N, run: &Rc<RunDescription>, seed: u64) -> Result<Option<Self>, ModelError> {
+    pub fn new(
+        network: N,
+        run: &Rc<RunDescription>,
+        (seed, session): (u64, u32),
+    ) -> Result<Option<Self>, ModelError> {
         let Some(hosted) = &run.model.hosted else { return Ok(None) };
         let graph = ResolvedGraph::of_model(&run.model, DataShape::of(&run.data.manifest.samples))?;
         let layers = layers(&graph);
@@ -187,8 +192,7 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
             codec: hosted.codec,
             layers,
             search: ExpertSearch::new(seed),
-            // Ids of one key grow, also over restarts: a host refuses what it may have counted.
-            book: HostBook::new(limits, network.unix_time().0 << 20, seed),
+            book: HostBook::new(limits, u64::from(session) << SESSION_SHIFT, seed),
             network,
             batches: BTreeMap::new(),
             n_batches: 0,

@@ -34,6 +34,7 @@ use barnraise_learning::{ComputeDevice, DeviceChoice, ModelError, Trainer};
 use barnraise_protocol::DisplayName;
 use barnraise_protocol::bulk::Partial;
 use barnraise_protocol::contribute::BackboneToContributor;
+use barnraise_protocol::dht::DhtRefusal;
 use barnraise_protocol::framing::FrameError;
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
@@ -52,6 +53,7 @@ use futures::future::{Fuse, FutureExt, LocalBoxFuture};
 use self::access::{AccessTicket, Credentials};
 use self::background::BackgroundRequest;
 use self::compute::{ComputeOutcome, ComputeResult};
+use self::experts::{AnsweredRows, GradientVerdict};
 use self::frozen::Frozen;
 use self::meter::TrafficMeter;
 use self::network::{NetOutcome, SessionReader, SessionWriter, ShardOutcome, TransferProgress};
@@ -183,6 +185,8 @@ pub(crate) struct Kit<'a, P: Platform> {
     /// Device and name that the session announced.
     joined_as: Option<(DeviceChoice, Option<DisplayName>)>,
     seed: u64,
+    /// Session of the next service of experts, from a number that was drawn at random.
+    expert_session: u32,
     meter: Rc<TrafficMeter>,
     speed: Speed,
     pacer: Pacer,
@@ -210,6 +214,9 @@ pub(crate) struct Kit<'a, P: Platform> {
     experts: FusedTask<'a, ()>,
     /// What it sees of them.
     seen: SeenSlot,
+    /// The last record of them that was refused for its time.
+    refused_record: Rc<Cell<Option<DhtRefusal>>>,
+    answered_rows: AnsweredRows,
     /// Rows that they answered, and how many it were when the newest prediction began.
     n_answered: Rc<Cell<u64>>,
     n_answered_before: u64,
@@ -253,6 +260,7 @@ impl<'a, P: Platform> Kit<'a, P> {
             name: None,
             joined_as: None,
             seed: config.seed,
+            expert_session: config.first_contribution_id as u32,
             meter: Rc::default(),
             speed: Speed::default(),
             pacer: Pacer::default(),
@@ -273,6 +281,8 @@ impl<'a, P: Platform> Kit<'a, P> {
             compute_kind: None,
             experts: Fuse::terminated(),
             seen: Rc::default(),
+            refused_record: Rc::default(),
+            answered_rows: AnsweredRows::default(),
             n_answered: Rc::default(),
             n_answered_before: 0,
             lost_at: None,
@@ -303,6 +313,25 @@ impl<'a, P: Platform> Kit<'a, P> {
     /// Tells the user interface.
     pub(crate) fn tell(&mut self, event: ContributorEvent) {
         (self.events)(event);
+    }
+
+    /// A gradient was taken out of the trainer. Returns whether it may be contributed: where experts belong to the model and none
+    /// has answered a row of it, it is the gradient of another model, and the user is told so once.
+    pub(crate) fn on_gradient_taken(&mut self) -> bool {
+        let has_hosted = self.run.as_ref().is_some_and(|run| run.description.model.hosted.is_some());
+        if !has_hosted {
+            return true;
+        }
+        let verdict = self.answered_rows.on_gradient(self.n_answered.get());
+        if verdict == (GradientVerdict::Unanswered { is_first: true }) {
+            let why = self.refused_record.take().map_or_else(String::new, |refusal| {
+                format!(" What hosts announce does not count here: {refusal}. Compare the clocks.")
+            });
+            self.fail(format!(
+                "Nothing is contributed: the experts of this model are on other machines, and none of them answered.{why}"
+            ));
+        }
+        verdict == GradientVerdict::Answered
     }
 
     /// Tells the user interface of a failure after which the participant goes on.

@@ -233,6 +233,13 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SynchronousParticipant<P> {
 
     fn on_computed(&mut self, kit: &mut Kit<'a, P>) -> Result<(), ModelError> {
         let Some(TakenGradient { naming, took, result }) = self.taken.take() else { return Ok(()) };
+        if !kit.on_gradient_taken() && result.is_ok() {
+            if naming.contribution_id.is_some() {
+                self.contributor.on_gradient_lost();
+            }
+            kit.on_busy(took);
+            return Ok(());
+        }
         let began = kit.platform.now();
         let made = self.on_gradient(kit, naming, result);
         kit.on_busy(took + kit.platform.now().saturating_sub(began));

@@ -5,12 +5,13 @@
 
 use std::sync::Arc;
 
+use barnraise_protocol::experts::checkpoints::STEPS_MAX;
 use barnraise_protocol::run::{HostedExperts, ModelSpec};
 
 use crate::device::{ComputeDevice, DeviceError};
 use crate::engine::ExpertEngine;
 use crate::graph::HostedBody;
-use crate::optimizer::{Optimizer, OptimizerError, OptimizerState};
+use crate::optimizer::{Optimizer, OptimizerError, OptimizerSpec, OptimizerState};
 use crate::parameters::ParameterLayout;
 use crate::random::SplitMix64;
 use crate::schedule::{ScheduleError, ScheduleSpec};
@@ -65,6 +66,12 @@ pub enum ExpertError {
     /// A step that could not be made, or a state of another expert.
     #[error(transparent)]
     Optimizer(#[from] OptimizerError),
+    /// More steps than an expert can have made.
+    #[error("{got} steps, an expert makes at most {STEPS_MAX}")]
+    Steps {
+        /// What came.
+        got: u64,
+    },
     /// A schedule out of its bounds.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
@@ -77,6 +84,28 @@ pub struct ExpertState {
     pub parameters: Vec<f32>,
     /// With its steps.
     pub optimizer: OptimizerState,
+}
+
+impl ExpertState {
+    /// Checks that it may be the state of an expert with this optimizer and this flat vector. The peer that made it may have made up
+    /// its values.
+    ///
+    /// # Errors
+    /// A state of another expert, or one that no step leads to.
+    pub fn check(&self, optimizer: &OptimizerSpec, layout: &ParameterLayout) -> Result<(), ExpertError> {
+        let (want, got) = (layout.n_parameters(), self.parameters.len());
+        if want != got {
+            return Err(OptimizerError::Length { what: "the parameters", want, got }.into());
+        }
+        if let Some(index) = self.parameters.iter().position(|value| !value.is_finite()) {
+            return Err(ExpertError::NotFinite { index });
+        }
+        let got = self.optimizer.n_steps;
+        if got > STEPS_MAX {
+            return Err(ExpertError::Steps { got });
+        }
+        Ok(self.optimizer.check(optimizer, layout.n_trained())?)
+    }
 }
 
 /// An expert, its optimizer, and where it computes.
@@ -120,10 +149,7 @@ impl HostedExpert {
     /// # Errors
     /// A state of another expert.
     pub fn restore(&mut self, state: ExpertState) -> Result<(), ExpertError> {
-        let (want, got) = (self.parameters.len(), state.parameters.len());
-        if want != got {
-            return Err(OptimizerError::Length { what: "the parameters", want, got }.into());
-        }
+        state.check(self.optimizer.spec(), self.layout())?;
         self.optimizer.restore(state.optimizer)?;
         self.engine.load(&state.parameters);
         self.parameters = state.parameters;

@@ -58,7 +58,8 @@ pub enum ExpertPass {
 pub struct ExpertRequest {
     /// The run, at most [`RUN_ID_BYTES_MAX`] bytes.
     pub run_id: String,
-    /// Number that the trainer gives to one request only: an expert counts none twice, though it is sent again.
+    /// Number that the trainer gives to one request only: an expert counts none twice, though it is sent again. Its upper half is a
+    /// session of the trainer, drawn at random, and within one it grows.
     pub request_id: u64,
     /// The layer.
     pub layer: LayerId,

@@ -31,16 +31,18 @@ impl Sha256Hash {
 
 /// SHA-256 of bytes that arrive in pieces.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Hasher(Sha256);
+pub struct Hasher(Sha256);
 
 impl Hasher {
-    pub(crate) fn update(&mut self, bytes: &[u8]) {
+    /// More bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
         // A browser replaces a hot function by an optimized version only between two calls: in one call a whole model
         // would be hashed by the unoptimized version.
         bytes.chunks(PIECE_BYTES).for_each(|piece| self.0.update(piece));
     }
 
-    pub(crate) fn finish(self) -> Sha256Hash {
+    /// Hash of all of them.
+    pub fn finish(self) -> Sha256Hash {
         Sha256Hash(self.0.finalize().into())
     }
 }

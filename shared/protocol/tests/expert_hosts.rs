@@ -169,6 +169,10 @@ fn golden_bytes_of_checkpoints() {
         (CheckpointAnswer::Refused(CheckpointRefusal::Busy), "0504".to_owned()),
         (CheckpointAnswer::Refused(CheckpointRefusal::Gone), "0505".to_owned()),
         (CheckpointAnswer::Refused(CheckpointRefusal::NoAccess), "0506".to_owned()),
+        (
+            CheckpointAnswer::Refused(CheckpointRefusal::TooSmall { min: 300, got: 3 }),
+            "0507ac0203".to_owned(),
+        ),
     ] {
         check(&answer, max, &golden);
     }

@@ -57,7 +57,7 @@ impl TrialExperts {
     /// A model that does not fit the run's data.
     pub(crate) fn equip(&self, trainer: Trainer, run: &RunDescription) -> Result<Trainer, ModelError> {
         let seed = self.now().subsec_nanos().into();
-        let Some(service) = ExpertService::new(self.clone(), &Rc::new(run.clone()), seed)? else {
+        let Some(service) = ExpertService::new(self.clone(), &Rc::new(run.clone()), (seed, 0))? else {
             return Ok(trainer);
         };
         let service = service.counting(Rc::clone(&self.answered));

@@ -1,17 +1,22 @@
 //! Keeps the newest checkpoints of other hosts' experts on this peer's disk: a host of experts does, and a backbone where there are
 //! too few of them.
+//!
+//! A file is named after its place and its bytes, and never changes: who reads it while a newer one comes reads no mixture of both.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::access::PublicKey;
-use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::access::{PublicKey, UnixTime};
+use barnraise_protocol::bulk::{self, BulkError, ChunkSource, Withdrawn};
 use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::checkpoints::{
     self, CheckpointAnswer, CheckpointError, CheckpointQuestion, CheckpointRefusal, ExpertCheckpoint,
 };
 use barnraise_protocol::experts::leases::Grantors;
+use barnraise_protocol::hash::Hasher;
 use barnraise_relay::Paced;
 use barnraise_swarm::Moment;
 use barnraise_swarm::experts::checkpoints::{CheckpointShelf, OfferVerdict};
@@ -21,6 +26,7 @@ use object_store::path::Path as ObjectPath;
 
 use super::layers::{HostedLayer, layer_of, name};
 use crate::computing::compute;
+use crate::host::clock::system_clock;
 use crate::storage::sealed::{self, ObjectKind};
 use crate::storage::{Storage, StorageError};
 
@@ -34,8 +40,21 @@ pub(crate) const PACE: PaceLimits = PaceLimits {
     idle: Duration::from_secs(30),
     message: Duration::from_secs(30),
     stall: Duration::from_secs(30),
-    bytes_per_second_min: 1024,
+    bytes_per_second_min: BYTES_PER_SECOND_MIN,
 };
+/// Pace below which a checkpoint is not worth the slot that it takes.
+const BYTES_PER_SECOND_MIN: u64 = 16 * 1024;
+/// Beside the time that the bytes take.
+const TRANSFER_GRACE: Duration = Duration::from_secs(30);
+/// Longest time of a transfer: at the slowest, six GiB by a link of a home.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(1800);
+/// Clocks of peers differ by so much.
+const CLOCK_SKEW_MAX: u64 = 60;
+
+/// Longest time of a transfer of so many bytes, at both of its ends.
+pub(crate) fn transfer_time(n_bytes: u64) -> Duration {
+    (TRANSFER_GRACE + Duration::from_secs(n_bytes / BYTES_PER_SECOND_MIN)).min(TRANSFER_TIMEOUT)
+}
 
 /// The checkpoints of one run that this peer keeps.
 pub(crate) struct CheckpointKeeper {
@@ -74,18 +93,33 @@ impl CheckpointKeeper {
         bytes_max: u64,
     ) -> Result<Self, StorageError> {
         let folder = ObjectPath::from_iter([FOLDER.to_owned(), run.to_string()]);
-        let mut kept = Vec::new();
+        let mut kept: BTreeMap<ExpertPlace, ExpertCheckpoint> = BTreeMap::new();
+        let mut n_other = 0;
         for object in storage.list(&folder).await? {
             let start = storage.get_start(&object.location, HEADER_BYTES_MAX).await?;
             let header = start.map(|start| sealed::peek_header::<ExpertCheckpoint>(KIND, &start));
             match header {
-                Some(Ok(checkpoint)) if object.location.filename() == Some(&name(checkpoint.lease.place)) => {
-                    kept.push(checkpoint);
+                Some(Ok((checkpoint, _)))
+                    if object.location.filename() == Some(&file_name(&checkpoint))
+                        && kept
+                            .get(&checkpoint.lease.place)
+                            .is_none_or(|other| other.version() < checkpoint.version()) =>
+                {
+                    // Two of one place are there where the process ended before the older one was deleted.
+                    if let Some(older) = kept.insert(checkpoint.lease.place, checkpoint) {
+                        storage.delete(&folder.clone().join(file_name(&older))).await?;
+                    }
                 }
+                // What another version of this program wrote is for that version.
+                Some(Err(error)) if error.is_version() => n_other += 1,
                 // Others keep it too; its place is free for the next one.
                 _ => storage.delete(&object.location).await?,
             }
         }
+        if n_other > 0 {
+            tracing::warn!(n_other, %folder, "checkpoints that another version of this program keeps stay as they are");
+        }
+        let kept = kept.into_values();
         let shelf = Mutex::new(CheckpointShelf::new(Moment::ZERO, bytes_max, kept));
         let (run_id, grantors, started) = (run_id.to_owned(), OnceLock::new(), Instant::now());
         Ok(Self { run_id, layers, grantors, storage, run, shelf, started })
@@ -105,8 +139,17 @@ impl CheckpointKeeper {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn path(&self, place: ExpertPlace) -> ObjectPath {
-        ObjectPath::from_iter([FOLDER.to_owned(), self.run.to_string(), name(place)])
+    fn path(&self, checkpoint: &ExpertCheckpoint) -> ObjectPath {
+        ObjectPath::from_iter([FOLDER.to_owned(), self.run.to_string(), file_name(checkpoint)])
+    }
+
+    /// Deletes files that the shelf does not know any more.
+    async fn delete(&self, checkpoints: &[ExpertCheckpoint]) {
+        for checkpoint in checkpoints {
+            if let Err(error) = self.storage.delete(&self.path(checkpoint)).await {
+                tracing::debug!(%error, "a kept checkpoint could not be deleted");
+            }
+        }
     }
 
     /// Answers questions of a peer until it closes the stream.
@@ -138,8 +181,14 @@ impl CheckpointKeeper {
                     let newest = self.newest(&place);
                     checkpoints::reply(stream, &CheckpointAnswer::Found(newest)).await?;
                 }
-                CheckpointQuestion::Get { sha256, .. } => match self.read(place, sha256).await {
-                    Some((transfer, bytes)) => checkpoints::send(stream, transfer, &bytes).await?,
+                CheckpointQuestion::Get { sha256, .. } => match self.opened(place, sha256).await {
+                    Some(file) => {
+                        let transfer = file.checkpoint.transfer;
+                        checkpoints::reply(stream, &CheckpointAnswer::Sent(transfer)).await?;
+                        let sending = bulk::serve_source(stream, &file);
+                        let sent = tokio::time::timeout(transfer_time(transfer.n_bytes), sending).await;
+                        sent.map_err(|_| too_slow())??;
+                    }
                     None => {
                         let gone = CheckpointAnswer::Refused(CheckpointRefusal::Gone);
                         checkpoints::reply(stream, &gone).await?;
@@ -169,16 +218,21 @@ impl CheckpointKeeper {
             return Err(CheckpointRefusal::Lease.into());
         }
         let layer = layer_of(&self.layers, place).ok_or(CheckpointRefusal::Unknown)?;
-        let bytes_max = layer.checkpoint_bytes_max();
-        let verdict = self.shelf().on_offer(self.started.elapsed(), &checkpoint, bytes_max)?;
-        let OfferVerdict::Wanted { evicted } = verdict else { return Ok(CheckpointAnswer::AlreadyKept) };
-        let incoming = IncomingCheckpoint { keeper: self, place };
-        for place in evicted {
-            if let Err(error) = self.storage.delete(&self.path(place)).await {
-                tracing::debug!(%error, "a kept checkpoint could not be deleted");
-            }
+        let (min, bytes_max) = (layer.checkpoint_bytes_min(), layer.checkpoint_bytes_max());
+        if transfer.n_bytes < min {
+            return Err(CheckpointRefusal::TooSmall { min, got: transfer.n_bytes }.into());
         }
-        let bytes = checkpoints::take_offered(stream, transfer, bytes_max).await?;
+        // A lease that is over keeps no file from being the oldest.
+        let is_kept = self.newest(&place).is_some_and(|kept| kept.version() >= checkpoint.version());
+        if is_kept && !is_current(&checkpoint, system_clock()()) {
+            return Ok(CheckpointAnswer::AlreadyKept);
+        }
+        let verdict = self.shelf().on_offer(self.started.elapsed(), &checkpoint, bytes_max)?;
+        let OfferVerdict::Wanted { .. } = verdict else { return Ok(CheckpointAnswer::AlreadyKept) };
+        let incoming = IncomingCheckpoint { keeper: self, place };
+        let taking = checkpoints::take_offered(stream, transfer, bytes_max);
+        let bytes = tokio::time::timeout(transfer_time(transfer.n_bytes), taking).await;
+        let bytes = bytes.map_err(|_| too_slow())??;
         let stored = self.store(checkpoint, bytes).await;
         drop(incoming);
         Ok(stored?)
@@ -190,7 +244,7 @@ impl CheckpointKeeper {
         checkpoint: ExpertCheckpoint,
         bytes: Vec<u8>,
     ) -> Result<CheckpointAnswer, CheckpointRefusal> {
-        let path = self.path(checkpoint.lease.place);
+        let path = self.path(&checkpoint);
         let header = checkpoint.clone();
         let sealing = move || sealed::seal_parts(KIND, &header, &[&bytes]);
         let sealed = compute(usize::try_from(checkpoint.transfer.n_bytes).unwrap_or(usize::MAX), sealing);
@@ -200,7 +254,9 @@ impl CheckpointKeeper {
             CheckpointRefusal::Full
         })?;
         let now = self.started.elapsed();
-        self.shelf().on_kept(now, checkpoint);
+        let gone = self.shelf().on_kept(now, checkpoint);
+        // After the new one is here: a crash, or a full disk, costs none of them.
+        self.delete(&gone).await;
         Ok(CheckpointAnswer::Kept)
     }
 
@@ -209,32 +265,117 @@ impl CheckpointKeeper {
         self.shelf().newest(place).cloned()
     }
 
-    /// The bytes of a checkpoint that is kept.
-    pub(crate) async fn read(&self, place: ExpertPlace, sha256: Sha256Hash) -> Option<(Transfer, Arc<[u8]>)> {
-        let transfer = self.shelf().with_hash(&place, &sha256).map(|kept| kept.transfer)?;
-        let read = self.storage.get(&self.path(place), transfer.n_bytes + HEADER_BYTES_MAX).await;
-        let opened = match read {
-            Ok(Some(sealed)) => {
-                let opening = move || {
-                    let opened = sealed::open_parts::<ExpertCheckpoint>(KIND, &sealed);
-                    opened.map(|(checkpoint, bytes)| (checkpoint.transfer, Arc::<[u8]>::from(bytes)))
-                };
-                compute(usize::try_from(transfer.n_bytes).unwrap_or(usize::MAX), opening).await.ok()
-            }
-            Ok(None) => None,
+    /// All bytes of a checkpoint that is kept, for an expert of this peer.
+    pub(crate) async fn read(&self, place: ExpertPlace, sha256: Sha256Hash) -> Option<Vec<u8>> {
+        let checkpoint = self.shelf().with_hash(&place, &sha256).cloned()?;
+        let n_bytes = checkpoint.transfer.n_bytes;
+        let sealed = match self.storage.get(&self.path(&checkpoint), n_bytes + HEADER_BYTES_MAX).await {
+            Ok(sealed) => sealed,
             // The disk may answer later.
             Err(_) => return None,
         };
+        let opening = move || {
+            let sealed = sealed?;
+            let (of_file, bytes) = sealed::open_parts::<ExpertCheckpoint>(KIND, &sealed).ok()?;
+            (of_file.transfer.sha256 == sha256).then(|| bytes.to_vec())
+        };
+        let opened = compute(usize::try_from(n_bytes).unwrap_or(usize::MAX), opening).await;
+        if opened.is_none() {
+            self.on_damaged(&checkpoint);
+        }
+        opened
+    }
+
+    /// A checkpoint that is kept, to be read piece by piece.
+    async fn opened(&self, place: ExpertPlace, sha256: Sha256Hash) -> Option<KeptFile<'_>> {
+        let checkpoint = self.shelf().with_hash(&place, &sha256).cloned()?;
+        let start = self.storage.get_start(&self.path(&checkpoint), HEADER_BYTES_MAX).await.ok()?;
+        let header = start.map(|start| sealed::peek_header::<ExpertCheckpoint>(KIND, &start));
+        let Some(Ok((of_file, raw_at))) = header else {
+            self.on_damaged(&checkpoint);
+            return None;
+        };
+        if of_file.transfer != checkpoint.transfer {
+            self.on_damaged(&checkpoint);
+            return None;
+        }
+        Some(KeptFile { keeper: self, checkpoint, raw_at, hashed: Mutex::default() })
+    }
+
+    /// What is kept cannot be read: it is not offered any more, and the next one takes its place.
+    fn on_damaged(&self, checkpoint: &ExpertCheckpoint) {
+        let place = checkpoint.lease.place;
+        let mut shelf = self.shelf();
         // A newer one may have come meanwhile.
-        match opened {
-            Some((got, bytes)) if got == transfer => Some((transfer, bytes)),
-            Some(_) => None,
-            None => {
-                self.shelf().on_damaged(&place);
-                None
-            }
+        if shelf.with_hash(&place, &checkpoint.transfer.sha256).is_some() {
+            tracing::warn!(expert = %place.1, "a kept checkpoint is damaged");
+            shelf.on_damaged(&place);
         }
     }
+}
+
+/// The bytes of a checkpoint on the disk: a taker that is slow costs the memory of one chunk.
+struct KeptFile<'k> {
+    keeper: &'k CheckpointKeeper,
+    checkpoint: ExpertCheckpoint,
+    /// Where they begin in the file.
+    raw_at: u64,
+    /// Bytes that were read one after the other from the beginning, and their hash.
+    hashed: Mutex<(u64, Hasher)>,
+}
+
+impl KeptFile<'_> {
+    /// Damage shows once all bytes were read.
+    fn on_read(&self, start: u64, bytes: &[u8]) {
+        let mut hashed = self.hashed.lock().unwrap_or_else(PoisonError::into_inner);
+        let (n_hashed, hasher) = &mut *hashed;
+        if *n_hashed != start {
+            return;
+        }
+        hasher.update(bytes);
+        *n_hashed += bytes.len() as u64;
+        let want = self.checkpoint.transfer;
+        if *n_hashed == want.n_bytes && std::mem::take(hasher).finish() != want.sha256 {
+            self.keeper.on_damaged(&self.checkpoint);
+        }
+    }
+}
+
+impl ChunkSource for KeptFile<'_> {
+    fn n_bytes(&self) -> u64 {
+        self.checkpoint.transfer.n_bytes
+    }
+
+    async fn read(&self, range: Range<u64>) -> Result<Vec<u8>, Withdrawn> {
+        let n_bytes = range.end.saturating_sub(range.start);
+        let of_file = self.raw_at + range.start..self.raw_at + range.end;
+        let read = self.keeper.storage.get_range(&self.keeper.path(&self.checkpoint), of_file).await;
+        match read {
+            Ok(bytes) if bytes.len() as u64 == n_bytes => {
+                self.on_read(range.start, &bytes);
+                Ok(bytes.to_vec())
+            }
+            Ok(_) => {
+                self.keeper.on_damaged(&self.checkpoint);
+                Err(Withdrawn::because("the checkpoint is damaged here: ask another keeper"))
+            }
+            Err(_) => Err(Withdrawn::because("the checkpoint is not here any more: ask for the newest one")),
+        }
+    }
+}
+
+fn file_name(checkpoint: &ExpertCheckpoint) -> String {
+    format!("{}-{}", name(checkpoint.lease.place), checkpoint.transfer.sha256)
+}
+
+/// Whether the lease of a checkpoint may still hold, by one of its grants.
+fn is_current(checkpoint: &ExpertCheckpoint, now: UnixTime) -> bool {
+    let is_current = |at: u64| at.saturating_add(CLOCK_SKEW_MAX) > now.0;
+    checkpoint.lease.grants.iter().any(|grant| is_current(grant.expires_at.0))
+}
+
+fn too_slow() -> CheckpointError {
+    BulkError::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, "the checkpoint came too slowly")).into()
 }
 
 /// Refuses the first question of a peer.
@@ -255,46 +396,20 @@ where
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use std::path::Path;
+    use std::sync::Arc;
 
-    use barnraise_learning::DataShape;
-    use barnraise_protocol::access::{KeyPair, UnixTime};
-    use barnraise_protocol::bulk::Partial;
-    use barnraise_protocol::dataset::ImageShape;
+    use barnraise_protocol::access::KeyPair;
+    use barnraise_protocol::bulk::{Partial, Transfer};
     use barnraise_protocol::experts::checkpoints::OfferOutcome;
     use barnraise_protocol::experts::leases::{ExpertLease, LeaseGrant};
     use barnraise_protocol::experts::{ExpertUid, LayerId};
     use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
 
+    use super::super::layers::tests::layers;
     use super::*;
-    use crate::config::RunConfig;
     use crate::storage::simulated::SimulatedDisk;
 
     const RUN: Sha256Hash = Sha256Hash([5; 32]);
-    const MODEL: &str = r#"
-[run]
-id = "barn"
-
-[model.kind.graph]
-name = "experts"
-loss = "classification"
-parts = [{ name = "expert", blocks = [{ name = "only", op = { dense = { units = 4 } } }] }]
-blocks = [
-    { name = "flat", op = "flatten" },
-    { name = "first", op = { dense = { units = 4 } } },
-    { name = "moe", op = { experts = { part = "expert", side = 8, active = 2 } } },
-    { name = "fc", op = { dense = { units = "classes" } } },
-]
-
-[model.experts]
-"#;
-
-    fn layers() -> Vec<HostedLayer> {
-        let config = RunConfig::parse(MODEL, Path::new("run.toml")).unwrap();
-        let shape = ImageShape { height: 28, width: 28, channels: 1 };
-        HostedLayer::of_model(&config.model_spec(), DataShape::Images { shape, n_classes: 10 }).unwrap()
-    }
-
     fn key(at: u8) -> KeyPair {
         KeyPair::from_seed(&[at; 32])
     }
@@ -376,6 +491,86 @@ blocks = [
         let again = keeper(&disk).await;
         assert_eq!(again.newest(&place(3)), Some(checkpoint(3, 6, &new)));
         assert_eq!(taken(&again, 3).await, Some(new));
+    }
+
+    async fn files(disk: &SimulatedDisk) -> Vec<String> {
+        let listed = Storage::on(Arc::new(disk.clone())).list(&ObjectPath::from(FOLDER)).await.unwrap();
+        listed.iter().filter_map(|file| Some(file.location.filename()?.to_owned())).collect()
+    }
+
+    #[tokio::test]
+    async fn a_slow_taker_costs_the_memory_of_a_chunk_and_never_gets_a_mixture() {
+        let disk = SimulatedDisk::new(3);
+        let kept = keeper(&disk).await;
+        let (old, new) = (vec![1; 100_000], vec![2; 100_000]);
+        offer(&kept, 9, &checkpoint(3, 5, &old), &old).await.unwrap();
+        let file = kept.opened(place(3), Transfer::of(&old).sha256).await.unwrap();
+        assert_eq!(file.read(0..10).await, Ok(vec![1; 10]));
+        assert_eq!(file.read(99_990..100_000).await, Ok(vec![1; 10]));
+        assert_eq!(size_of_val(&file), size_of::<KeptFile<'_>>(), "it holds no bytes");
+        offer(&kept, 9, &checkpoint(3, 6, &new), &new).await.unwrap();
+        let gone = file.read(10..20).await.unwrap_err();
+        assert!(gone.to_string().contains("ask for the newest"), "{gone}");
+        assert_eq!(files(&disk).await, [file_name(&checkpoint(3, 6, &new))], "the one before is deleted");
+        assert_eq!(taken(&kept, 3).await, Some(new));
+    }
+
+    #[tokio::test]
+    async fn damage_shows_when_all_bytes_were_read_and_the_next_offer_mends_it() {
+        let disk = SimulatedDisk::new(3);
+        let kept = keeper(&disk).await;
+        let bytes = vec![1; 100_000];
+        let whole = checkpoint(3, 5, &bytes);
+        offer(&kept, 9, &whole, &bytes).await.unwrap();
+        let mut damaged = bytes.clone();
+        damaged[70_000] ^= 1;
+        let sealed = sealed::seal_parts(KIND, &whole, &[&damaged]).unwrap();
+        kept.storage.put(&kept.path(&whole), sealed).await.unwrap();
+        let taking = async |stream: &mut Compat<_>| {
+            let mut partial = Partial::new(whole.transfer, 1 << 20).unwrap();
+            checkpoints::fetch(stream, "barn", place(3), &mut partial).await
+        };
+        assert!(matches!(with(&kept, 8, taking).await, Err(CheckpointError::Bulk(BulkError::Hash { .. }))));
+        assert_eq!(kept.newest(&place(3)), None);
+        assert_eq!(offer(&kept, 9, &whole, &bytes).await, Ok(OfferOutcome::Kept));
+        assert_eq!(taken(&kept, 3).await, Some(bytes));
+    }
+
+    #[tokio::test]
+    async fn what_another_version_of_the_program_keeps_stays_and_of_two_the_newer_one() {
+        let disk = SimulatedDisk::new(3);
+        let kept = keeper(&disk).await;
+        let (old, new) = (checkpoint(3, 5, &[1; 1000]), checkpoint(3, 6, &[2; 1000]));
+        for (made, bytes) in [(&old, vec![1; 1000]), (&new, vec![2; 1000])] {
+            let sealed = sealed::seal_parts(KIND, made, &[&bytes]).unwrap();
+            kept.storage.put(&kept.path(made), sealed).await.unwrap();
+        }
+        let newer = ObjectKind { version: KIND.version + 1, ..KIND };
+        let other = kept.path(&checkpoint(4, 5, &[1; 1000]));
+        kept.storage.put(&other, sealed::seal(newer, b"of another layout")).await.unwrap();
+        kept.storage.put(&kept.path(&checkpoint(5, 5, &[1; 1000])), b"no envelope".to_vec()).await.unwrap();
+        let again = keeper(&disk).await;
+        assert_eq!(again.newest(&place(3)), Some(new.clone()));
+        assert_eq!(files(&disk).await, [file_name(&new), other.filename().unwrap().to_owned()]);
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_is_over_does_not_make_a_checkpoint_young_again() {
+        let now = UnixTime(10_000);
+        let made = checkpoint(3, 5, &[1; 1000]);
+        assert!(!is_current(&made, now), "its grant has expired");
+        let mut current = made;
+        current.lease.grants[0].expires_at = UnixTime(now.0 - CLOCK_SKEW_MAX + 1);
+        assert!(is_current(&current, now), "by the clock of the backbone it may hold");
+        current.lease.grants.clear();
+        assert!(!is_current(&current, now));
+    }
+
+    #[test]
+    fn a_transfer_has_the_time_of_its_bytes_and_no_more_than_half_an_hour() {
+        assert_eq!(transfer_time(0), TRANSFER_GRACE);
+        assert_eq!(transfer_time(BYTES_PER_SECOND_MIN * 10), TRANSFER_GRACE + Duration::from_secs(10));
+        assert_eq!(transfer_time(u64::MAX), TRANSFER_TIMEOUT);
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use barnraise_learning::DataShape;
 use barnraise_learning::graph::{HostedBody, ResolvedGraph};
+use barnraise_learning::optimizer::OptimizerSpec;
 use barnraise_protocol::experts::{ExpertPlace, GridShape, LayerId};
 use barnraise_protocol::run::{ModelSpec, RunDescription};
 
@@ -18,6 +19,7 @@ pub(crate) struct HostedLayer {
     pub(crate) id: LayerId,
     pub(crate) grid: GridShape,
     pub(crate) body: Arc<HostedBody>,
+    pub(crate) optimizer: OptimizerSpec,
 }
 
 impl HostedLayer {
@@ -28,17 +30,24 @@ impl HostedLayer {
 
     /// All layers of a model of such data.
     pub(crate) fn of_model(model: &ModelSpec, data: DataShape) -> anyhow::Result<Vec<Self>> {
-        if model.hosted.is_none() {
-            return Ok(Vec::new());
-        }
+        let Some(hosted) = &model.hosted else { return Ok(Vec::new()) };
+        let optimizer = OptimizerSpec::from(hosted.optimizer);
         let graph = ResolvedGraph::of_model(model, data)?;
         let mut layers = Vec::new();
         for (grid, body) in graph.hosted() {
             let side = u16::try_from(grid.side)?;
             let grid = GridShape::new(&vec![side; grid.n_dimensions])?;
-            layers.push(Self { id: LayerId(u16::try_from(body.layer)?), grid, body: body.clone() });
+            let id = LayerId(u16::try_from(body.layer)?);
+            layers.push(Self { id, grid, body: body.clone(), optimizer });
         }
         Ok(layers)
+    }
+
+    /// Fewest bytes of a checkpoint of one of its experts: its parameters, and the moments of its optimizer.
+    pub(crate) fn checkpoint_bytes_min(&self) -> u64 {
+        let layout = self.body.graph.layout();
+        let n_moments = self.optimizer.n_moments().saturating_mul(layout.n_trained());
+        (layout.n_parameters().saturating_add(n_moments) as u64).saturating_mul(4)
     }
 
     /// Most bytes of a checkpoint of one of its experts.
@@ -56,4 +65,44 @@ pub(crate) fn layer_of(layers: &[HostedLayer], (id, uid): ExpertPlace) -> Option
 /// Name of an expert in a folder.
 pub(crate) fn name((layer, uid): ExpertPlace) -> String {
     format!("{}-{uid}", layer.0)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::path::Path;
+
+    use barnraise_protocol::dataset::ImageShape;
+
+    use super::*;
+    use crate::config::RunConfig;
+
+    const MODEL: &str = r#"
+[run]
+id = "barn"
+
+[model.kind.graph]
+name = "experts"
+loss = "classification"
+parts = [{ name = "expert", blocks = [{ name = "only", op = { dense = { units = 4 } } }] }]
+blocks = [
+    { name = "flat", op = "flatten" },
+    { name = "first", op = { dense = { units = 4 } } },
+    { name = "moe", op = { experts = { part = "expert", side = 8, active = 2 } } },
+    { name = "fc", op = { dense = { units = "classes" } } },
+]
+
+[model.experts]
+"#;
+
+    pub(crate) fn model() -> ModelSpec {
+        RunConfig::parse(MODEL, Path::new("run.toml")).unwrap().model_spec()
+    }
+
+    /// One layer of it, whose experts have 20 parameters.
+    pub(crate) fn layers() -> Vec<HostedLayer> {
+        let shape = ImageShape { height: 28, width: 28, channels: 1 };
+        HostedLayer::of_model(&model(), DataShape::Images { shape, n_classes: 10 }).unwrap()
+    }
 }

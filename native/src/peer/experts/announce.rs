@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use barnraise_protocol::dht::DhtRefusal;
 use barnraise_protocol::experts::ExpertPlace;
 use barnraise_relay::tasks;
 use barnraise_swarm::experts::{AnnouncerAction, ExpertAnnouncer};
@@ -15,6 +16,7 @@ use crate::net::announced::to_announce_to_all;
 
 /// Interval of looks at what has changed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// Announces until the handle is dropped. Records expire by themselves.
 pub(super) fn spawn(state: Arc<HostState>) -> AbortOnDropHandle<()> {
     tasks::spawn("announcing experts", async move {
@@ -23,6 +25,7 @@ pub(super) fn spawn(state: Arc<HostState>) -> AbortOnDropHandle<()> {
         let [a, b, c, d, e, f, g, h, ..] = key.public().0;
         let seed = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         let mut announcer = ExpertAnnouncer::new(key, state.run_id.clone(), Vec::new(), seed);
+        let mut is_clock_told = false;
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         loop {
             ticks.tick().await;
@@ -41,9 +44,18 @@ pub(super) fn spawn(state: Arc<HostState>) -> AbortOnDropHandle<()> {
             }
             while let Ok(Some(AnnouncerAction::Put(records))) = announcer.poll_action(state.now(), now()) {
                 match put_all(&node, state.home.peer(), records).await {
-                    Ok(verdicts) => verdicts.into_iter().filter_map(Result::err).for_each(|refusal| {
-                        tracing::debug!(%refusal, "the DHT did not take a record of an expert");
-                    }),
+                    Ok(verdicts) => {
+                        for refusal in verdicts.into_iter().filter_map(Result::err) {
+                            tracing::debug!(%refusal, "the DHT did not take a record of an expert");
+                            let is_of_clocks = is_of_clocks(&refusal);
+                            if is_of_clocks && !is_clock_told {
+                                let now_ms = now().0;
+                                tracing::warn!(%refusal, now_ms, "trainers do not find the experts of this host: \
+                                    compare its clock with that of the backbone");
+                            }
+                            is_clock_told |= is_of_clocks;
+                        }
+                    }
                     Err(error) => {
                         tracing::debug!(%error, "experts could not be announced in the DHT");
                         announcer.on_put_failed(state.now());
@@ -52,4 +64,9 @@ pub(super) fn spawn(state: Arc<HostState>) -> AbortOnDropHandle<()> {
             }
         }
     })
+}
+
+/// Whether a record was refused for its time alone: it is made now, so that one of the two clocks is wrong.
+fn is_of_clocks(refusal: &DhtRefusal) -> bool {
+    matches!(refusal, DhtRefusal::Expired { .. } | DhtRefusal::TooFar { .. })
 }

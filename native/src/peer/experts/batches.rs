@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use barnraise_learning::hosted::ExpertError;
 use barnraise_protocol::experts::{ExpertPass, ExpertPlace};
 use barnraise_swarm::experts::serving::{ExpertRuntime, ServingBatch, ServingLimits};
 
-use super::device::ExpertJob;
+use super::device::{ComputeError, ExpertJob};
 use super::state::{HostState, Inner};
 
 /// Limits of a host that grants half a GiB to requests.
@@ -44,7 +43,7 @@ pub(super) fn on_computed(
     state: &HostState,
     batch: &ServingBatch,
     place: Option<ExpertPlace>,
-    result: Result<(u64, Vec<f32>), ExpertError>,
+    result: Result<(u64, Vec<f32>), ComputeError>,
 ) {
     let now = state.now();
     let mut inner = state.lock();

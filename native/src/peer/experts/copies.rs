@@ -8,7 +8,7 @@ use barnraise_protocol::bulk::Partial;
 use barnraise_protocol::dht::checkpoints::{self as records, CheckpointRecord, RECORD_KEEPERS_MAX};
 use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::checkpoints::{
-    self, CheckpointError, CheckpointVersion, ExpertCheckpoint, OfferOutcome,
+    self, CheckpointError, CheckpointRefusal, CheckpointVersion, ExpertCheckpoint, OfferOutcome,
 };
 use barnraise_protocol::experts::leases::KnownHost;
 use barnraise_relay::NodeError;
@@ -24,14 +24,17 @@ use super::home::{LookUpError, PresentError};
 use super::leasing::{self, LeasingError};
 use super::state::HostState;
 use super::store::StoredExpert;
-use crate::host::expert_hosts::layers::layer_of;
+use crate::host::expert_hosts::keeper::transfer_time;
+use crate::host::expert_hosts::layers::{HostedLayer, layer_of};
 use crate::host::peer_id;
 use crate::net::announced::open_announced;
 
 /// Timeout of a question to a keeper, the dial included.
 const ASK_TIMEOUT: Duration = Duration::from_secs(8);
-/// Timeout of a transfer: at the slowest, six GiB by a link of a home.
-const TRANSFER_TIMEOUT: Duration = Duration::from_secs(1800);
+/// A keeper that has others on their way is offered a checkpoint so many times more.
+const BUSY_TRIES: u32 = 8;
+/// Pause before that.
+const BUSY_PAUSE: Duration = Duration::from_millis(500);
 /// Where a newer checkpoint is known than one that a keeper has, the keepers are asked again so many times.
 const ATTEMPTS: u32 = 3;
 /// Pause before that.
@@ -86,7 +89,17 @@ pub(super) async fn give(state: &HostState, checkpoint: &ExpertCheckpoint, bytes
         if keepers.len() >= COPIES {
             break;
         }
-        match give_to(state, &keeper, checkpoint, bytes).await {
+        let mut given = give_to(state, &keeper, checkpoint, bytes).await;
+        // It takes one of this host at a time, and few of all hosts.
+        for _ in 0..BUSY_TRIES {
+            let Err(KeeperError::Checkpoint(CheckpointError::Refused(CheckpointRefusal::Busy))) = given
+            else {
+                break;
+            };
+            tokio::time::sleep(BUSY_PAUSE).await;
+            given = give_to(state, &keeper, checkpoint, bytes).await;
+        }
+        match given {
             Ok(OfferOutcome::Kept | OfferOutcome::AlreadyKept) => keepers.push(keeper),
             Err(error) => tracing::debug!(?keeper, %error, "a checkpoint of an expert was not kept"),
         }
@@ -106,7 +119,7 @@ async fn give_to(
     let opening = tokio::time::timeout(ASK_TIMEOUT, open(state, keeper));
     let mut stream = opening.await.map_err(|_| KeeperError::Timeout)??;
     let offering = checkpoints::offer(&mut stream, &state.run_id, checkpoint, bytes);
-    let offered = tokio::time::timeout(TRANSFER_TIMEOUT, offering).await;
+    let offered = tokio::time::timeout(transfer_time(checkpoint.transfer.n_bytes), offering).await;
     Ok(offered.map_err(|_| KeeperError::Timeout)??)
 }
 
@@ -143,7 +156,8 @@ async fn announce(state: &HostState, checkpoint: &ExpertCheckpoint, keepers: &[K
 }
 
 /// The newest state of an expert that other peers keep, if it is newer than `own`. Where one is known to be newer than all that
-/// can be had, it is waited for a while.
+/// can be had, it is waited for a while. Those that are `refused` do not count, and those that turn out to be no state of this
+/// expert neither: the next one does, so that nobody takes a place from the run by what it has signed.
 ///
 /// # Errors
 /// Neither the DHT nor the backbone says what there is: the expert may have learned much elsewhere.
@@ -151,6 +165,7 @@ pub(super) async fn newest(
     state: &HostState,
     place: ExpertPlace,
     own: Option<CheckpointVersion>,
+    mut refused: Vec<CheckpointVersion>,
 ) -> Result<Option<StoredExpert>, NewestError> {
     let mut found = None;
     let mut tried = Ok(());
@@ -168,8 +183,12 @@ pub(super) async fn newest(
                 continue;
             }
         };
-        let wanted = records.iter().map(|record| record.checkpoint.version()).max();
-        match from_keepers(state, place, records, (newest_here(&found), wanted)).await {
+        let newest_wanted = |refused: &[CheckpointVersion]| {
+            let versions = records.iter().map(|record| record.checkpoint.version());
+            versions.filter(|version| !refused.contains(version)).max()
+        };
+        let versions = (newest_here(&found), newest_wanted(&refused));
+        match from_keepers(state, place, &records, versions, &mut refused).await {
             Ok(Some(better)) => found = Some(better),
             Ok(None) => {}
             Err(error) => {
@@ -178,7 +197,7 @@ pub(super) async fn newest(
             }
         }
         tried = Ok(());
-        if wanted <= newest_here(&found) {
+        if newest_wanted(&refused) <= newest_here(&found) {
             break;
         }
         tracing::debug!(attempt, "a newer checkpoint of an expert is known than can be had");
@@ -212,12 +231,14 @@ async fn recorded(state: &HostState, place: ExpertPlace) -> Result<Vec<Checkpoin
 async fn from_keepers(
     state: &HostState,
     place: ExpertPlace,
-    records: Vec<CheckpointRecord>,
+    records: &[CheckpointRecord],
     (than, wanted): (Option<CheckpointVersion>, Option<CheckpointVersion>),
+    refused: &mut Vec<CheckpointVersion>,
 ) -> Result<Option<StoredExpert>, NewestError> {
     let me = state.key.public();
     let mut keepers = vec![Keeper::Backbone];
-    let of_records = records.into_iter().take(2).flat_map(|record| record.keepers);
+    let counted = records.iter().filter(|record| !refused.contains(&record.checkpoint.version()));
+    let of_records = counted.take(2).flat_map(|record| record.keepers.clone());
     let of_backbone = leasing::keepers(state, place).await?;
     for host in of_records.chain(of_backbone).filter(|host| host.peer != me) {
         if !keepers.iter().any(|keeper| matches!(keeper, Keeper::Host(known) if known.peer == host.peer)) {
@@ -225,7 +246,8 @@ async fn from_keepers(
         }
     }
     let is_newer = |checkpoint: &ExpertCheckpoint| {
-        Some(checkpoint.version()) > than && is_believed(state, place, checkpoint)
+        let version = checkpoint.version();
+        Some(version) > than && !refused.contains(&version) && is_believed(state, place, checkpoint)
     };
     let mut offers: Vec<(ExpertCheckpoint, Option<Keeper>)> = Vec::new();
     offers.extend(state.keeper.newest(&place).filter(is_newer).map(|checkpoint| (checkpoint, None)));
@@ -252,10 +274,21 @@ async fn from_keepers(
     offers.sort_by_key(|(checkpoint, _)| std::cmp::Reverse(checkpoint.version()));
     let mut partial: Option<Partial> = None;
     for (checkpoint, keeper) in offers {
-        match fetch(state, place, &checkpoint, keeper.as_ref(), &mut partial).await {
-            Some(stored) if stored.version() == checkpoint.version() => return Ok(Some(stored)),
-            Some(_) => tracing::warn!("a checkpoint of an expert is another one than its holder said"),
-            None => {}
+        let version = checkpoint.version();
+        if refused.contains(&version) {
+            continue;
+        }
+        let Some(layer) = layer_of(&state.layers, place) else { continue };
+        let Some(bytes) = fetch(state, place, &checkpoint, keeper.as_ref(), &mut partial).await else {
+            continue;
+        };
+        match StoredExpert::opened(bytes, layer.clone(), version).await {
+            Ok(stored) => return Ok(Some(stored)),
+            Err(error) => {
+                let holder = checkpoint.lease.holder;
+                tracing::warn!(%error, %holder, "a checkpoint of an expert is of no use: an older one is taken");
+                refused.push(version);
+            }
         }
     }
     Ok(None)
@@ -275,9 +308,12 @@ async fn kept_by(
 
 fn is_believed(state: &HostState, place: ExpertPlace, checkpoint: &ExpertCheckpoint) -> bool {
     let is_valid = |grantors| checkpoint.is_valid(&state.run_id, grantors);
-    let bytes_max = layer_of(&state.layers, place).map_or(0, |layer| layer.checkpoint_bytes_max());
+    let n_bytes = checkpoint.transfer.n_bytes;
+    let is_of_layer = |layer: &HostedLayer| {
+        (layer.checkpoint_bytes_min()..=layer.checkpoint_bytes_max()).contains(&n_bytes)
+    };
     checkpoint.lease.place == place
-        && checkpoint.transfer.n_bytes <= bytes_max
+        && layer_of(&state.layers, place).is_some_and(is_of_layer)
         && state.keeper.grantors().is_some_and(is_valid)
 }
 
@@ -288,10 +324,10 @@ async fn fetch(
     checkpoint: &ExpertCheckpoint,
     keeper: Option<&Keeper>,
     partial: &mut Option<Partial>,
-) -> Option<StoredExpert> {
+) -> Option<Vec<u8>> {
     let transfer = checkpoint.transfer;
-    let bytes = match keeper {
-        None => state.keeper.read(place, transfer.sha256).await.map(|(_, bytes)| bytes.to_vec())?,
+    match keeper {
+        None => state.keeper.read(place, transfer.sha256).await,
         Some(keeper) => {
             let partial = match partial {
                 Some(partial) if partial.transfer() == transfer => partial,
@@ -301,21 +337,14 @@ async fn fetch(
                 let mut stream = open(state, keeper).await?;
                 Ok::<_, KeeperError>(checkpoints::fetch(&mut stream, &state.run_id, place, partial).await?)
             };
-            match tokio::time::timeout(TRANSFER_TIMEOUT, fetching).await.unwrap_or(Err(KeeperError::Timeout))
-            {
-                Ok(bytes) => bytes,
+            let time = ASK_TIMEOUT + transfer_time(transfer.n_bytes);
+            match tokio::time::timeout(time, fetching).await.unwrap_or(Err(KeeperError::Timeout)) {
+                Ok(bytes) => Some(bytes),
                 Err(error) => {
                     tracing::debug!(?keeper, %error, "a checkpoint of an expert did not come");
-                    return None;
+                    None
                 }
             }
-        }
-    };
-    match StoredExpert::opened(bytes).await {
-        Ok(stored) => Some(stored),
-        Err(error) => {
-            tracing::warn!(%error, "a checkpoint of an expert cannot be read");
-            None
         }
     }
 }

@@ -6,6 +6,7 @@ use std::thread;
 use anyhow::Context;
 use barnraise_learning::ComputeDevice;
 use barnraise_learning::hosted::{ExpertError, ExpertState, HostedExpert};
+use barnraise_protocol::experts::checkpoints::CheckpointVersion;
 use barnraise_protocol::experts::leases::ExpertLease;
 use barnraise_protocol::run::ModelSpec;
 use barnraise_swarm::experts::serving::{CountedState, ServingBatch};
@@ -34,17 +35,36 @@ pub(super) enum ExpertJob {
     Remove { expert: u32 },
 }
 
+/// Why a batch was not computed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ComputeError {
+    #[error("its expert is not hosted here any more")]
+    Gone,
+    #[error(transparent)]
+    Expert(#[from] ExpertError),
+}
+
+/// Why an expert cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AddError {
+    #[error("{0:#}")]
+    Expert(#[from] anyhow::Error),
+    /// Another state may do.
+    #[error("no expert goes on from a state of term {} with {} steps: {source}", version.term, version.n_steps)]
+    State { version: CheckpointVersion, source: ExpertError },
+}
+
 /// What the thread has done, in the order of its jobs.
 pub(super) enum JobDone {
     Computed {
         batch: ServingBatch,
-        result: Result<(u64, Vec<f32>), ExpertError>,
+        result: Result<(u64, Vec<f32>), ComputeError>,
     },
     /// What the expert has counted and its steps, or why it cannot be served.
     Added {
         expert: u32,
         lease: ExpertLease,
-        result: anyhow::Result<(CountedState, u64)>,
+        result: Result<(CountedState, u64), AddError>,
     },
     Store {
         expert: u32,
@@ -93,8 +113,11 @@ impl ExpertDevice {
     fn work(&mut self, job: ExpertJob) -> Option<JobDone> {
         Some(match job {
             ExpertJob::Compute { batch, inputs, gradients } => {
-                let expert = self.experts.get_mut(&batch.expert)?;
-                let result = block_on(computed(expert, &inputs, gradients.as_deref()));
+                // Each batch is answered: the runtime counts those that the device has.
+                let result = match self.experts.get_mut(&batch.expert) {
+                    Some(expert) => block_on(computed(expert, &inputs, gradients.as_deref())),
+                    None => Err(ComputeError::Gone),
+                };
                 JobDone::Computed { batch, result }
             }
             ExpertJob::Add { expert, lease, stored } => {
@@ -115,15 +138,17 @@ impl ExpertDevice {
         expert: u32,
         lease: &ExpertLease,
         stored: Option<StoredExpert>,
-    ) -> anyhow::Result<(CountedState, u64)> {
+    ) -> Result<(CountedState, u64), AddError> {
         let layer = layer_of(&self.layers, lease.place).context("no such place on the grid")?;
         let number = layer.grid.number(&lease.place.1).context("no such place on the grid")?;
-        let number = usize::try_from(number)?;
-        let mut hosted = HostedExpert::new(&self.model, &layer.body, number, &self.device)?;
+        let number = usize::try_from(number).context("no such place on the grid")?;
+        let hosted = HostedExpert::new(&self.model, &layer.body, number, &self.device);
+        let mut hosted = hosted.map_err(anyhow::Error::from)?;
         let counted = match stored {
-            Some(StoredExpert { state, counted, .. }) => {
-                hosted.restore(state)?;
-                counted
+            Some(stored) => {
+                let version = stored.version();
+                hosted.restore(stored.state).map_err(|source| AddError::State { version, source })?;
+                stored.counted
             }
             None => CountedState::default(),
         };
@@ -144,11 +169,73 @@ async fn computed(
     expert: &mut HostedExpert,
     inputs: &[f32],
     gradients: Option<&[f32]>,
-) -> Result<(u64, Vec<f32>), ExpertError> {
+) -> Result<(u64, Vec<f32>), ComputeError> {
     let n_steps = expert.n_steps();
     let rows = match gradients {
         None => expert.forward(inputs).await?,
         Some(gradients) => expert.backward(inputs, gradients).await?,
     };
     Ok((n_steps, rows))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_protocol::access::KeyPair;
+    use barnraise_protocol::experts::{ExpertPass, ExpertUid, LayerId};
+    use barnraise_swarm::experts::serving::BatchId;
+
+    use super::*;
+    use crate::host::expert_hosts::layers::tests::{layers, model};
+
+    async fn done(device: &mut StartedDevice, job: ExpertJob) -> JobDone {
+        device.jobs.send(job).await.unwrap();
+        device.results.recv().await.unwrap()
+    }
+
+    fn compute(expert: u32) -> ExpertJob {
+        let pass = ExpertPass::Forward;
+        let batch = ServingBatch { id: BatchId(7), expert, pass, parts: Vec::new() };
+        ExpertJob::Compute { batch, inputs: vec![0.5; 4], gradients: None }
+    }
+
+    #[tokio::test]
+    async fn a_batch_of_an_expert_that_is_gone_is_answered() {
+        let mut device = ExpertDevice::start(model(), layers(), ComputeDevice::cpu()).unwrap();
+        let holder = KeyPair::from_seed(&[1; 32]).public();
+        let place = (LayerId(0), ExpertUid::new(&[3]).unwrap());
+        let lease = ExpertLease { place, holder, term: 5, grants: Vec::new() };
+        let add = |stored| ExpertJob::Add { expert: 2, lease: lease.clone(), stored };
+        let JobDone::Added { result: Ok((_, 0)), .. } = done(&mut device, add(None)).await else {
+            panic!("it begins anew")
+        };
+        let JobDone::Computed { batch, result: Ok((0, rows)) } = done(&mut device, compute(2)).await else {
+            panic!("it computes")
+        };
+        assert_eq!((batch.id, rows.len()), (BatchId(7), 4));
+        let JobDone::Removed { expert: 2, state } = done(&mut device, ExpertJob::Remove { expert: 2 }).await
+        else {
+            panic!("it is removed")
+        };
+        let JobDone::Computed { batch, result: Err(ComputeError::Gone) } =
+            done(&mut device, compute(2)).await
+        else {
+            panic!("the runtime waits for it")
+        };
+        assert_eq!(batch.id, BatchId(7));
+        // A state that it cannot go on from is named, and the next one is taken.
+        let mut stored = StoredExpert { term: 4, state, counted: CountedState::default() };
+        let good = stored.clone();
+        stored.state.parameters.truncate(2);
+        let JobDone::Added { result: Err(AddError::State { version, .. }), .. } =
+            done(&mut device, add(Some(stored))).await
+        else {
+            panic!("it is no state of this expert")
+        };
+        assert_eq!(version, CheckpointVersion { term: 4, n_steps: 0 });
+        let JobDone::Added { result: Ok(_), .. } = done(&mut device, add(Some(good))).await else {
+            panic!("it goes on")
+        };
+    }
 }

@@ -17,12 +17,13 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::super::display::Display;
-use super::device::{ExpertJob, JobDone, StartedDevice};
+use super::device::{AddError, ExpertJob, JobDone, StartedDevice};
 use super::leasing::{self, EVENTS_MAX, LeaseEvent};
 use super::places::HeldPlaces;
 use super::state::{HostState, ServedExpert};
 use super::store::{ExpertStore, StoredExpert};
 use super::{announce, answer, batches, copies, gate, keep, shown};
+use crate::host::expert_hosts::layers::layer_of;
 
 /// Interval of what is said about the work.
 const SAY_EVERY: Duration = Duration::from_secs(10);
@@ -30,6 +31,8 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 const SAY_PLACES_AFTER: Duration = Duration::from_millis(500);
 /// Longest wait for what the device has, and for the keepers, when the host leaves.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(60);
+/// After so many states from which the device cannot go on, an expert begins anew.
+const STATES_MAX: usize = 3;
 /// Experts that are handed over at a time.
 const HANDING_MAX: usize = 4;
 /// Longest wait until the backbone knows that the places are free.
@@ -102,8 +105,6 @@ impl ExpertHosting<'_> {
             let due = if places.is_storing { None } else { places.schedule.next_deadline() };
             let deadline = [deadline, due].into_iter().flatten().min();
             let wait = deadline.map_or(IDLE, |deadline| deadline.saturating_sub(state.now()));
-            // What is due waits for room at the giver, and then for its end.
-            let wait = if stored.capacity() == 0 { wait.max(Duration::from_secs(1)) } else { wait };
             tokio::select! {
                 () = leaving.cancelled() => break,
                 () = state.changed.notified() => {}
@@ -130,6 +131,9 @@ impl ExpertHosting<'_> {
                 } else {
                     self.gather(&mut places, lease, (&gathering, &ready));
                 }
+            }
+            for lease in std::mem::take(&mut places.retried) {
+                self.gather(&mut places, lease, (&gathering, &ready));
             }
         }
         drop(gathering);
@@ -190,8 +194,13 @@ impl ExpertHosting<'_> {
         let (place, state) = (lease.place, self.state.clone());
         let (store, ready, display) = (self.store.clone(), ready.clone(), self.display.clone());
         let turns = places.gathering_turns.clone();
+        let refused = places.refused.get(&place).cloned().unwrap_or_default();
         let task = async move {
             let Ok(_turn) = turns.acquire_owned().await else { return };
+            if refused.len() >= STATES_MAX {
+                drop(ready.send((lease, None)).await);
+                return;
+            }
             let own = match store.load(place).await {
                 Ok(own) => own,
                 Err(error) => {
@@ -201,8 +210,16 @@ impl ExpertHosting<'_> {
                     return;
                 }
             };
+            let own = own.filter(|own| !refused.contains(&own.version()));
+            let own = own.filter(|own| match layer_of(&state.layers, place).map(|layer| own.check(layer)) {
+                Some(Err(error)) => {
+                    display.say(&format!("An expert on this disk is of no use: {error}"));
+                    false
+                }
+                _ => true,
+            });
             let version = own.as_ref().map(StoredExpert::version);
-            match copies::newest(&state, place, version).await {
+            match copies::newest(&state, place, version, refused).await {
                 Ok(newest) => drop(ready.send((lease, newest.or(own))).await),
                 Err(error) => {
                     // To begin it anew would lose what it has learned elsewhere.
@@ -231,6 +248,9 @@ impl ExpertHosting<'_> {
     /// A lease is over: nothing more is computed, and what was learned is stored.
     fn stop(&self, places: &mut HeldPlaces, place: ExpertPlace) {
         places.deferred.remove(&place);
+        places.refused.remove(&place);
+        places.retried.retain(|lease| lease.place != place);
+        places.not_given.retain(|known| *known != place);
         places.news.retain(|new| *new != place);
         if let Some(gathering) = places.gathering.remove(&place) {
             gathering.abort();
@@ -243,6 +263,8 @@ impl ExpertHosting<'_> {
         places.schedule.on_removed(&place);
         self.state.with(|runtime, now| runtime.on_expert_closed(now, expert));
         self.state.lock().experts.remove(&place);
+        // Batches that the runtime has given come before.
+        self.act(places);
         places.jobs.push_back(ExpertJob::Remove { expert });
     }
 
@@ -266,6 +288,7 @@ impl ExpertHosting<'_> {
         let mut jobs = Some(jobs);
         let mut stored = Vec::new();
         loop {
+            self.act(places);
             if let Some(sender) = &jobs {
                 places.flush(sender)?;
             }
@@ -317,12 +340,15 @@ impl ExpertHosting<'_> {
         }
     }
 
-    /// Has the device tell the state of the expert that is due, one after the other.
+    /// Has the device tell the state of the expert that is due, one after the other. Where the giver has room, the one that has
+    /// waited for it the longest comes first; where it has none, the disk is not kept waiting.
     fn store_next(&self, places: &mut HeldPlaces, has_room: bool) {
-        if places.is_storing || !has_room {
+        if places.is_storing {
             return;
         }
-        let Some(place) = places.schedule.next_due(self.state.now()) else { return };
+        let waiting = if has_room { places.not_given.pop_front() } else { None };
+        let due = waiting.or_else(|| places.schedule.next_due(self.state.now()));
+        let Some(place) = due else { return };
         if let Some(expert) = self.state.lock().experts.get(&place) {
             places.jobs.push_back(ExpertJob::Store { expert: expert.number });
             places.is_storing = true;
@@ -351,10 +377,9 @@ impl ExpertHosting<'_> {
                 if places.schedule.is_offered(state.now(), &place, checkpoint.version)
                     && let Some(giver) = giver
                 {
-                    // Where the giver is busy, it is due again.
-                    let (version, sent) = (checkpoint.version, giver.try_send(checkpoint));
-                    if sent.is_err() {
-                        places.schedule.on_offered(state.now(), &place, version, 0);
+                    // Others are on their way; the disk has it.
+                    if giver.try_send(checkpoint).is_err() {
+                        places.on_not_given(place);
                     }
                 }
             }
@@ -375,12 +400,16 @@ impl ExpertHosting<'_> {
         places: &mut HeldPlaces,
         expert: u32,
         lease: &ExpertLease,
-        result: anyhow::Result<(CountedState, u64)>,
+        result: Result<(CountedState, u64), AddError>,
     ) {
         let (state, place) = (&self.state, lease.place);
         let added = result.and_then(|(counted, n_steps)| {
-            if !places.stopping.contains(&place) {
-                state.with(|runtime, now| runtime.on_expert_added(now, expert, &counted))?;
+            let added = state.with(|runtime, now| runtime.on_expert_added(now, expert, &counted));
+            added.map_err(anyhow::Error::from)?;
+            if places.stopping.contains(&place) {
+                // What it has counted is stored with it, and nothing more is computed.
+                state.with(|runtime, now| runtime.on_expert_closed(now, expert));
+            } else {
                 state.lock().experts.insert(place, ServedExpert { number: expert, n_steps });
             }
             Ok(())
@@ -388,14 +417,23 @@ impl ExpertHosting<'_> {
         match added {
             Ok(()) if places.stopping.contains(&place) => {}
             Ok(()) => {
+                places.refused.remove(&place);
                 places.schedule.on_hosted(state.now(), place);
                 places.news.push(place);
             }
             Err(error) => {
                 let (layer, uid) = (place.0.0, place.1);
-                self.display.say(&format!("The expert {uid} of layer {layer} cannot be served: {error:#}"));
+                self.display.say(&format!("The expert {uid} of layer {layer} cannot be served: {error}"));
                 places.numbers.remove(&expert);
-                places.stopping.remove(&place);
+                let is_stopping = places.stopping.remove(&place);
+                // The lease is kept: given up, the place would come again, here or at another host, with the same state.
+                if let AddError::State { version, .. } = error
+                    && !is_stopping
+                {
+                    places.on_no_state(lease, version);
+                    return;
+                }
+                places.refused.remove(&place);
                 state.with_leases(|leases, now| leases.on_given_up(now, &place));
             }
         }

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use super::super::address;
 use super::super::args::{JoinAddress, RunName};
 use super::super::find;
-use super::super::platform::ConnectError;
+use super::super::platform::{ConnectError, reserve_at};
 
 /// See the module. Cheap to clone.
 #[derive(Clone)]
@@ -106,6 +106,8 @@ impl HomeBackbone {
                 peer = find::backbone(&self.node, peer, run, Some(before)).await?.0;
             }
             *self.connected.lock().unwrap_or_else(PoisonError::into_inner) = peer;
+            // Browsers reach most hosts through their backbone alone, and this one knows nothing of the host yet.
+            reserve_at(&self.node, peer).await;
             if let Err(error) = self.present_here().await {
                 tracing::debug!(%error, "a backbone does not take the token of this host");
                 self.on_access_lost();
@@ -140,4 +142,46 @@ pub(super) enum LookUpError {
     Connect(#[from] ConnectError),
     #[error(transparent)]
     Dht(#[from] DhtError),
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_relay::{NodeConfig, RelayLimits};
+    use libp2p::identity::Keypair;
+    use libp2p::multiaddr::Protocol;
+
+    use super::*;
+
+    fn listening() -> NodeConfig {
+        NodeConfig { listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()], ..NodeConfig::default() }
+    }
+
+    async fn backbone() -> (Node, Multiaddr) {
+        let config = NodeConfig { relay_service: Some(RelayLimits::default()), ..listening() };
+        let node = Node::start(Keypair::generate_ed25519(), config).await.unwrap();
+        let address = node.addresses().into_iter().next().unwrap();
+        (node, address)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_host_that_moves_to_another_backbone_is_reached_through_it() {
+        let ((first, address), (second, other)) = (backbone().await, backbone().await);
+        let node = Node::start(Keypair::generate_ed25519(), listening()).await.unwrap();
+        let mut events = node.events();
+        let peer = node.dial(address).await.unwrap();
+        let home = HomeBackbone::new(node.clone(), peer, JoinAddress::Peer(other), None);
+        first.shutdown().await;
+        // It speaks no protocol of a backbone: only that it is dialled counts here.
+        home.open(dht::PROTOCOL).await.unwrap_err();
+        assert_eq!(home.peer(), second.peer_id());
+        let through = |address: &Multiaddr| {
+            address.iter().any(|part| part == Protocol::P2pCircuit)
+                && address.iter().any(|part| part == Protocol::P2p(second.peer_id()))
+        };
+        while !node.addresses().iter().any(through) {
+            events.recv().await.unwrap();
+        }
+    }
 }

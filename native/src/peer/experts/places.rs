@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use barnraise_protocol::experts::ExpertPlace;
+use barnraise_protocol::experts::checkpoints::CheckpointVersion;
 use barnraise_protocol::experts::leases::ExpertLease;
 use barnraise_swarm::experts::checkpoints::CheckpointSchedule;
 use tokio::sync::mpsc::error::TrySendError;
@@ -28,6 +29,12 @@ pub(super) struct HeldPlaces {
     pub(super) terms: BTreeMap<ExpertPlace, u64>,
     /// The device gives their states back.
     pub(super) stopping: BTreeSet<ExpertPlace>,
+    /// States that the device could not go on from, and which are not tried again.
+    pub(super) refused: BTreeMap<ExpertPlace, Vec<CheckpointVersion>>,
+    /// Leases whose places need another state.
+    pub(super) retried: Vec<ExpertLease>,
+    /// Stored, and not given to their keepers yet, the longest first.
+    pub(super) not_given: VecDeque<ExpertPlace>,
     /// Leased once more while they are stopping.
     pub(super) deferred: BTreeMap<ExpertPlace, ExpertLease>,
     pub(super) n_numbers: u32,
@@ -47,6 +54,9 @@ impl HeldPlaces {
             numbers: HashMap::new(),
             terms: BTreeMap::new(),
             stopping: BTreeSet::new(),
+            refused: BTreeMap::new(),
+            retried: Vec::new(),
+            not_given: VecDeque::new(),
             deferred: BTreeMap::new(),
             n_numbers: 0,
             jobs: VecDeque::new(),
@@ -54,6 +64,19 @@ impl HeldPlaces {
             is_storing: false,
             news: Vec::new(),
         }
+    }
+
+    /// A checkpoint waits for its turn at the giver.
+    pub(super) fn on_not_given(&mut self, place: ExpertPlace) {
+        if !self.not_given.contains(&place) {
+            self.not_given.push_back(place);
+        }
+    }
+
+    /// The device cannot go on from a state, which is not tried again. The place stays this host's.
+    pub(super) fn on_no_state(&mut self, lease: &ExpertLease, version: CheckpointVersion) {
+        self.refused.entry(lease.place).or_default().push(version);
+        self.retried.push(lease.clone());
     }
 
     /// Gives the device what it has room for.
@@ -69,5 +92,31 @@ impl HeldPlaces {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_protocol::access::KeyPair;
+    use barnraise_protocol::experts::{ExpertUid, LayerId};
+
+    use super::*;
+
+    #[test]
+    fn a_state_that_is_of_no_use_costs_no_place() {
+        let mut places = HeldPlaces::new(1);
+        let place = (LayerId(0), ExpertUid::new(&[3]).unwrap());
+        let holder = KeyPair::from_seed(&[1; 32]).public();
+        let lease = ExpertLease { place, holder, term: 5, grants: Vec::new() };
+        let version = |n_steps| CheckpointVersion { term: 4, n_steps };
+        places.on_no_state(&lease, version(9));
+        places.on_no_state(&lease, version(8));
+        assert_eq!(places.refused[&place], [version(9), version(8)]);
+        assert_eq!(places.retried, [lease.clone(), lease]);
+        places.on_not_given(place);
+        places.on_not_given(place);
+        assert_eq!(places.not_given, [place], "it waits once");
     }
 }

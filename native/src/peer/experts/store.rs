@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use barnraise_learning::OptimizerState;
-use barnraise_learning::hosted::ExpertState;
+use barnraise_learning::hosted::{ExpertError, ExpertState};
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::experts::{ExpertPlace, ExpertUid, LayerId};
 use barnraise_swarm::experts::checkpoints::CheckpointVersion;
-use barnraise_swarm::experts::serving::CountedState;
+use barnraise_swarm::experts::serving::{CountedState, CountedStateError};
 use object_store::path::Path as ObjectPath;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,19 @@ pub(super) enum ExpertStoreError {
     /// Damaged, or of another version.
     #[error("{path}: {source}; to begin this expert anew, take the file away")]
     Sealed { path: String, source: SealError },
+}
+
+/// Why stored bytes are no state of an expert that this host can go on from.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StoredExpertError {
+    #[error(transparent)]
+    Sealed(#[from] SealError),
+    #[error(transparent)]
+    State(#[from] ExpertError),
+    #[error(transparent)]
+    Counted(#[from] CountedStateError),
+    #[error("it is another state than its holder has signed")]
+    Version,
 }
 
 /// An expert with what it has counted.
@@ -109,9 +122,28 @@ impl StoredExpert {
         compute(n_bytes, move || seal(self).map(Arc::from)).await
     }
 
-    /// From what another peer kept.
-    pub(super) async fn opened(bytes: Vec<u8>) -> Result<Self, SealError> {
-        compute(bytes.len(), move || open(&bytes)).await
+    /// From what another peer kept of an expert of `layer`. The holder of its lease has made it, who may be anybody.
+    pub(super) async fn opened(
+        bytes: Vec<u8>,
+        layer: HostedLayer,
+        version: CheckpointVersion,
+    ) -> Result<Self, StoredExpertError> {
+        let n_bytes = bytes.len();
+        let opening = move || {
+            let opened = open(&bytes)?;
+            opened.check(&layer)?;
+            if opened.version() != version {
+                return Err(StoredExpertError::Version);
+            }
+            Ok(opened)
+        };
+        compute(n_bytes, opening).await
+    }
+
+    /// Checks that an expert of this layer can go on from it.
+    pub(super) fn check(&self, layer: &HostedLayer) -> Result<(), StoredExpertError> {
+        self.state.check(&layer.optimizer, layer.body.graph.layout())?;
+        Ok(self.counted.check()?)
     }
 }
 
@@ -148,6 +180,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::host::expert_hosts::layers::tests::layers;
 
     #[tokio::test]
     async fn an_expert_is_stored_under_its_place_and_read_again() {
@@ -164,7 +197,6 @@ mod tests {
         store.save(place, sealed.clone()).await.unwrap();
         let loaded = store.load(place).await.unwrap().unwrap();
         assert_eq!((loaded.version(), &loaded.state), (stored.version(), &state));
-        assert_eq!(StoredExpert::opened(sealed.to_vec()).await.unwrap().state, state, "another peer kept it");
         // What an older program wrote is refused by name.
         let older = ObjectKind { version: 1, ..KIND };
         assert!(open(&sealed::seal(older, b"")).unwrap_err().is_version());
@@ -172,5 +204,43 @@ mod tests {
         assert!(other.load(place).await.unwrap().is_none(), "of another run");
         store.storage.put(&store.path(place), b"barn".to_vec()).await.unwrap();
         assert!(store.load(place).await.unwrap_err().to_string().contains("take the file away"));
+    }
+
+    #[tokio::test]
+    async fn a_checkpoint_that_no_expert_of_the_layer_goes_on_from_is_refused_before_it_is_taken() {
+        let layer = layers().remove(0);
+        let layout = layer.body.graph.layout();
+        let (n_parameters, n_trained) = (layout.n_parameters(), layout.n_trained());
+        let moments = vec![vec![0.5; n_trained]; layer.optimizer.n_moments()];
+        let optimizer = OptimizerState { n_steps: 4, beta_products: [0.5, 0.25], moments };
+        let state = ExpertState { parameters: vec![0.5; n_parameters], optimizer };
+        let good = StoredExpert { term: 9, state, counted: CountedState::default() };
+        let opened = async |made: StoredExpert, version: CheckpointVersion| {
+            let sealed = made.sealed().await.unwrap();
+            assert!(sealed.len() as u64 <= layer.checkpoint_bytes_max());
+            StoredExpert::opened(sealed.to_vec(), layer.clone(), version).await
+        };
+        let back = opened(good.clone(), good.version()).await.unwrap();
+        assert_eq!((back.version(), &back.state), (good.version(), &good.state), "another peer kept it");
+        assert!(good.clone().sealed().await.unwrap().len() as u64 >= layer.checkpoint_bytes_min());
+        let other = CheckpointVersion { n_steps: 5, ..good.version() };
+        assert!(matches!(opened(good.clone(), other).await, Err(StoredExpertError::Version)));
+        let forged: [fn(&mut ExpertState); 9] = [
+            |state| state.parameters.truncate(2),
+            |state| state.parameters.push(1.0),
+            |state| state.optimizer.moments.clear(),
+            |state| state.optimizer.moments.push(vec![0.0]),
+            |state| state.optimizer.moments.iter_mut().for_each(|moment| moment.push(1.0)),
+            |state| state.optimizer.moments[0][0] = f32::NAN,
+            |state| state.optimizer.beta_products[1] = f64::NAN,
+            |state| state.optimizer.beta_products[0] = 1.5,
+            |state| state.optimizer.n_steps = u64::MAX,
+        ];
+        for (at, forge) in forged.into_iter().enumerate() {
+            let mut made = good.clone();
+            forge(&mut made.state);
+            let version = made.version();
+            assert!(matches!(opened(made, version).await, Err(StoredExpertError::State(_))), "{at}");
+        }
     }
 }

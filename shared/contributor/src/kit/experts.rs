@@ -1,6 +1,6 @@
 //! How the passes of a participant reach experts on other peers: its backbone searches the DHT for it, the platform dials.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use barnraise_protocol::ConversationError;
 use barnraise_protocol::access::{
     self, AccessToken, BackboneToContributor, ContributorToBackbone, PublicKey, TokenId, UnixTime,
 };
-use barnraise_protocol::dht::{self, Freshness, Record, RecordKey, UnixMillis};
+use barnraise_protocol::dht::{self, DhtRefusal, Freshness, Record, RecordKey, UnixMillis};
 use barnraise_protocol::experts::{self, ExpertPlace, leases};
 use barnraise_swarm::dht::StorageLimits;
 use barnraise_swarm::{Moment, PeerKey};
@@ -33,6 +33,8 @@ pub(super) struct OfPlatform<'a, P> {
     /// Has a token where the run is not open.
     pub(super) ticket: Rc<AccessTicket>,
     pub(super) shown: ShownTokens,
+    /// The last record of a host that was refused for its time.
+    pub(super) refused: Rc<Cell<Option<DhtRefusal>>>,
 }
 
 /// Which token each host was shown last, and when. All requests to a host wait for the one that shows it.
@@ -95,7 +97,8 @@ impl<P: Platform> OfPlatform<'_, P> {
 impl<P> Clone for OfPlatform<'_, P> {
     fn clone(&self) -> Self {
         let (meter, ticket, shown) = (Rc::clone(&self.meter), Rc::clone(&self.ticket), self.shown.clone());
-        Self { platform: self.platform, meter, ticket, shown }
+        let refused = Rc::clone(&self.refused);
+        Self { platform: self.platform, meter, ticket, shown, refused }
     }
 }
 
@@ -119,7 +122,14 @@ impl<P: Platform> ExpertNetwork for OfPlatform<'_, P> {
         let mut stream = Metered::new(stream, Rc::clone(&self.meter));
         let wall = UnixMillis(self.unix_time().0.saturating_mul(1000));
         let lifetime_max = StorageLimits::default().lifetime_max;
-        let found = dht::get(&mut stream, keys, Freshness::Any, wall, lifetime_max).await;
+        // One that is refused by its time alone: a host that ended, or two clocks that differ.
+        let on_dropped = |refusal| {
+            if matches!(refusal, DhtRefusal::Expired { .. } | DhtRefusal::TooFar { .. }) {
+                self.refused.set(Some(refusal));
+            }
+        };
+        let time = (wall, lifetime_max);
+        let found = dht::get_telling(&mut stream, keys, Freshness::Any, time, on_dropped).await;
         found.map_err(PlatformError::network)
     }
 
@@ -146,9 +156,52 @@ impl<P: Platform> ExpertNetwork for OfPlatform<'_, P> {
     }
 }
 
+/// Whether the experts of a model took part in its gradients.
+#[derive(Debug, Default)]
+pub(super) struct AnsweredRows {
+    /// When the last gradient was taken.
+    n_before: u64,
+    is_told: bool,
+}
+
+/// See [`AnsweredRows`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GradientVerdict {
+    /// Some expert has answered a row of it.
+    Answered,
+    /// None has.
+    Unanswered {
+        /// Since one has answered.
+        is_first: bool,
+    },
+}
+
+impl AnsweredRows {
+    /// A gradient was taken, and experts have answered so many rows until now.
+    pub(super) fn on_gradient(&mut self, n_answered: u64) -> GradientVerdict {
+        let is_answered = std::mem::replace(&mut self.n_before, n_answered) != n_answered;
+        let was_told = std::mem::replace(&mut self.is_told, !is_answered);
+        match is_answered {
+            true => GradientVerdict::Answered,
+            false => GradientVerdict::Unanswered { is_first: !was_told },
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gradient_without_any_answer_does_not_count_and_is_told_once() {
+        let mut rows = AnsweredRows::default();
+        let unanswered = |is_first| GradientVerdict::Unanswered { is_first };
+        assert_eq!(rows.on_gradient(0), unanswered(true));
+        assert_eq!(rows.on_gradient(0), unanswered(false));
+        assert_eq!(rows.on_gradient(3), GradientVerdict::Answered);
+        assert_eq!(rows.on_gradient(4), GradientVerdict::Answered);
+        assert_eq!(rows.on_gradient(4), unanswered(true));
+    }
 
     const fn secs(seconds: u64) -> Moment {
         Moment::from_secs(seconds)

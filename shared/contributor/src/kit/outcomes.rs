@@ -216,14 +216,17 @@ impl<P: Platform> Driver<'_, P> {
             },
             None => None,
         };
+        let session = self.kit.expert_session;
+        self.kit.expert_session = session.wrapping_add(1);
         let mut trainer = scheme.trainer(&run.description, frozen, self.kit.device.clone())?;
         let network = OfPlatform {
             platform: self.kit.platform,
             meter: Rc::clone(&self.kit.meter),
             ticket: Rc::clone(&self.kit.ticket),
             shown: ShownTokens::default(),
+            refused: Rc::clone(&self.kit.refused_record),
         };
-        if let Some(service) = ExpertService::new(network, &run.description, self.kit.seed)? {
+        if let Some(service) = ExpertService::new(network, &run.description, (self.kit.seed, session))? {
             let (port, calls) = ExpertPort::new();
             trainer = trainer.with_experts(port);
             let service =

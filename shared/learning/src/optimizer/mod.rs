@@ -45,6 +45,14 @@ pub enum OptimizerError {
         /// The first one.
         index: usize,
     },
+    /// Likewise: a second moment is a mean of squares, and a product of decays is one of numbers from 0 to 1.
+    #[error("{what} of the state is {got}, no step leads to that")]
+    Unreachable {
+        /// Which value.
+        what: &'static str,
+        /// What came.
+        got: f64,
+    },
     /// A state of another optimizer.
     #[error("the state has {got} moment vectors, this optimizer keeps {want}")]
     Moments {
@@ -86,6 +94,33 @@ impl OptimizerState {
     fn fresh(spec: &OptimizerSpec, n_trained: usize) -> Self {
         let moments = vec![vec![0.0; n_trained]; spec.n_moments()];
         Self { n_steps: 0, beta_products: [1.0, 1.0], moments }
+    }
+
+    /// Checks that an optimizer of this specification can go on from the state.
+    ///
+    /// # Errors
+    /// A state of another optimizer or another model, or one that no step leads to.
+    pub fn check(&self, spec: &OptimizerSpec, n_trained: usize) -> Result<(), OptimizerError> {
+        let want = spec.n_moments();
+        if self.moments.len() != want {
+            return Err(OptimizerError::Moments { want, got: self.moments.len() });
+        }
+        for moment in &self.moments {
+            check_length("a moment of the state", n_trained, moment.len())?;
+            if let Some(index) = moment.iter().position(|value| !value.is_finite()) {
+                return Err(OptimizerError::State { index });
+            }
+        }
+        if let Some(&got) = self.beta_products.iter().find(|product| !(0.0..=1.0).contains(*product)) {
+            return Err(OptimizerError::Unreachable { what: "a product of decays", got });
+        }
+        // Of Adam and LAMB: its root is taken.
+        if let [_, second] = self.moments.as_slice()
+            && let Some(&got) = second.iter().find(|value| **value < 0.0)
+        {
+            return Err(OptimizerError::Unreachable { what: "a second moment", got: got.into() });
+        }
+        Ok(())
     }
 }
 
@@ -174,18 +209,9 @@ impl Optimizer {
     /// Goes on from the state of a checkpoint.
     ///
     /// # Errors
-    /// A state of another optimizer or another model; the current state stays.
+    /// As of [`OptimizerState::check`]; the current state stays.
     pub fn restore(&mut self, state: OptimizerState) -> Result<(), OptimizerError> {
-        let want = self.spec.n_moments();
-        if state.moments.len() != want {
-            return Err(OptimizerError::Moments { want, got: state.moments.len() });
-        }
-        for moment in &state.moments {
-            check_length("a moment of the state", self.n_trained, moment.len())?;
-            if let Some(index) = moment.iter().position(|value| !value.is_finite()) {
-                return Err(OptimizerError::State { index });
-            }
-        }
+        state.check(&self.spec, self.n_trained)?;
         self.state = state;
         Ok(())
     }

@@ -128,6 +128,29 @@ fn wrong_input_is_refused_and_changes_nothing() {
 }
 
 #[test]
+fn a_state_that_no_step_leads_to_is_refused() {
+    for spec in [OptimizerSpec::adam(), OptimizerSpec::lamb()] {
+        let mut optimizer = optimizer(spec);
+        let good = optimizer.state().clone();
+        let mut negative = good.clone();
+        negative.moments[1][2] = -0.5;
+        let what = "a second moment";
+        assert_eq!(optimizer.restore(negative), Err(OptimizerError::Unreachable { what, got: -0.5 }));
+        for product in [f64::NAN, -0.1, 1.5, f64::INFINITY] {
+            let mut forged = good.clone();
+            forged.beta_products[1] = product;
+            assert!(
+                matches!(optimizer.restore(forged), Err(OptimizerError::Unreachable { .. })),
+                "{product}"
+            );
+        }
+        let mut first_moment = good;
+        first_moment.moments[0][2] = -0.5;
+        optimizer.restore(first_moment).unwrap();
+    }
+}
+
+#[test]
 fn an_operator_writes_what_differs_from_the_published_values() {
     let parse = |text: &str| toml::from_str::<OptimizerSpec>(text);
     assert_eq!(parse("kind = 'sgd-momentum'").unwrap(), OptimizerSpec::sgd_momentum());

@@ -224,6 +224,23 @@ pub async fn get<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
+    get_telling(stream, keys, freshness, (now, lifetime_max), |_| ()).await
+}
+
+/// As [`get`]; `on_dropped` gets why a record was dropped.
+///
+/// # Errors
+/// A refusal, or an invalid answer.
+pub async fn get_telling<S>(
+    stream: &mut S,
+    keys: Vec<RecordKey>,
+    freshness: Freshness,
+    (now, lifetime_max): (UnixMillis, Duration),
+    mut on_dropped: impl FnMut(DhtRefusal),
+) -> Result<Vec<Vec<Record>>, DhtError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let asked = keys.clone();
     let NodeToPeer::Got(mut answers) = ask(stream, &PeerToNode::Get { keys, freshness }).await? else {
         return Err(DhtError::Unexpected);
@@ -231,7 +248,7 @@ where
     check_answered("keys", asked.len(), answers.len())?;
     for (key, records) in asked.iter().zip(&mut answers) {
         check_records(key, records)?;
-        records.retain(|record| record.check(now, lifetime_max).is_ok());
+        records.retain(|record| record.check(now, lifetime_max).map_err(&mut on_dropped).is_ok());
     }
     Ok(answers)
 }

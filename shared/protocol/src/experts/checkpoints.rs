@@ -26,9 +26,11 @@ use crate::hash::Sha256Hash;
 use crate::receipt::RUN_ID_BYTES_MAX;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/expert-checkpoints/2";
+pub const PROTOCOL: &str = "/barnraise/expert-checkpoints/3";
 /// Largest message of this conversation: a lease with the most grants.
 pub const MESSAGE_BYTES_MAX: usize = 4096;
+/// Most steps of an expert: a thousand a second for 34 years. A checkpoint that claims more would never be followed by a newer one.
+pub const STEPS_MAX: u64 = 1 << 40;
 
 /// Domain separator: nothing else that a host signs begins with it.
 const DOMAIN: &[u8] = b"barnraise expert checkpoint 1\0";
@@ -131,6 +133,14 @@ pub enum CheckpointRefusal {
     /// The sender has shown no valid token of the run that lets it host experts.
     #[error("this run is not open: present an access token that lets this peer host experts first")]
     NoAccess,
+    /// Fewer bytes than the parameters of an expert of that layer with its optimizer.
+    #[error("{got} bytes, a checkpoint of that expert has at least {min}")]
+    TooSmall {
+        /// Limit.
+        min: u64,
+        /// Announced.
+        got: u64,
+    },
 }
 
 /// What a keeper said to an offer.
@@ -173,13 +183,14 @@ impl ExpertCheckpoint {
         Ok(Self { lease, n_steps, transfer, signature })
     }
 
-    /// Whether it is of a host that the run's backbones have made that of the expert, then or now.
+    /// Whether it is of a host that the run's backbones have made that of the expert, then or now, and of no more than
+    /// [`STEPS_MAX`] steps.
     #[must_use]
     pub fn is_valid(&self, run_id: &str, grantors: &Grantors) -> bool {
         let Self { lease, n_steps, transfer, signature } = self;
         let is_signed = signed_bytes(run_id, lease, *n_steps, *transfer)
             .is_ok_and(|bytes| lease.holder.has_signed(&bytes, signature));
-        is_signed && lease.verify(run_id, grantors).is_ok()
+        *n_steps <= STEPS_MAX && is_signed && lease.verify(run_id, grantors).is_ok()
     }
 
     /// Which state it is.

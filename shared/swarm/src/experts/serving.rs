@@ -35,8 +35,8 @@ pub use self::counted::{
 };
 use self::holdings::Holdings;
 pub use self::request::{
-    BatchId, GROUP_CLIENTS, REQUEST_BYTES_MIN, REQUEST_PART, RequestKey, ServedRequest, ServingAction,
-    ServingBatch, ServingLimits, ServingLoad, ServingRefusal, WAIT_MAX,
+    BatchId, GROUP_CLIENTS, REQUEST_BYTES_MIN, REQUEST_PART, RequestKey, SESSION_SHIFT, ServedRequest,
+    ServingAction, ServingBatch, ServingLimits, ServingLoad, ServingRefusal, WAIT_MAX,
 };
 use self::throughput::Throughput;
 use super::ExpertPass;
@@ -200,7 +200,7 @@ impl ExpertRuntime {
         }
         if request.pass == ExpertPass::Backward {
             let counted = self.experts.get_mut(&request.expert).ok_or(ServingRefusal::Unknown)?;
-            if !counted.reserve(now, &request.client, request.group) {
+            if !counted.reserve(now, &request.session(), request.group) {
                 return Err(busy);
             }
             self.uncounted.insert(request.uncounted_key());
@@ -236,7 +236,7 @@ impl ExpertRuntime {
         if request.pass == ExpertPass::Forward {
             return Ok(());
         }
-        let has = |counted: &CountedRequests| counted.has(&request.client, request.request_id);
+        let has = |counted: &CountedRequests| counted.has(&request.session(), request.request_id);
         if self.experts.get(&request.expert).is_some_and(has) {
             return Err(ServingRefusal::Duplicate);
         }
@@ -293,7 +293,7 @@ impl ExpertRuntime {
             if held.request.pass == ExpertPass::Backward {
                 self.uncounted.remove(&held.request.uncounted_key());
                 if let Some(counted) = self.experts.get_mut(&held.request.expert) {
-                    counted.count(now, &held.request.client, held.request.request_id);
+                    counted.count(now, &held.request.session(), held.request.request_id);
                 }
             }
         }

@@ -65,8 +65,8 @@ struct HostRecord {
 }
 
 impl HostBook {
-    /// `first_request_id` is above all ids that an earlier process of this peer has used, as the time in microseconds is;
-    /// `seed` decides the jitter.
+    /// `first_request_id` begins a session that this peer had not before ([`crate::experts::serving::SESSION_SHIFT`]); `seed`
+    /// decides the jitter.
     pub fn new(limits: HostBookLimits, first_request_id: u64, seed: u64) -> Self {
         let random = SplitMix64::new(seed);
         Self { limits, hosts: HashMap::new(), n_in_flight: 0, next_request_id: first_request_id, random }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::checkpoints::{CheckpointRefusal, ExpertCheckpoint};
 
@@ -19,9 +20,9 @@ pub const KEPT_LONG: Duration = Duration::from_secs(600);
 pub enum OfferVerdict {
     /// The same, or a newer one, is kept.
     AlreadyKept,
-    /// Take it, once these are deleted: then [`CheckpointShelf::on_kept`] or [`CheckpointShelf::on_lost`].
+    /// Take it: then [`CheckpointShelf::on_kept`] or [`CheckpointShelf::on_lost`].
     Wanted {
-        /// The longest that nobody has offered again.
+        /// The longest that nobody has offered again. They are kept until it is here, and make room for it then.
         evicted: Vec<ExpertPlace>,
     },
 }
@@ -32,14 +33,22 @@ struct KeptCheckpoint {
     offered_at: Moment,
 }
 
+/// A checkpoint on its way.
+#[derive(Debug)]
+struct ArrivingCheckpoint {
+    holder: PublicKey,
+    n_bytes: u64,
+    /// What it takes the room of, with when each was offered.
+    evicted: Vec<(ExpertPlace, Moment)>,
+}
+
 /// The checkpoints that a peer keeps, without their bytes.
 #[derive(Debug)]
 pub struct CheckpointShelf {
     bytes_max: u64,
     n_bytes: u64,
     kept: BTreeMap<ExpertPlace, KeptCheckpoint>,
-    /// On their way, with their bytes.
-    incoming: BTreeMap<ExpertPlace, u64>,
+    incoming: BTreeMap<ExpertPlace, ArrivingCheckpoint>,
 }
 
 impl CheckpointShelf {
@@ -77,53 +86,73 @@ impl CheckpointShelf {
         if got > max {
             return Err(CheckpointRefusal::TooLarge { max, got });
         }
-        if self.incoming.len() >= TRANSFERS_MAX || self.incoming.contains_key(&place) {
+        let holder = checkpoint.lease.holder;
+        let has_slot = |incoming: &ArrivingCheckpoint| incoming.holder == holder;
+        if self.incoming.len() >= TRANSFERS_MAX
+            || self.incoming.contains_key(&place)
+            || self.incoming.values().any(has_slot)
+        {
             return Err(CheckpointRefusal::Busy);
         }
         let evicted = self.make_room(now, place, got).ok_or(CheckpointRefusal::Full)?;
-        for place in &evicted {
-            self.forget(place);
-        }
-        self.incoming.insert(place, got);
+        let places = evicted.iter().map(|(place, _)| *place).collect();
+        self.incoming.insert(place, ArrivingCheckpoint { holder, n_bytes: got, evicted });
         self.n_bytes += got;
-        Ok(OfferVerdict::Wanted { evicted })
+        Ok(OfferVerdict::Wanted { evicted: places })
     }
 
-    /// What to delete, so that there is room for so many bytes; `None` where that is not enough. The one before of the same
-    /// expert is replaced at the end, and counts until then.
-    fn make_room(&self, now: Moment, of: ExpertPlace, n_bytes: u64) -> Option<Vec<ExpertPlace>> {
+    /// Whether a kept checkpoint goes when one of those arrives that are on their way.
+    fn is_going(&self, place: &ExpertPlace) -> bool {
+        let takes = |(of, incoming): (&ExpertPlace, &ArrivingCheckpoint)| {
+            of == place || incoming.evicted.iter().any(|(evicted, _)| evicted == place)
+        };
+        self.incoming.iter().any(takes)
+    }
+
+    /// What goes, so that there is room for so many bytes, once they are here; `None` where that is not enough. The one before
+    /// of the same expert goes, too, and takes no room from the new one.
+    fn make_room(&self, now: Moment, of: ExpertPlace, n_bytes: u64) -> Option<Vec<(ExpertPlace, Moment)>> {
+        let going = self.kept.iter().filter(|(place, _)| **place == of || self.is_going(place));
+        let going: u64 = going.map(|(_, kept)| kept.checkpoint.transfer.n_bytes).sum();
         let mut old: Vec<(Moment, ExpertPlace, u64)> = self
             .kept
             .iter()
             .filter(|(place, kept)| **place != of && kept.offered_at + KEPT_LONG <= now)
+            .filter(|(place, _)| !self.is_going(place))
             .map(|(place, kept)| (kept.offered_at, *place, kept.checkpoint.transfer.n_bytes))
             .collect();
         old.sort_unstable();
-        let mut wanted = (self.n_bytes + n_bytes).saturating_sub(self.bytes_max);
+        let mut wanted = (self.n_bytes + n_bytes).saturating_sub(self.bytes_max.saturating_add(going));
         let mut evicted = Vec::new();
-        for (_, place, n_bytes) in old {
+        for (offered_at, place, n_bytes) in old {
             if wanted == 0 {
                 break;
             }
             wanted = wanted.saturating_sub(n_bytes);
-            evicted.push(place);
+            evicted.push((place, offered_at));
         }
         (wanted == 0).then_some(evicted)
     }
 
-    /// An offered checkpoint is stored in the place of the one before.
-    pub fn on_kept(&mut self, now: Moment, checkpoint: ExpertCheckpoint) {
+    /// An offered checkpoint is stored. Returns those that are to be deleted for it, with the one before of the same expert. One
+    /// that was offered again meanwhile stays.
+    pub fn on_kept(&mut self, now: Moment, checkpoint: ExpertCheckpoint) -> Vec<ExpertCheckpoint> {
         let place = checkpoint.lease.place;
-        if self.incoming.remove(&place).is_some() {
-            self.forget(&place);
-            self.kept.insert(place, KeptCheckpoint { checkpoint, offered_at: now });
-        }
+        let Some(incoming) = self.incoming.remove(&place) else { return Vec::new() };
+        let is_old = |(place, at): &(ExpertPlace, Moment)| {
+            self.kept.get(place).is_some_and(|kept| kept.offered_at == *at)
+        };
+        let evicted = incoming.evicted.into_iter().filter(is_old).map(|(place, _)| place);
+        let gone: Vec<ExpertPlace> = evicted.chain([place]).collect();
+        let gone = gone.iter().filter_map(|place| self.forget(place)).collect();
+        self.kept.insert(place, KeptCheckpoint { checkpoint, offered_at: now });
+        gone
     }
 
     /// An offered checkpoint did not come, or could not be stored.
     pub fn on_lost(&mut self, place: &ExpertPlace) {
-        if let Some(n_bytes) = self.incoming.remove(place) {
-            self.n_bytes -= n_bytes;
+        if let Some(incoming) = self.incoming.remove(place) {
+            self.n_bytes -= incoming.n_bytes;
         }
     }
 
@@ -147,9 +176,9 @@ impl CheckpointShelf {
         self.n_bytes
     }
 
-    fn forget(&mut self, place: &ExpertPlace) {
-        if let Some(kept) = self.kept.remove(place) {
-            self.n_bytes -= kept.checkpoint.transfer.n_bytes;
-        }
+    fn forget(&mut self, place: &ExpertPlace) -> Option<ExpertCheckpoint> {
+        let KeptCheckpoint { checkpoint, .. } = self.kept.remove(place)?;
+        self.n_bytes -= checkpoint.transfer.n_bytes;
+        Some(checkpoint)
     }
 }

@@ -24,7 +24,7 @@ fn place(index: u16) -> ExpertPlace {
 }
 
 fn checkpoint(index: u16, term: u64, n_steps: u64, n_bytes: u64) -> ExpertCheckpoint {
-    let key = KeyPair::from_seed(&[1; 32]);
+    let key = KeyPair::from_seed(&[index as u8; 32]);
     let lease = ExpertLease { place: place(index), holder: key.public(), term, grants: Vec::new() };
     let transfer = Transfer { n_bytes, sha256: Sha256Hash([n_steps as u8; 32]) };
     ExpertCheckpoint::sign(&key, "barn", (lease, n_steps, transfer)).unwrap()
@@ -91,13 +91,52 @@ fn a_shelf_takes_no_more_than_it_has_room_for() {
     assert_eq!(verdict, Ok(OfferVerdict::Wanted { evicted }));
     assert!(shelf.newest(&place(0)).is_some() && shelf.newest(&place(1)).is_none());
     assert_eq!(shelf.n_bytes(), 200);
-    assert_eq!(offer(&mut shelf, KEPT_LONG, &checkpoint(2, 5, 11, 60)), Err(CheckpointRefusal::Full));
-    assert_eq!(offer(&mut shelf, KEPT_LONG, &checkpoint(2, 5, 11, 50)), WANTED);
+    assert_eq!(offer(&mut shelf, KEPT_LONG, &checkpoint(3, 5, 10, 60)), Err(CheckpointRefusal::Full));
+    assert_eq!(offer(&mut shelf, KEPT_LONG, &checkpoint(3, 5, 10, 50)), WANTED);
+    assert_eq!(offer(&mut shelf, KEPT_LONG, &checkpoint(2, 5, 11, 100)), WANTED, "instead of the one before");
     let n_incoming = (10..20).filter(|index| {
         let mut large = CheckpointShelf::new(secs(0), 10_000, []);
         (10..*index).all(|before| large.on_offer(secs(0), &checkpoint(before, 1, 1, 10), 100) == WANTED)
     });
     assert_eq!(n_incoming.count(), TRANSFERS_MAX + 1, "as many at a time as there may be, and none");
+}
+
+#[test]
+fn what_makes_room_stays_until_the_new_one_is_here() {
+    let mut shelf = CheckpointShelf::new(secs(0), 200, [checkpoint(1, 1, 1, 100), checkpoint(2, 1, 1, 100)]);
+    let new = checkpoint(3, 1, 1, 100);
+    let wanted = Ok(OfferVerdict::Wanted { evicted: vec![place(1)] });
+    assert_eq!(shelf.on_offer(KEPT_LONG, &new, EXPERT_BYTES_MAX), wanted);
+    assert!(shelf.newest(&place(1)).is_some(), "it is there for the next host");
+    // The room of one is given once.
+    let other = checkpoint(4, 1, 1, 100);
+    let of_other = Ok(OfferVerdict::Wanted { evicted: vec![place(2)] });
+    assert_eq!(shelf.on_offer(KEPT_LONG, &other, EXPERT_BYTES_MAX), of_other);
+    shelf.on_lost(&place(3));
+    assert_eq!(shelf.on_kept(KEPT_LONG, other), [checkpoint(2, 1, 1, 100)]);
+    assert!(shelf.newest(&place(1)).is_some() && shelf.newest(&place(2)).is_none());
+    assert_eq!(shelf.n_bytes(), 200);
+    // One that was offered again meanwhile stays.
+    assert_eq!(shelf.on_offer(KEPT_LONG, &new, EXPERT_BYTES_MAX), wanted);
+    assert_eq!(shelf.on_offer(KEPT_LONG, &checkpoint(1, 1, 1, 100), EXPERT_BYTES_MAX), KEPT);
+    assert_eq!(shelf.on_kept(KEPT_LONG, new), []);
+    assert_eq!(shelf.n_bytes(), 300, "for a while there is one more");
+}
+
+#[test]
+fn one_holder_does_not_take_all_slots() {
+    let mut shelf = CheckpointShelf::new(secs(0), 1000, []);
+    let key = KeyPair::from_seed(&[9; 32]);
+    let of_one = |index: u16| {
+        let lease = ExpertLease { place: place(index), holder: key.public(), term: 1, grants: Vec::new() };
+        let transfer = Transfer { n_bytes: 10, sha256: Sha256Hash([1; 32]) };
+        ExpertCheckpoint::sign(&key, "barn", (lease, 1, transfer)).unwrap()
+    };
+    assert_eq!(shelf.on_offer(secs(0), &of_one(1), EXPERT_BYTES_MAX), WANTED);
+    assert_eq!(shelf.on_offer(secs(0), &of_one(2), EXPERT_BYTES_MAX), Err(CheckpointRefusal::Busy));
+    assert_eq!(shelf.on_offer(secs(0), &checkpoint(3, 1, 1, 10), EXPERT_BYTES_MAX), WANTED, "another host");
+    shelf.on_lost(&place(1));
+    assert_eq!(shelf.on_offer(secs(0), &of_one(2), EXPERT_BYTES_MAX), WANTED);
 }
 
 #[test]

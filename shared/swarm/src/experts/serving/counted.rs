@@ -1,7 +1,8 @@
 //! Which backward requests an expert has stepped by, so that none is counted twice.
 //!
-//! Of each client the newest ids are remembered; those below them count as counted, so that a repeated request is refused
-//! however old it is. A client is forgotten once it was silent for [`REPEAT_HORIZON`]: until then it may repeat a request. As
+//! Of each session of a client the newest ids are remembered; those below them count as counted, so that a repeated request is
+//! refused however old it is. A session ([`ServedRequest::session`]) begins with each process of the client, at random, so that
+//! none depends on its clock. Here and below a client is one session of a peer. A client is forgotten once it was silent for [`REPEAT_HORIZON`]: until then it may repeat a request. As
 //! many clients as an expert remembers are remembered; the backward requests of further ones wait until there is room.
 //!
 //! The state of an expert that is written to disk is its parameters, its optimizer, and this, all of the same step and in one
@@ -14,6 +15,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
+#[cfg(doc)]
+use super::request::ServedRequest;
 use super::request::WAIT_MAX;
 use crate::guard::FairShares;
 use crate::{AddressGroup, Moment, PeerKey};
@@ -85,6 +88,16 @@ pub enum CountedStateError {
     /// Ids out of order, or below the floor; or a client twice.
     #[error("the requests of a client are not in order")]
     Order,
+}
+
+impl CountedState {
+    /// Checks that a host may have written it.
+    ///
+    /// # Errors
+    /// No host writes such a state.
+    pub fn check(&self) -> Result<(), CountedStateError> {
+        CountedRequests::restored(Moment::ZERO, self).map(drop)
+    }
 }
 
 impl Default for CountedRequests {

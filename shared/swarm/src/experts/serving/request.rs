@@ -30,6 +30,9 @@ pub const REQUEST_BYTES_MIN: u64 = 4096;
 /// A request takes at most this fraction of [`ServingLimits::bytes_max`].
 pub const REQUEST_PART: u64 = 4;
 
+/// The session of a request's number is what is left of it, shifted to the right by so many bits.
+pub const SESSION_SHIFT: u32 = 32;
+
 /// Number of a request at this host, in the order of admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestKey(pub u64);
@@ -53,10 +56,19 @@ pub struct ServedRequest {
     pub n_rows: u32,
     /// Memory that it takes together with its answer, as the driver keeps them.
     pub n_bytes: u64,
-    /// The client's own number for it. Those of one client grow; a repeated request has the same one.
+    /// The client's own number for it: its session in the upper half ([`SESSION_SHIFT`]), and a count that grows. A repeated
+    /// request has the same one.
     pub request_id: u64,
     /// When the client no longer waits.
     pub deadline: Moment,
+}
+
+impl ServedRequest {
+    /// Under which its number is remembered: the client, and the session of the number.
+    pub(super) fn session(&self) -> PeerKey {
+        let session = (self.request_id >> SESSION_SHIFT) as u32;
+        PeerKey([&self.client.0[..], &session.to_be_bytes()].concat())
+    }
 }
 
 /// Requests of one expert and one pass that are computed at once.

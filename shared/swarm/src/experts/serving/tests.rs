@@ -462,3 +462,25 @@ proptest! {
         prop_assert!(wait.is_some_and(|wait| wait <= 50 * 14), "{:?}", wait);
     }
 }
+
+#[test]
+fn a_new_session_of_a_client_is_counted_whatever_number_it_begins_with() {
+    let mut runtime = host();
+    let mut step = |at: u64, id: u64| {
+        let key = runtime.on_request(ms(at), backward(0, id))?;
+        runtime.on_received(ms(at), key);
+        let [batch] = &batches(&mut runtime)[..] else { panic!("one batch") };
+        runtime.on_computed(ms(at), batch.id);
+        runtime.on_answered(ms(at), key);
+        Ok(())
+    };
+    let (before, after) = (9 << SESSION_SHIFT, 4 << SESSION_SHIFT);
+    for count in 0..COUNTED_IDS_MAX as u64 + 10 {
+        assert_eq!(step(count, before + count), Ok(()));
+    }
+    // As after a restart with a clock that was set back: the number is smaller than all before.
+    assert_eq!(step(1000, after), Ok(()));
+    assert_eq!(step(1001, after), Err(ServingRefusal::Duplicate));
+    assert_eq!(step(1002, before), Err(ServingRefusal::Duplicate), "of the session before, too");
+    assert_eq!(step(1003, after + 1), Ok(()));
+}
