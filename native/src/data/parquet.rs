@@ -8,6 +8,7 @@
 mod footer;
 mod page;
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -26,6 +27,8 @@ use self::page::{Page, PageValues, Physical};
 pub(super) const MAGIC: [u8; 4] = *b"PAR1";
 /// Most bytes of the metadata.
 const FOOTER_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Most bytes of the header of a page.
+const PAGE_HEADER_BYTES_MAX: u64 = 64 * 1024;
 /// Length of the metadata, and the magic bytes behind it.
 const TAIL_BYTES: usize = 8;
 
@@ -144,9 +147,10 @@ impl<R: ChunkReader + 'static> ParquetFile<R> {
         let begin = chunk.dictionary_page_offset().unwrap_or_else(|| chunk.data_page_offset());
         let range = u64::try_from(begin).ok().zip(u64::try_from(chunk.compressed_size()).ok());
         let end = range.and_then(|(begin, length)| begin.checked_add(length));
-        if end.is_none_or(|end| end > self.reader.len()) {
+        let Some(end) = end.filter(|&end| end <= self.reader.len()) else {
             return Err(ParquetFileError::Damaged("a column lies outside of the file"));
-        }
+        };
+        self.check_pages(begin.unsigned_abs()..end)?;
         let compression = chunk.compression();
         // The crate gives the pages as they are in the file: they are decompressed here, within a limit.
         let as_it_is = chunk.clone().into_builder().set_compression(Compression::UNCOMPRESSED).build()?;
@@ -154,6 +158,27 @@ impl<R: ChunkReader + 'static> ParquetFile<R> {
         let pages =
             guarded(|| Ok(SerializedPageReader::new(Arc::clone(&self.reader), &as_it_is, n_rows, None)?))?;
         Ok(ColumnValues { pages, compression, physical, is_optional, dictionary: None, page: None })
+    }
+}
+
+impl<R: ChunkReader> ParquetFile<R> {
+    /// Checks the headers of all pages of a column.
+    fn check_pages(&self, range: Range<u64>) -> Result<(), ParquetFileError> {
+        let (mut at, mut known_at, mut known) = (range.start, range.start, Bytes::new());
+        while at < range.end {
+            let ahead = usize::try_from(at - known_at).ok().and_then(|n_bytes| known.get(n_bytes..));
+            let header = match footer::page_header(ahead.unwrap_or_default()) {
+                Err(_) if known_at < at || known.is_empty() => {
+                    let n_bytes = (range.end - at).min(PAGE_HEADER_BYTES_MAX);
+                    (known, known_at) = (self.reader.get_bytes(at, n_bytes as usize)?, at);
+                    footer::page_header(&known)
+                }
+                header => header,
+            };
+            let (n_header, n_page) = header?;
+            at = at.saturating_add(n_header).saturating_add(n_page);
+        }
+        Ok(())
     }
 }
 
@@ -247,6 +272,20 @@ mod tests {
         );
         let many = schema_of(2, &[0x00; 9]);
         assert!(refused(&many).contains("its schema"), "{}", refused(&many));
+    }
+
+    #[test]
+    fn headers_of_pages_are_as_long_as_they_say_and_have_no_endless_lists() {
+        // Kind of page 0, 7 bytes, of which 6 are here; then what no reader knows.
+        let header = |more: &[u8]| [&[0x15, 0x00, 0x15, 0x0e, 0x15, 0x0c], more, &[0x00]].concat();
+        assert_eq!(footer::page_header(&header(&[])).unwrap(), (7, 6));
+        assert_eq!(footer::page_header(&header(&[0x99, 0x23, 0x01, 0x02])).unwrap(), (11, 6), "two bytes");
+        let booleans = header(&[0x99, 0xf1, 0xff, 0xff, 0xff, 0xff, 0x07]);
+        assert!(footer::page_header(&booleans).unwrap_err().to_string().contains("too early"));
+        let few = header(&[0x99, 0x11, 0x00]);
+        assert!(footer::page_header(&few).unwrap_err().to_string().contains("a list of booleans"));
+        let negative = [0x15, 0x00, 0x15, 0x0e, 0x15, 0x0d, 0x00];
+        assert!(footer::page_header(&negative).unwrap_err().to_string().contains("how long it is"));
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! Checks the metadata of a Parquet file before they are parsed.
+//! Checks the metadata of a Parquet file, and the headers of its pages, before they are parsed.
 //!
-//! Apache's parser makes room for as many elements as a list says to have, descends as deep as a schema is nested, and
-//! wants that each column says how often it is repeated. Thrift's compact protocol:
+//! Apache's parser makes room for as many elements as a list says to have, descends as deep as a schema is nested, wants
+//! that each column says how often it is repeated, and passes over a list of booleans as if they took no bytes: two billion
+//! of them take a minute. Neither metadata nor headers have such a list. Thrift's compact protocol:
 //! <https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md>.
 
 use super::ParquetFileError;
@@ -10,6 +11,8 @@ use super::ParquetFileError;
 const DEPTH_MAX: usize = 32;
 /// Of `FileMetaData`.
 const SCHEMA: i64 = 2;
+/// Of `PageHeader`.
+const COMPRESSED_BYTES: i64 = 3;
 /// Of `SchemaElement`.
 const REPETITION: i64 = 3;
 const N_CHILDREN: i64 = 5;
@@ -39,6 +42,20 @@ pub(super) fn check(footer: &[u8]) -> Result<(), ParquetFileError> {
         }
     }
     Ok(())
+}
+
+/// Length of the header of a page that `bytes` begin with, and of the page behind it.
+pub(super) fn page_header(bytes: &[u8]) -> Result<(u64, u64), ParquetFileError> {
+    let mut walk = Walk { left: bytes };
+    let (mut id, mut n_bytes) = (0, None);
+    while let Some(kind) = walk.field(&mut id)? {
+        match (id, kind) {
+            (COMPRESSED_BYTES, I32) => n_bytes = u64::try_from(walk.zigzag()?).ok(),
+            _ => walk.value(kind, 0)?,
+        }
+    }
+    let n_bytes = n_bytes.ok_or(ParquetFileError::Damaged("a page does not say how long it is"))?;
+    Ok(((bytes.len() - walk.left.len()) as u64, n_bytes))
 }
 
 struct Walk<'a> {
@@ -145,10 +162,10 @@ impl Walk<'_> {
         }
     }
 
-    /// As [`Self::value`], but that a boolean is a byte of its own.
+    /// As [`Self::value`], of a list or map.
     fn element(&mut self, kind: u8, depth: usize) -> Result<(), ParquetFileError> {
         match kind {
-            TRUE | FALSE => self.skip(1),
+            TRUE | FALSE => Err(ParquetFileError::Damaged("its metadata have a list of booleans")),
             kind => self.value(kind, depth),
         }
     }
