@@ -107,9 +107,10 @@ fn a_quiet_run_has_consistent_samples_and_learns_from_all() {
         assert!(most < &(least * 4), "seed {seed}: one trained {least} times, another one {most} times");
         // Peers know much the same: who is in a sample for its sender is in it for its receiver, nearly always.
         let n_refused: usize = world.nodes.iter().map(|node| node.n_refused).sum();
-        let n_models = settled.len() * SETTINGS.sample_size;
+        // Each trainer pulls one, and each aggregator one of each trainer.
+        let n_models = settled.len() * SETTINGS.sample_size * (1 + SETTINGS.n_aggregators);
         println!("seed {seed}: {n_refused} senders of {n_models} models were not believed");
-        assert!(n_refused * 50 < n_models, "seed {seed}: {n_refused} of {n_models} were not believed");
+        assert!(n_refused * 100 < n_models, "seed {seed}: {n_refused} of {n_models} were not believed");
         // Each round is the mean of a sample of numbers around 29.5.
         let model = newest(&mut world);
         assert!((model - 29.5).abs() < 15.0, "seed {seed}: {model}");
