@@ -590,6 +590,13 @@ mod tests {
         let large = vec![1; max as usize + 1];
         let too_large = CheckpointRefusal::TooLarge { max, got: max + 1 };
         assert_eq!(offer(&kept, 9, &checkpoint(3, 5, &large), &large).await, Err(too_large));
+        let min = layers()[0].checkpoint_bytes_min();
+        let small = vec![1; min as usize - 1];
+        let too_small = CheckpointRefusal::TooSmall { min, got: min - 1 };
+        assert_eq!(offer(&kept, 9, &checkpoint(3, 5, &small), &small).await, Err(too_small));
+        let endless = (good.lease.clone(), u64::MAX, good.transfer);
+        let endless = ExpertCheckpoint::sign(&key(9), "barn", endless).unwrap();
+        assert_eq!(offer(&kept, 9, &endless, &bytes).await, Err(CheckpointRefusal::Lease), "none is newer");
         assert_eq!(kept.newest(&place(3)), None);
     }
 
