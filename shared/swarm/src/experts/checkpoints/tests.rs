@@ -233,14 +233,16 @@ fn as_few_checkpoints_are_deleted_as_make_room_and_never_the_one_before() {
     let kept = [checkpoint(1, 1, 1, 90), checkpoint(2, 1, 1, 60), checkpoint(3, 1, 1, 50)];
     let mut shelf = CheckpointShelf::new(secs(0), 200, kept);
     assert_eq!(shelf.on_offer(secs(1), &checkpoint(2, 1, 1, 60), 100), KEPT);
-    // The place of the one before is free only once the new one is here.
-    let verdict = shelf.on_offer(KEPT_LONG, &checkpoint(1, 1, 2, 50), 100);
-    assert_eq!(verdict, Ok(OfferVerdict::Wanted { evicted: vec![place(3)] }));
-    assert_eq!(shelf.n_bytes(), 200);
-    shelf.on_kept(KEPT_LONG, checkpoint(1, 1, 2, 50));
-    assert_eq!(shelf.n_bytes(), 110);
-    assert_eq!(shelf.on_offer(KEPT_LONG, &checkpoint(4, 1, 1, 90), 100), WANTED, "there is just room");
+    // The one before gives its place, and both are there until the new one has come.
+    assert_eq!(shelf.on_offer(KEPT_LONG, &checkpoint(1, 1, 2, 50), 100), WANTED);
+    assert_eq!(shelf.n_bytes(), 250);
+    assert_eq!(shelf.on_kept(KEPT_LONG, checkpoint(1, 1, 2, 50)), [checkpoint(1, 1, 1, 90)]);
+    assert_eq!(shelf.n_bytes(), 160);
+    let verdict = shelf.on_offer(KEPT_LONG, &checkpoint(4, 1, 1, 90), 100);
+    assert_eq!(verdict, Ok(OfferVerdict::Wanted { evicted: vec![place(3)] }), "that is just enough");
     assert_eq!(shelf.on_offer(KEPT_LONG, &checkpoint(5, 1, 1, 101), 200), Err(CheckpointRefusal::Full));
+    assert_eq!(shelf.on_kept(KEPT_LONG, checkpoint(4, 1, 1, 90)), [checkpoint(3, 1, 1, 50)]);
+    assert_eq!(shelf.n_bytes(), 200);
     let too_large = CheckpointRefusal::TooLarge { max: 200, got: 201 };
     assert_eq!(
         shelf.on_offer(KEPT_LONG, &checkpoint(5, 1, 1, 201), 900),
