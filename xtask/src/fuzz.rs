@@ -62,7 +62,7 @@ pub(crate) fn run(workspace: &Workspace, args: &FuzzArgs) -> Result<()> {
     };
     let next = AtomicUsize::new(0);
     let n_lanes = thread::available_parallelism().map_or(1, NonZero::get);
-    // A finding ends no other target: whoever comes back in the morning reads all of them.
+    // A finding ends no other target: in the morning all of them are there to read.
     let lane = || {
         let mut failed = Vec::new();
         while let Some(target) = selected.get(next.fetch_add(1, Ordering::Relaxed)) {

@@ -6,9 +6,9 @@ use barnraise_learning::graph::ResolvedGraph;
 use barnraise_learning::{DataShape, MemoryEstimate};
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{AccessDescription, PublicKey};
+use barnraise_protocol::dataset::DataStream;
 use barnraise_protocol::dataset::{Manifest, SampleKind, ShardEntry};
 use barnraise_protocol::run::{DataSpec, RunDescription, RunIdentity};
-use barnraise_protocol::streamed::DataStream;
 
 use super::{Invalid, RunConfig, as_written};
 

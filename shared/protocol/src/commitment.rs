@@ -19,10 +19,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::{KeyPair, PublicKey, Signature};
 use crate::contribution::Offer;
+use crate::dataset::DataStream;
 use crate::dataset::Manifest;
 use crate::hash::Sha256Hash;
 use crate::run::RunDescription;
-use crate::streamed::{DataStream, StreamWindow};
+use crate::streamed::StreamWindow;
 
 /// Domain separator: the signed bytes of every commitment begin with it, and nothing else that the same key signs.
 const DOMAIN: &[u8] = b"barnraise account 3\0";

@@ -13,7 +13,6 @@ use flate2::read::{ZlibDecoder, ZlibEncoder};
 use serde::{Deserialize, Serialize};
 
 use crate::hash::Sha256Hash;
-use crate::streamed::{DataStream, WINDOW_SHARDS_MAX};
 
 /// Bytes of an f32, or of an id of a user or item.
 const VALUE_BYTES: usize = 4;
@@ -25,6 +24,8 @@ pub const SHARD_BYTES_MAX: u32 = 16 * 1024 * 1024;
 pub const SHARD_RAW_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Most shards of a manifest.
 pub const SHARDS_MAX: usize = 10_000;
+/// Most shards of a stream that are drawn from at a time.
+pub const WINDOW_SHARDS_MAX: u32 = 4096;
 /// Most columns of a table.
 pub const COLUMNS_MAX: usize = 4096;
 /// Most values that are to be told of a row.
@@ -128,6 +129,17 @@ impl ImageShape {
     pub fn n_values(self) -> usize {
         usize::from(self.height) * usize::from(self.width) * usize::from(self.channels)
     }
+}
+
+/// What a stream is; the same for as long as the run lives, but for the window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataStream {
+    /// Hash of all that decides which bytes a shard has: the sources, their weights, the tokenizer and the seed.
+    pub sources: Sha256Hash,
+    /// Samples in each shard.
+    pub shard_samples: u32,
+    /// Shards that are drawn from at a time.
+    pub window_shards: u32,
 }
 
 /// One shard of the manifest.

@@ -222,7 +222,7 @@ fn expert_leases() {
             let n_places = match &question {
                 LeaseQuestion::Lease { asks, n_vacant, .. } => asks.len() + usize::from(*n_vacant),
                 LeaseQuestion::Vote { asks, .. } => asks.len(),
-                LeaseQuestion::Keepers { places, .. } => places.len(),
+                LeaseQuestion::Keepers { places, .. } | LeaseQuestion::Holders { places, .. } => places.len(),
             };
             assert!(n_places <= PLACES_MAX);
         }

@@ -10,12 +10,13 @@ use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
 
 use crate::bulk::{self, Partial, Transfer};
+use crate::dataset::DataStream;
 use crate::dataset::{Manifest, ShardEntry};
 use crate::error::ConversationError;
 use crate::framing;
 use crate::refusal::Refusal;
 use crate::serving;
-use crate::streamed::{DataStream, StreamWindow, WINDOW_BYTES_MAX};
+use crate::streamed::{StreamWindow, WINDOW_BYTES_MAX};
 
 /// libp2p protocol name.
 pub const PROTOCOL: &str = "/barnraise/shard/4";

@@ -10,11 +10,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dataset::{SHARD_BYTES_MAX, ShardEntry};
+use crate::dataset::{DataStream, SHARD_BYTES_MAX, ShardEntry, WINDOW_SHARDS_MAX};
 use crate::hash::Sha256Hash;
 
-/// Most shards that are drawn from at a time.
-pub const WINDOW_SHARDS_MAX: u32 = 4096;
 /// Windows that are kept: those before the newest are there for contributions on their way, and their recomputation.
 pub const WINDOWS_KEPT: u32 = 2;
 /// Most bytes of a window that comes.
@@ -22,17 +20,6 @@ pub const WINDOW_BYTES_MAX: u64 = 1024 * 1024;
 
 // A shard takes 5 + 5 + 5 + 32 bytes at most.
 const _: () = assert!((WINDOW_SHARDS_MAX * WINDOWS_KEPT) as u64 * 47 + 16 <= WINDOW_BYTES_MAX);
-
-/// What a stream is; the same for as long as the run lives, but for the window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DataStream {
-    /// Hash of all that decides which bytes a shard has: the sources, their weights, the tokenizer and the seed.
-    pub sources: Sha256Hash,
-    /// Samples in each shard.
-    pub shard_samples: u32,
-    /// Shards that are drawn from at a time.
-    pub window_shards: u32,
-}
 
 /// A shard of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,6 +11,7 @@ use barnraise_protocol::bulk::{self, Pull, Transfer};
 use barnraise_protocol::codec::{Density, Sparsity, TensorCodec};
 use barnraise_protocol::commitment::Commitment;
 use barnraise_protocol::contribute::{self, DeviceKind, Join, Report, RunProgress};
+use barnraise_protocol::dataset::DataStream;
 use barnraise_protocol::dataset::{
     ImageShape, LabelledImages, Manifest, SampleKind, Samples, ShardEntry, TokenSequences, TokenShape,
 };
@@ -27,7 +28,6 @@ use barnraise_protocol::run::{
 };
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};
-use barnraise_protocol::streamed::DataStream;
 use barnraise_protocol::{DisplayName, PROTOCOL_VERSION, Refusal, RefusalReason, Sha256Hash};
 use proptest::prelude::*;
 

@@ -7,8 +7,9 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 
 use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::dataset::DataStream;
 use barnraise_protocol::shard;
-use barnraise_protocol::streamed::{DataStream, StreamWindow, WINDOWS_KEPT};
+use barnraise_protocol::streamed::{StreamWindow, WINDOWS_KEPT};
 use barnraise_tests::client::{TestClient, within};
 use barnraise_tests::process::{BackboneProcess, TestRun, metric};
 

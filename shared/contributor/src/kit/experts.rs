@@ -23,7 +23,7 @@ use crate::platform::{Platform, PlatformError};
 
 /// Most hosts that are remembered.
 const HOSTS_MAX: usize = 4096;
-/// A host that was shown the token so short a time ago has it, whatever it said to a request before.
+/// A host that was shown the token so short a time ago has it, also if it said something else to a request before.
 const SHOWN_JUST_NOW: Duration = Duration::from_secs(1);
 
 /// Counts what it costs: a visitor may have bounded the data of a day.

@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use barnraise_protocol::bulk::Partial;
 use barnraise_protocol::contribute::{self, BackboneToContributor, ContributorToBackbone, Join};
+use barnraise_protocol::dataset::DataStream;
 use barnraise_protocol::dataset::{DatasetError, Manifest, Samples, ShardEntry};
 use barnraise_protocol::error::NewerThanRun;
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, EpochParameters, PartialState};
-use barnraise_protocol::streamed::{DataStream, StreamWindow};
+use barnraise_protocol::streamed::StreamWindow;
 use barnraise_protocol::{ConversationError, TensorCodec, framing};
 use barnraise_swarm::shards::ShardSource;
 use futures::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};

@@ -8,9 +8,10 @@ use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::commitment::{self, Commitment, CommitmentError, SampleId};
 use barnraise_protocol::dataset::Manifest;
+use barnraise_protocol::dataset::WINDOW_SHARDS_MAX;
 use barnraise_protocol::gradient::{Offer, PreparedContribution};
 use barnraise_protocol::run::RunDescription;
-use barnraise_protocol::streamed::{WINDOW_SHARDS_MAX, WINDOWS_KEPT};
+use barnraise_protocol::streamed::WINDOWS_KEPT;
 
 /// Most shards of a stream whose hashes are known.
 const STREAMED_MAX: usize = (WINDOW_SHARDS_MAX * WINDOWS_KEPT) as usize;

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mean_that_was_changed_by_more_is_wrong_whatever_its_sign() {
+    fn a_mean_that_was_changed_by_more_is_wrong_up_and_down() {
         let values = noise(3, 64, 1.0);
         let of_values = statement(1, 0, TensorCodec::F32, &values, false);
         for change in [0.01, -0.01] {

@@ -296,7 +296,7 @@ fn buffers_are_used_again_and_few_are_kept() {
     // What is borrowed is not kept.
     reduction.on_chunk(secs(0), 2, 0, full(3.0).as_slice()).unwrap();
     assert_eq!(reduction.poll_spare(), None);
-    // What is borrowed and waits is copied into a spare buffer, whatever is in that.
+    // What is borrowed and waits is copied into a spare buffer, over what is in that.
     reduction.on_spare(vec![9.0; 7]);
     reduction.on_chunk(secs(0), 2, 1, full(3.0).as_slice()).unwrap();
     assert_eq!(reduction.poll_spare(), None);

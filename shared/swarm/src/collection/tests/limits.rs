@@ -19,7 +19,7 @@ fn a_driver_sees_whether_there_is_something_to_do() {
     actions(&mut round);
     assert!(!round.has_actions());
     contribute(&mut round, S, 1, &offer(2, 0, 60), [1.0; N]);
-    // The step is the last action, for whoever computes its mean.
+    // The step is the last action, for the peer that computes its mean.
     for _ in 0..3 {
         assert!(round.poll_collected().is_none());
         assert!(round.poll_message().is_some() || round.poll_action().is_some());

@@ -182,7 +182,7 @@ fn a_sender_has_its_share_of_records_and_no_more() {
 }
 
 #[test]
-fn an_owner_has_its_share_of_records_whoever_sends_them() {
+fn an_owner_has_its_share_of_records_through_any_sender() {
     let owner = KeyPair::from_seed(&[5; 32]);
     let owned = |label: u8, expires_in_s: u64| {
         let name = RecordName::value(&[label]).owned_by(owner.public());

@@ -464,7 +464,7 @@ proptest! {
 }
 
 #[test]
-fn a_new_session_of_a_client_is_counted_whatever_number_it_begins_with() {
+fn a_new_session_of_a_client_is_counted_from_any_number_on() {
     let mut runtime = host();
     let mut step = |at: u64, id: u64| {
         let key = runtime.on_request(ms(at), backward(0, id))?;
