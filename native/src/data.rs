@@ -22,8 +22,7 @@ mod unpack;
 use std::path::Path;
 
 use barnraise_protocol::columns::DataColumns;
-use barnraise_protocol::dataset::DataStream;
-use barnraise_protocol::dataset::{SampleKind, Samples};
+use barnraise_protocol::dataset::{DataStream, SampleKind, Samples};
 use bytes::Bytes;
 
 /// A data set in memory.

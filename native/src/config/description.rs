@@ -6,8 +6,7 @@ use barnraise_learning::graph::ResolvedGraph;
 use barnraise_learning::{DataShape, MemoryEstimate};
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{AccessDescription, PublicKey};
-use barnraise_protocol::dataset::DataStream;
-use barnraise_protocol::dataset::{Manifest, SampleKind, ShardEntry};
+use barnraise_protocol::dataset::{DataStream, Manifest, SampleKind, ShardEntry};
 use barnraise_protocol::run::{DataSpec, RunDescription, RunIdentity};
 
 use super::{Invalid, RunConfig, as_written};

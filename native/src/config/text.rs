@@ -3,8 +3,7 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
-use barnraise_protocol::dataset::SEQUENCE_TOKENS;
-use barnraise_protocol::dataset::WINDOW_SHARDS_MAX;
+use barnraise_protocol::dataset::{SEQUENCE_TOKENS, WINDOW_SHARDS_MAX};
 use serde::{Deserialize, Serialize};
 
 use super::{Invalid, as_written, held_out};

@@ -8,8 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::dataset::DataStream;
-use barnraise_protocol::dataset::ShardEntry;
+use barnraise_protocol::dataset::{DataStream, ShardEntry};
 use barnraise_protocol::streamed::{StreamWindow, StreamedShard, WINDOWS_KEPT};
 use bytes::Bytes;
 use object_store::path::Path as ObjectPath;

@@ -19,8 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::{KeyPair, PublicKey, Signature};
 use crate::contribution::Offer;
-use crate::dataset::DataStream;
-use crate::dataset::Manifest;
+use crate::dataset::{DataStream, Manifest};
 use crate::hash::Sha256Hash;
 use crate::run::RunDescription;
 use crate::streamed::StreamWindow;

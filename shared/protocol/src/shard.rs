@@ -10,8 +10,7 @@ use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
 
 use crate::bulk::{self, Partial, Transfer};
-use crate::dataset::DataStream;
-use crate::dataset::{Manifest, ShardEntry};
+use crate::dataset::{DataStream, Manifest, ShardEntry};
 use crate::error::ConversationError;
 use crate::framing;
 use crate::refusal::Refusal;

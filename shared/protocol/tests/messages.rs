@@ -11,9 +11,9 @@ use barnraise_protocol::bulk::{self, Pull, Transfer};
 use barnraise_protocol::codec::{Density, Sparsity, TensorCodec};
 use barnraise_protocol::commitment::Commitment;
 use barnraise_protocol::contribute::{self, DeviceKind, Join, Report, RunProgress};
-use barnraise_protocol::dataset::DataStream;
 use barnraise_protocol::dataset::{
-    ImageShape, LabelledImages, Manifest, SampleKind, Samples, ShardEntry, TokenSequences, TokenShape,
+    DataStream, ImageShape, LabelledImages, Manifest, SampleKind, Samples, ShardEntry, TokenSequences,
+    TokenShape,
 };
 use barnraise_protocol::evidence;
 use barnraise_protocol::framing::{self, HEADER_BYTES};

@@ -9,8 +9,7 @@ use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::commitment::{
     CommitmentError, SampleId, check_streamed, encode_streamed, list_bytes, names_streamed,
 };
-use barnraise_protocol::dataset::DataStream;
-use barnraise_protocol::dataset::{Manifest, ShardEntry};
+use barnraise_protocol::dataset::{DataStream, Manifest, ShardEntry};
 use barnraise_protocol::streamed::{StreamWindow, StreamedShard, WindowError};
 
 const DATA: DataStream = DataStream { sources: Sha256Hash([5; 32]), shard_samples: 3, window_shards: 2 };

@@ -15,8 +15,7 @@ use std::path::Path;
 
 use barnraise_learning::tokenizer::Tokenizer;
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::dataset::DataStream;
-use barnraise_protocol::dataset::{SampleKind, Samples, ShardEntry, TokenSequences, TokenShape};
+use barnraise_protocol::dataset::{DataStream, SampleKind, Samples, ShardEntry, TokenSequences, TokenShape};
 use serde::{Deserialize, Serialize};
 
 use self::lazy::{LazySource, SourceCursor};

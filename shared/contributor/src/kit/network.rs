@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use barnraise_protocol::bulk::Partial;
 use barnraise_protocol::contribute::{self, BackboneToContributor, ContributorToBackbone, Join};
-use barnraise_protocol::dataset::DataStream;
-use barnraise_protocol::dataset::{DatasetError, Manifest, Samples, ShardEntry};
+use barnraise_protocol::dataset::{DataStream, DatasetError, Manifest, Samples, ShardEntry};
 use barnraise_protocol::error::NewerThanRun;
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_protocol::shard::{self, ShardId};

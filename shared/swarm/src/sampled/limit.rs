@@ -1,7 +1,7 @@
 //! How far the run can be, by this peer's own clock.
 //!
 //! Keys cost nothing, so that no number of peers proves a round. Time does: a round that passes faster than rounds passed so far is
-//! left aside, by any number of peers. Honest rounds may be some times as fast as before at once.
+//! left aside, however many tell of it. Honest rounds may be some times as fast as before at once.
 
 use std::time::Duration;
 
