@@ -136,7 +136,7 @@ async fn a_model_is_exported_and_goes_on_with_a_text() {
     for file in ["config.json", "model.safetensors", "tokenizer.json", "README.md", "barnraise.json"] {
         assert!(test_run.folder().join("exported").join(file).exists(), "{file}");
     }
-    let said = test_run.run(&["generate", folder, "the rat ate", "--tokens", "90"]).await.unwrap();
+    let said = test_run.run(&["generate", folder, "the rat ate", "--tokens", "300"]).await.unwrap();
     assert!(said.starts_with("the rat ate "), "{said}");
     let whole =
         sentences::SENTENCES.iter().filter(|sentence| said.matches(sentence.trim()).count() > 0).count();

@@ -12,6 +12,8 @@ pub(crate) struct Totals {
     pub(super) failed: Vec<String>,
     /// The names of those that said that they had nothing to test with, and why.
     skipped: Vec<(String, String)>,
+    /// The names of those that passed only when they were run again.
+    unsteady: Vec<String>,
     /// The names of those that take long and have not ended.
     running: Vec<String>,
     /// A program ended with an error although no test failed: it crashed or did not build.
@@ -83,10 +85,25 @@ impl Totals {
         self.n_failed = self.failed.len() as u64;
     }
 
+    /// Takes in that `again` is what came of running the failed ones a second time, if it was of all of them.
+    pub(super) fn on_second_run(&mut self, again: &Self) {
+        if again.is_broken || again.n_passed + again.n_failed != self.n_failed {
+            return;
+        }
+        let (failed, unsteady) =
+            std::mem::take(&mut self.failed).into_iter().partition(|name| again.failed.contains(name));
+        (self.failed, self.unsteady) = (failed, unsteady);
+        self.n_passed += again.n_passed;
+        self.n_failed = again.n_failed;
+        self.skipped.extend_from_slice(&again.skipped);
+    }
+
     /// The same, each name with the program's before it.
     pub(super) fn within(mut self, program: &str) -> Self {
-        let skipped = self.skipped.iter_mut().map(|(name, _)| name);
-        self.failed.iter_mut().chain(skipped).for_each(|name| name.insert_str(0, &format!("{program} ")));
+        let names = self.failed.iter_mut().chain(&mut self.unsteady);
+        names.chain(self.skipped.iter_mut().map(|(name, _)| name)).for_each(|name| {
+            name.insert_str(0, &format!("{program} "));
+        });
         self
     }
 
@@ -97,12 +114,16 @@ impl Totals {
         self.n_ignored += other.n_ignored;
         self.failed.extend(other.failed);
         self.skipped.extend(other.skipped);
+        self.unsteady.extend(other.unsteady);
         self.is_broken |= other.is_broken;
     }
 
     /// Prints the closing lines; an error where anything failed, and where `is_strict` also where anything was
     /// skipped.
     pub(crate) fn finish(self, is_strict: bool) -> Result<()> {
+        for name in &self.unsteady {
+            println!("unsteady: {name} failed, and passed when it was run again by itself");
+        }
         for (name, reason) in &self.skipped {
             println!("skipped: {name}: {reason}");
         }
@@ -145,6 +166,31 @@ mod tests {
             assert!(totals.on_line(line, &mut Section::default()));
         }
         assert_eq!(totals, Totals { n_passed: 15, n_failed: 2, n_ignored: 1, ..Totals::default() });
+    }
+
+    #[test]
+    fn what_passes_the_second_time_is_named_and_what_fails_again_has_failed() {
+        let read = |lines: &[&str]| {
+            let mut totals = Totals::default();
+            for line in lines {
+                totals.on_line(line, &mut Section::default());
+            }
+            totals
+        };
+        let mut totals = read(&[
+            "test relay::one ... FAILED",
+            "test relay::two ... FAILED",
+            "test result: FAILED. 12 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.10s",
+        ]);
+        totals.on_second_run(&read(&[
+            "test relay::one ... ok",
+            "test relay::two ... FAILED",
+            "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.10s",
+        ]));
+        let (failed, unsteady) = (vec!["relay::two".to_owned()], vec!["relay::one".to_owned()]);
+        let expected = Totals { n_passed: 13, n_failed: 1, failed, unsteady, ..Totals::default() };
+        assert_eq!(totals, expected);
+        assert!(totals.finish(false).is_err());
     }
 
     #[test]
