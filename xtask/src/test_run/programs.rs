@@ -26,7 +26,7 @@ const LONGEST: [&str; 2] = ["browser", "native"];
 /// It measures what attacks leave of a speed: nothing else runs beside it.
 const ALONE: &str = "tests/hostile";
 /// More failures than this are no accident: nothing is run again.
-const N_AGAIN_MAX: usize = 5;
+const N_AGAIN_MAX: usize = 3;
 /// Lines of its output that wait to be looked at.
 const LINES_MAX: usize = 1024;
 /// A program in which no test ends for so long hangs; the longest test takes a third of it.
