@@ -2,12 +2,9 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -15,6 +12,7 @@ use barnraise_fuzz::corpus;
 use clap::Args;
 use serde_json::Value;
 
+use crate::lanes;
 use crate::process;
 use crate::workspace::Workspace;
 
@@ -60,23 +58,15 @@ pub(crate) fn run(workspace: &Workspace, args: &FuzzArgs) -> Result<()> {
     } else {
         args.targets.iter().map(|name| find(&all, name)).collect::<Result<_>>()?
     };
-    let next = AtomicUsize::new(0);
-    let n_lanes = thread::available_parallelism().map_or(1, NonZero::get);
     // A finding ends no other target: in the morning all of them are there to read.
-    let lane = || {
-        let mut failed = Vec::new();
-        while let Some(target) = selected.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(error) = run_one(workspace, target, args) {
-                println!("fuzz: {error:#}");
-                failed.push(target.name.as_str());
-            }
-        }
-        failed
-    };
-    let failed = thread::scope(|scope| {
-        let lanes: Vec<_> = (0..n_lanes).map(|_| scope.spawn(lane)).collect();
-        lanes.into_iter().flat_map(|lane| lane.join().unwrap_or_else(|_| vec!["a lane"])).collect::<Vec<_>>()
-    });
+    let failed = lanes::run(lanes::one_each_processor(), &selected, |target| {
+        let failure = run_one(workspace, target, args).err();
+        Ok(failure.map(|error| {
+            println!("fuzz: {error:#}");
+            target.name.as_str()
+        }))
+    })?;
+    let failed: Vec<&str> = failed.into_iter().flatten().collect();
     if !failed.is_empty() {
         bail!("of {} targets these failed: {}", selected.len(), failed.join(", "));
     }

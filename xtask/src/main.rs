@@ -13,6 +13,7 @@ mod compress;
 mod demo;
 mod dist;
 mod fuzz;
+mod lanes;
 mod lints;
 mod mutants;
 mod packages;

@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
+use crate::lanes;
 use crate::process;
 
 /// Cases of each property, and seeds of each simulation. With as many as usual all mutants would take hours.
@@ -159,23 +158,7 @@ impl<'a> Trials<'a> {
         mutants: &[usize],
         attempt: impl Fn(usize) -> Result<MutantOutcome> + Sync,
     ) -> Result<Vec<(usize, MutantOutcome)>> {
-        let next = AtomicUsize::new(0);
-        let n_workers = thread::available_parallelism().map_or(1, NonZero::get);
-        let outcomes = thread::scope(|scope| {
-            let work = || -> Result<Vec<(usize, MutantOutcome)>> {
-                let mut outcomes = Vec::new();
-                while let Some(&mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    outcomes.push((mutant, attempt(mutant)?));
-                }
-                Ok(outcomes)
-            };
-            let workers: Vec<_> = (0..n_workers).map(|_| scope.spawn(work)).collect();
-            let ends = workers
-                .into_iter()
-                .map(|worker| worker.join().unwrap_or_else(|_| bail!("a worker panicked")));
-            ends.collect::<Result<Vec<_>>>()
-        })?;
-        Ok(outcomes.concat())
+        lanes::run(lanes::one_each_processor(), mutants, |&mutant| Ok((mutant, attempt(mutant)?)))
     }
 
     fn reaching(&self, mutant: usize) -> impl Iterator<Item = &Test> {

@@ -1,19 +1,18 @@
 //! The test programs that cargo built, run side by side.
 
-use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::totals::{Section, Totals};
+use crate::lanes;
 use crate::process;
 
 /// Programs that run at once, each with as many tests at once as there are processors: those that start processes
@@ -87,8 +86,8 @@ pub(crate) fn build(mut command: Command, root: &Path) -> Result<Vec<TestProgram
 /// Runs all of them and adds up.
 pub(crate) fn run(programs: &[TestProgram], environment: &[(&str, OsString)]) -> Result<Totals> {
     let (alone, others): (Vec<_>, Vec<_>) = programs.iter().partition(|program| program.name == ALONE);
-    let mut outcomes = run_lanes(SIDE_BY_SIDE, others, environment)?;
-    outcomes.extend(run_lanes(1, alone, environment)?);
+    let mut outcomes = run_lanes(SIDE_BY_SIDE, &others, environment)?;
+    outcomes.extend(run_lanes(1, &alone, environment)?);
     run_again(&mut outcomes, environment)?;
     let mut sum = Totals::default();
     outcomes.into_iter().for_each(|(program, totals)| sum.add(totals.within(&program.name)));
@@ -98,32 +97,20 @@ pub(crate) fn run(programs: &[TestProgram], environment: &[(&str, OsString)]) ->
 /// Runs so many of them at once.
 fn run_lanes<'p>(
     n_lanes: usize,
-    programs: Vec<&'p TestProgram>,
+    programs: &[&'p TestProgram],
     environment: &[(&str, OsString)],
 ) -> Result<Vec<(&'p TestProgram, Totals)>> {
-    let queue = Mutex::new(VecDeque::from(programs));
-    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-    let lane = || -> Result<Vec<(&'p TestProgram, Totals)>> {
-        let mut outcomes = Vec::new();
-        while let Some(program) = next() {
-            let started = Instant::now();
-            let totals = follow(program.command(environment), &program.name)?;
-            let (n_passed, n_failed) = (totals.n_passed, totals.n_failed);
-            println!(
-                "test: {}: {n_passed} passed, {n_failed} failed in {:.0} s",
-                program.name,
-                started.elapsed().as_secs_f64()
-            );
-            outcomes.push((program, totals));
-        }
-        Ok(outcomes)
-    };
-    let outcomes = thread::scope(|scope| {
-        let lanes: Vec<_> = (0..n_lanes).map(|_| scope.spawn(lane)).collect();
-        let ended = lanes.into_iter().map(|lane| lane.join().map_err(|_| anyhow!("a lane panicked"))?);
-        ended.collect::<Result<Vec<_>>>()
-    })?;
-    Ok(outcomes.concat())
+    lanes::run(n_lanes, programs, |&program| {
+        let started = Instant::now();
+        let totals = follow(program.command(environment), &program.name)?;
+        let (n_passed, n_failed) = (totals.n_passed, totals.n_failed);
+        println!(
+            "test: {}: {n_passed} passed, {n_failed} failed in {:.0} s",
+            program.name,
+            started.elapsed().as_secs_f64()
+        );
+        Ok((program, totals))
+    })
 }
 
 /// Processes and browsers share the machine with all else that runs there. Where few tests failed and all are of that
