@@ -2,4 +2,5 @@
 
 pub(crate) mod dedloc;
 pub(crate) mod learning_at_home;
+pub(crate) mod modest;
 mod plot;

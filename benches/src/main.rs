@@ -102,6 +102,8 @@ enum BenchCommand {
     Dedloc(papers::dedloc::DedlocArgs),
     /// The experiments of Learning@home
     LearningAtHome(papers::learning_at_home::LearningAtHomeArgs),
+    /// The experiments of MoDEST, in virtual time
+    Modest(papers::modest::ModestArgs),
     /// One peer of `averaging`, in a process of its own
     #[command(hide = true)]
     AveragingPeer(averaging::PeerArgs),
@@ -163,6 +165,7 @@ fn main() -> Result<()> {
         BenchCommand::Strangers(args) => runtime.block_on(strangers::compare(&args)),
         BenchCommand::Dedloc(args) => papers::dedloc::run(&args, &runtime),
         BenchCommand::LearningAtHome(args) => papers::learning_at_home::run(&args, &runtime),
+        BenchCommand::Modest(args) => papers::modest::run(&args),
         BenchCommand::NativeSteps(args) => native_steps::steps(&args),
     }
 }

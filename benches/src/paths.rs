@@ -21,7 +21,7 @@ pub(crate) fn target_dir() -> Result<PathBuf> {
 pub(crate) fn bench_peer() -> Result<PathBuf> {
     let folder = match std::env::var_os("BARNRAISE_BENCH_PEER") {
         Some(folder) => PathBuf::from(folder),
-        None => artifacts::target_dir()?.join("wasm").join("bindgen").join("bench-peer"),
+        None => artifacts::target_dir()?.join("modules").join("bench-peer"),
     };
     let module = folder.join("bench-peer.js");
     ensure!(module.is_file(), "{} is not there: run `cargo xtask bench`", module.display());

@@ -18,9 +18,9 @@ use crate::peer::args::{EvidenceArgs, ExpertsArgs, JoinArgs, ProgressArgs, Recei
 use crate::serve::ServeArgs;
 use crate::top::TopArgs;
 
-/// Raise a model the way a village raises a barn.
+/// Train a model in the open, on computers that people lend.
 #[derive(Debug, Parser)]
-#[command(name = "barnraise", version, about, max_term_width = 100)]
+#[command(name = "barnraise", version, max_term_width = 100)]
 pub struct Cli {
     /// Format of log lines on standard error; RUST_LOG filters them
     #[arg(long, global = true, env = "BARNRAISE_LOG_FORMAT", default_value = "text")]
@@ -35,7 +35,7 @@ pub struct Cli {
 pub enum CliCommand {
     /// Run a backbone: serve the page, collect gradients, make the optimizer steps
     Serve(ServeArgs),
-    /// Ask five questions, and write the file of a run
+    /// Ask a few questions, and write the file of a run
     Init(InitArgs),
     /// Print example configurations, and check one before it is used
     Config(ConfigArgs),
@@ -44,7 +44,7 @@ pub enum CliCommand {
     /// Contribute to a run with this machine
     Join(Box<JoinArgs>),
     /// Host experts of a run's model on this machine
-    Experts(ExpertsArgs),
+    Experts(Box<ExpertsArgs>),
     /// List what this machine can compute on, and check that it computes what the processor does
     Devices(DevicesArgs),
     /// Print the progress of a run, from the records of its backbones in the DHT
@@ -130,6 +130,26 @@ mod tests {
         assert!(!good(&["run", "show"]));
         assert!(!good(&["run", "show", "--url", "http://h"]), "without a token");
         assert!(!good(&["run", "pause", "--config", "run.toml"]), "without a reason");
+    }
+
+    #[test]
+    fn a_host_of_experts_is_started_or_operated() {
+        let good = |args: &[&str]| Cli::try_parse_from([&["barnraise", "experts"], args].concat()).is_ok();
+        assert!(good(&["http://h"]) && good(&["http://h", "--experts", "4", "--operator", "127.0.0.1:8083"]));
+        for operated in [
+            &["show", "--json"][..],
+            &["drain", "--limit", "2m"],
+            &["move", "0", "3.17", "--folder", "d"],
+            &["freeze", "0"],
+            &["unfreeze", "0"],
+        ] {
+            assert!(good(operated), "{operated:?}");
+        }
+        for wrong in
+            [&[][..], &["http://h", "drain"], &["move", "0"], &["freeze", "first"], &["--experts", "4"]]
+        {
+            assert!(!good(wrong), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod experts;
 #[cfg(test)]
 mod fuzz;
 mod held_out;
+mod hosting;
 mod idx;
 pub mod init;
 mod license;
@@ -60,6 +61,7 @@ pub use self::contributions::ContributionsSection;
 pub use self::conversations::ConversationsSection;
 pub use self::data::DataSection;
 pub use self::experts::ExpertsSection;
+pub use self::hosting::HostingSection;
 pub use self::idx::IdxSection;
 pub use self::limits::LimitsSection;
 pub use self::link_speed::{LinkSpeed, LinkSpeedError};
@@ -114,6 +116,8 @@ pub struct RunConfig {
     pub contributions: ContributionsSection,
     /// The device of the backbone.
     pub device: DeviceSection,
+    /// Experts that it hosts itself.
+    pub hosting: HostingSection,
     /// Accuracy on the held-out test set.
     pub evaluation: EvaluationSection,
     /// The collector of traces.
@@ -500,9 +504,10 @@ impl RunConfig {
     }
 
     /// How much the backbone carries between others: hosts of experts and the browsers that ask them, where the model has
-    /// such.
+    /// such; aggregators and tabs, in a run without a server.
     pub fn relay_limits(&self) -> Option<RelayLimits> {
-        self.model.experts.is_some().then(|| limits::of_relay(self.network.contributors_max))
+        let carries = self.model.experts.is_some() || matches!(self.scheme, SchemeSection::Sampled(_));
+        carries.then(|| limits::of_relay(self.network.contributors_max))
     }
 
     /// The synchronous scheme, if it is that.

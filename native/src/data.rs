@@ -11,6 +11,7 @@ pub mod idx;
 pub mod pairs;
 pub mod parquet;
 pub mod pictures;
+mod resuming;
 pub mod sets;
 pub mod shards;
 mod split;

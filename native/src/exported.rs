@@ -35,6 +35,7 @@ pub use self::predict::{PredictArgs, predict};
 use self::tokenizer::RunTokenizer;
 use crate::config::ConfigError;
 use crate::data::LoadError;
+use crate::part;
 
 /// What the field does not name: the run, with the model's graph.
 const RUN_FILE: &str = "barnraise.json";
@@ -336,27 +337,22 @@ fn read_file(path: &Path, bytes_max: u64) -> Result<Vec<u8>, ExportedError> {
 
 /// Under another name until it is whole.
 fn write_folder(folder: &Path, files: &[(&'static str, Vec<u8>)]) -> Result<(), ExportedError> {
-    let mut part = folder.as_os_str().to_owned();
-    part.push(format!(".part-{}", std::process::id()));
-    let part = PathBuf::from(part);
-    let written = (|| {
-        fs::create_dir_all(&part).map_err(|error| (part.clone(), error))?;
-        for (name, content) in files {
-            let path = part.join(name);
-            let write = || {
-                fs::create_dir_all(path.parent().unwrap_or(&part))?;
-                let mut file = fs::File::create(&path)?;
-                file.write_all(content)?;
-                file.sync_all()
-            };
-            write().map_err(|error| (path.clone(), error))?;
-        }
-        fs::rename(&part, folder).map_err(|error| (folder.to_owned(), error))
-    })();
-    written.map_err(|(path, source)| {
-        let _ = fs::remove_dir_all(&part);
-        ExportedError::Io { path, source }
-    })
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| ExportedError::Io { path, source }
+    };
+    let part = part::folder_beside(folder).map_err(failed(folder))?;
+    for (name, content) in files {
+        let path = part.path().join(name);
+        let write = || {
+            fs::create_dir_all(path.parent().unwrap_or(part.path()))?;
+            let mut file = fs::File::create(&path)?;
+            file.write_all(content)?;
+            file.sync_all()
+        };
+        write().map_err(failed(&path))?;
+    }
+    part::persist_folder(part, folder).map_err(failed(folder))
 }
 
 /// The folder of a table or of ratings, without its columns.

@@ -15,6 +15,7 @@ pub mod host;
 mod http_agent;
 pub mod logging;
 pub mod net;
+mod part;
 pub mod peer;
 pub mod pretrained;
 pub mod scheme;

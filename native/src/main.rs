@@ -10,7 +10,7 @@ use barnraise_native::host::admin;
 use barnraise_native::host::identity::identity;
 use barnraise_native::host::page::PageSource;
 use barnraise_native::host::run::BackboneAddresses;
-use barnraise_native::peer::args::{ExpertsArgs, JoinArgs};
+use barnraise_native::peer::args::{ExpertsArgs, HostArgs, JoinArgs};
 use barnraise_native::peer::{self, display};
 use barnraise_native::serve::{self, RunSource, ServeArgs, ServingAddresses};
 use barnraise_native::{devices, exported, logging, top};
@@ -34,7 +34,14 @@ fn main() -> anyhow::Result<()> {
         CliCommand::Config(args) => config::command::run(&args).map(|text| say(&text)),
         CliCommand::Id(args) => identity(&args.config).map(|peer| say(&format!("{peer}\n"))),
         CliCommand::Join(args) => runtime.block_on(join(*args, &display)),
-        CliCommand::Experts(args) => runtime.block_on(host_experts(args, &display)),
+        CliCommand::Experts(args) => match *args {
+            ExpertsArgs { verb: Some(verb), .. } => {
+                peer::experts::command::operate(verb).map(|text| say(&text))
+            }
+            ExpertsArgs { host: Some(host), .. } => runtime.block_on(host_experts(host, &display)),
+            // The command line wants one of the two.
+            ExpertsArgs { host: None, verb: None } => Ok(()),
+        },
         CliCommand::Devices(args) => {
             runtime.block_on(devices::check(&args, |line| display.say(line))).map(|text| say(&text))
         }
@@ -92,12 +99,12 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
 }
 
 async fn join(args: JoinArgs, display: &Display) -> anyhow::Result<()> {
-    let given = Box::pin(peer::run(args, display)).await?;
-    say(&format!("{}.\n", display::summary(&given)));
+    let totals = Box::pin(peer::run(args, display)).await?;
+    say(&format!("{totals}.\n"));
     Ok(())
 }
 
-async fn host_experts(args: ExpertsArgs, display: &Display) -> anyhow::Result<()> {
+async fn host_experts(args: HostArgs, display: &Display) -> anyhow::Result<()> {
     let hosted = Box::pin(peer::experts::run(args, display)).await;
     display.finish();
     hosted

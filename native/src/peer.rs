@@ -36,6 +36,7 @@ use barnraise_swarm::backoff::Backoff;
 use barnraise_swarm::pacing::PacingSettings;
 use bytesize::ByteSize;
 use futures::channel::mpsc;
+use futures::future::BoxFuture;
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 use tokio_util::sync::CancellationToken;
@@ -43,16 +44,19 @@ use tokio_util::sync::CancellationToken;
 use crate::config::cache_folder;
 use crate::host::access;
 use crate::host::access::rooms::RoomCode;
-use args::{CACHE_SIZE_DEFAULT, JoinAddress, JoinArgs, JoinLink};
+use crate::host::run::LocalHostSetup;
+use args::{CACHE_SIZE_DEFAULT, JoinAddress, JoinArgs, JoinLink, OPERATOR_DEFAULT};
 use cache::ShardCache;
 use display::Display;
+use experts::HostSetup;
+use experts::beside::HostBeside;
 use platform::{ListenConfig, NativePlatform};
 use receipts::ReceiptFile;
 use reducing::Reducing;
 use sampled::Participation;
 use sharing::Sharing;
 
-/// Contributes until the user, `--samples` or the run ends it; returns the totals.
+/// Contributes until the user, `--samples` or the run ends it; returns the totals, in a sentence without its full stop.
 ///
 /// Not `Send`: for `Runtime::block_on`, on a runtime whose worker threads drive the network while this thread
 /// computes.
@@ -60,7 +64,8 @@ use sharing::Sharing;
 /// # Errors
 /// The device or the key cannot be opened; at the first attempt, there is no run at the address; or the run refuses this
 /// peer for good. Temporary failures, such as a network that is not up yet, are retried.
-pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contribution> {
+pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<String> {
+    let of_no_use = of_no_use_when_sampled(&args);
     let identity = args.identity.as_deref().map(barnraise_relay::lock_keypair).transpose()?;
     let keypair = match &identity {
         Some(identity) => identity.keypair.clone(),
@@ -72,13 +77,14 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
     }
     let choice = DeviceChoice::from(args.device);
     let device = open_device(choice).await.with_context(|| format!("--device {choice} was asked for"))?;
+    let of_host = device.clone();
     let device = device.with_precision(args.precision.into())?;
     display.say(&format!("Computing on {}, as peer {}.", device.name(), keypair.public().to_peer_id()));
 
     let (mut commands, received) = mpsc::channel(COMMANDS_MAX);
-    let conduct = PacingSettings { duty: args.throttle, ..PacingSettings::default() };
+    let pacing = PacingSettings { duty: args.throttle, ..PacingSettings::default() };
     for command in
-        [ContributorCommand::Pacing(conduct), ContributorCommand::Name(args.name), ContributorCommand::Start]
+        [ContributorCommand::Pacing(pacing), ContributorCommand::Name(args.name), ContributorCommand::Start]
     {
         commands.try_send(command).context("a new channel is full")?;
     }
@@ -93,7 +99,30 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
     };
     let _signals = barnraise_relay::signals::listen(leave)?;
 
-    let (address, invitation) = resolve_link(args.address, args.invitation, display).await?;
+    let resolving = resolve_link(args.address, args.invitation, display);
+    let Some(resolved) = leaving.run_until_cancelled(Box::pin(resolving)).await else {
+        display.finish();
+        return Ok(display::summary(&Contribution::default()));
+    };
+    let (address, invitation) = resolved?;
+    let doors = ListenConfig { listen: args.listen, relays: args.relay };
+    let hosting = args.host_experts.map(|n_room| {
+        let setup = HostSetup {
+            address: address.clone(),
+            run: args.run.clone(),
+            invitation: invitation.clone(),
+            n_room: u32::try_from(n_room).unwrap_or(u32::MAX),
+            device: of_host,
+            folder: args.cache.as_ref().map_or_else(experts::default_folder, |cache| cache.join("experts")),
+            identity: None,
+            // The ports of --listen are the contributor's.
+            doors: ListenConfig { listen: Vec::new(), relays: doors.relays.clone() },
+            operator: OPERATOR_DEFAULT,
+        };
+        let mut commands = commands.clone();
+        HostBeside::start(setup, display.clone(), leaving.child_token(), move || commands.close_channel())
+    });
+    let hosting = hosting.transpose()?;
     let config = config(device.clone(), &keypair, invitation)?;
     let folder = args.cache.unwrap_or_else(shard_folder);
     let cache = ShardCache::new(folder, args.cache_size.as_u64());
@@ -106,7 +135,6 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
             args.share
         ));
     }
-    let doors = ListenConfig { listen: args.listen, relays: args.relay };
     let reducing = args.reduce.map(|speed| Reducing::new(speed, display.clone()));
     let mut platform =
         NativePlatform::new(address, args.run, keypair.clone(), cache.clone()).with_listen_config(doors);
@@ -131,13 +159,22 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
     });
     let given = Box::pin(given).await;
     display.finish();
+    let hosted = match hosting {
+        Some(hosting) => hosting.leave().await,
+        None => Ok(()),
+    };
     let watch = watch.into_inner();
     if watch.is_sampled && !leaving.is_cancelled() {
-        let seed = seed(&keypair);
-        let (platform, key) = (&platform, &keypair);
-        let data = args.data;
-        Participation { platform, key, cache, data, device, seed, display, leaving }.take_part().await?;
-        return Ok(given);
+        if !of_no_use.is_empty() {
+            display.say(&format!("This run has no server: {} do nothing in it.", of_no_use.join(", ")));
+        }
+        // Without an Ed25519 key nobody takes part.
+        let sharing = sharing.context("members of this run sign with an Ed25519 key")?;
+        let (platform, key, seed, data) = (&platform, &keypair, seed(&keypair), args.data);
+        let participation =
+            Participation { platform, key, cache, data, device, pacing, sharing, seed, display, leaving };
+        let n_rounds = participation.take_part().await?;
+        return Ok(format!("{n_rounds} rounds were trained here"));
     }
     let passed_on = sharing.map_or(0, |sharing| sharing.n_bytes_passed_on());
     if passed_on > 0 {
@@ -151,8 +188,48 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
     match watch.failure {
         Some(reason) if given.n_accepted == 0 => bail!(reason),
         Some(reason) => bail!("{reason}; until then {}", display::summary(&given)),
-        None => Ok(given),
+        None => hosted.map(|()| display::summary(&given)),
     }
+}
+
+/// Options that were given, and that do nothing in a run without a server.
+fn of_no_use_when_sampled(args: &JoinArgs) -> Vec<&'static str> {
+    let options = [
+        ("--samples", args.samples.is_some()),
+        ("--receipts", args.receipts.is_some()),
+        ("--name", args.name.is_some()),
+        ("--reduce", args.reduce.is_some()),
+        ("--relay", !args.relay.is_empty()),
+        ("--host-experts", args.host_experts.is_some()),
+    ];
+    options.into_iter().filter_map(|(option, is_given)| is_given.then_some(option)).collect()
+}
+
+/// Starts a host of experts for the backbone of this process.
+///
+/// # Errors
+/// The system starts no thread.
+pub(crate) fn start_local_host(
+    setup: LocalHostSetup,
+) -> anyhow::Result<BoxFuture<'static, anyhow::Result<()>>> {
+    let LocalHostSetup { addresses, invitation, n_room, listen, folder, device, leaving } = setup;
+    let listed: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    let mut addresses = address::to_dial(&listed);
+    // Others reach the host through the backbone at the address that it has dialled itself.
+    addresses.sort_by_key(platform::is_loopback);
+    let host = HostSetup {
+        address: JoinAddress::Here(addresses),
+        run: None,
+        invitation,
+        n_room,
+        device,
+        folder,
+        identity: None,
+        doors: ListenConfig { listen, relays: Vec::new() },
+        operator: OPERATOR_DEFAULT,
+    };
+    let hosting = HostBeside::start(host, Display::in_log(), leaving, || ())?;
+    Ok(Box::pin(hosting.ended()))
 }
 
 /// Runs a contributor to the backbone of this process, at one of `addresses`, on its own thread until the process ends.
@@ -338,7 +415,27 @@ fn seed(keypair: &Keypair) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Debug, Parser)]
+    struct JoinLine {
+        #[command(flatten)]
+        args: JoinArgs,
+    }
+
+    #[test]
+    fn what_does_nothing_without_a_server_is_named() {
+        let given = |options: &[&str]| {
+            let words = [&["join", "https://h"][..], options].concat();
+            of_no_use_when_sampled(&JoinLine::try_parse_from(words).unwrap().args)
+        };
+        assert!(given(&["--throttle", "20", "--share", "0"]).is_empty());
+        assert_eq!(given(&["--name", "anna", "--samples", "5"]), ["--samples", "--name"]);
+    }
 
     fn watch(samples: Option<u64>) -> (StopRule, mpsc::Receiver<ContributorCommand>) {
         let (commands, received) = mpsc::channel(COMMANDS_MAX);

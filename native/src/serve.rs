@@ -80,6 +80,7 @@ async fn serve_named(
     let mut running = Running::new();
     let (mut first, mut all_begun) = (None, Vec::new());
     for config in configs {
+        warn_of(&config);
         if !is_alone {
             warn_of_invitations(&config);
         }
@@ -117,6 +118,14 @@ async fn heard<T>(running: &mut Running, said: oneshot::Receiver<T>) -> anyhow::
             ended?;
             bail!("a run ended before all had begun")
         }
+    }
+}
+
+/// What `barnraise config check` warns of, too.
+fn warn_of(config: &RunConfig) {
+    let run = &config.run.id;
+    for warning in crate::config::warnings(config) {
+        tracing::warn!(run, "{warning}");
     }
 }
 
@@ -165,6 +174,7 @@ impl Process {
         let around = RunSurroundings {
             page: self.page.clone(),
             contributor: peer::run_local_contributor,
+            local_host: peer::start_local_host,
             shutdown: stop,
         };
         async move {

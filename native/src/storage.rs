@@ -239,11 +239,6 @@ impl Storage {
         Self { backend: StorageBackend::Files(files), _lock: None }
     }
 
-    /// Objects in another store, under the lock of this folder.
-    fn beside(&self, store: Arc<dyn ObjectStore>) -> Self {
-        Self { backend: StorageBackend::Objects(store), _lock: self._lock.clone() }
-    }
-
     /// Objects that live as long as the process.
     pub fn in_memory() -> Self {
         Self { backend: StorageBackend::Objects(Arc::new(InMemory::new())), _lock: None }

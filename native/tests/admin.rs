@@ -72,7 +72,7 @@ fn view() -> RunView {
         learning_rate: 0.1,
         n_other_backbones: 0,
         n_blocked: 0,
-        settings: EffectiveSettings::of(&limits, 10),
+        settings: EffectiveSettings::of(&limits, 10, std::collections::BTreeMap::new()),
         changed: Settings::default(),
     }
 }

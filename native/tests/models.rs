@@ -36,14 +36,7 @@ fn run() -> RunDescription {
         shape: ImageShape { height: 12, width: 12, channels: 1 },
         class_names: ["coat", "boot"].map(str::to_owned).into(),
     };
-    run.data.manifest = Manifest {
-        name: "Clothes".into(),
-        samples,
-        shards: vec![entry],
-        gallery: entry,
-        frozen: Vec::new(),
-        stream: None,
-    };
+    run.data.manifest = Manifest { name: "Clothes".into(), ..fixture::manifest(samples, entry) };
     let identity = RunIdentity {
         run_id: "garments".into(),
         title: "Telling \"garments\" apart".into(),

@@ -215,6 +215,17 @@ async fn a_connection_that_breaks_off_is_named() {
 }
 
 #[tokio::test]
+async fn a_cache_that_cannot_be_written_is_named_and_no_host_is_asked() {
+    let mut world = world().await;
+    let file = world.folder.path().join("no-folder");
+    fs::write(&file, "a file").unwrap();
+    world.sources.cache = file.join("cache");
+    let error = world.load().await.unwrap_err().to_string();
+    assert!(error.contains("cache folder") && error.contains("no-folder"), "{error}");
+    assert_eq!(world.n_requests(), 0);
+}
+
+#[tokio::test]
 async fn the_next_host_is_tried() {
     let mut world = world().await;
     let good = world.sources.base_urls[0].clone();

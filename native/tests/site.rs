@@ -8,7 +8,7 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use axum::response::Response;
-use barnraise_native::host::access::store::Store;
+use barnraise_native::host::access::store::{InvitationTerms, Store};
 use barnraise_native::host::http::HttpState;
 use barnraise_native::host::page::{File, PageSource};
 use barnraise_native::host::readiness::{Readiness, StartupStep};
@@ -140,7 +140,8 @@ async fn an_invitation_leads_to_its_run_listed_or_not() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).await.unwrap();
     // Used up and expired: the run reports that.
-    store.invite("a-code", 0, UnixTime(2), UnixTime(1)).await.unwrap();
+    let terms = InvitationTerms { uses: 0, expires_at: UnixTime(2), may_host: false };
+    store.invite("a-code", terms, UnixTime(1)).await.unwrap();
     let mut hidden = run("hidden", false);
     hidden.invitations = Some(store);
     let site = site(vec![run("a", true), hidden]);

@@ -55,6 +55,8 @@ violations! {
     BrokenFrames = "broken_frames",
     /// More circuits for one address than its share while other addresses request some.
     CircuitsOfAddress = "circuits_of_address",
+    /// More peers of one address to be reached through this relay than its share.
+    ReservationsOfAddress = "reservations_of_address",
     /// A request to test an address that is not the requester's own, or one request too many.
     ForeignAddress = "foreign_address",
     /// More streams at once than there may be, in all or of one peer.

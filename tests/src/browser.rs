@@ -21,6 +21,9 @@ use driver::{CdpCommand, Driver};
 pub use picture::{DESKTOP, PHONE, Scheme, Viewport};
 pub use windows::BrowserWindow;
 
+/// A page of the browser's own.
+const OTHER_PROCESS: &str = "chrome://version";
+
 /// The compute devices that a tab sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Graphics {
@@ -46,15 +49,19 @@ impl Tab {
     /// # Errors
     /// Where ChromeDriver or Chromium cannot be started, or the page cannot be fetched.
     pub async fn open(name: &str, graphics: Graphics, url: &str) -> Result<Self> {
-        let profile = tempfile::Builder::new().prefix("barnraise-chromium-").tempdir()?;
-        let driver = Driver::start().await?;
-        let client = driver.session(capabilities(graphics, profile.path())).await;
-        let client = client.with_context(|| format!("{name}: no session with Chromium"))?;
+        let (profile, driver, client) = match start(graphics).await {
+            // Chromium itself crashed: no page was open yet.
+            Err(error) => {
+                eprintln!("{name}: {error:#}; once more");
+                start(graphics).await.with_context(|| format!("{name}: no session with Chromium"))?
+            }
+            Ok(started) => started,
+        };
         let tab = Self { name: name.to_owned(), client, _driver: driver, _profile: profile };
         // As on a phone, where they lie over the page.
         tab.cdp("Emulation.setScrollbarsHidden", json!({ "hidden": true })).await?;
         tab.resize(DESKTOP).await?;
-        tab.goto(url).await?;
+        tab.load(url).await?;
         Ok(tab)
     }
 
@@ -72,11 +79,18 @@ impl Tab {
         found.and_then(Value::as_u64).context("ChromeDriver does not name the browser's process")
     }
 
-    /// Loads `url` in this tab.
+    /// Loads `url` in this tab, in a process of its own: after a page of the browser, which is of another one. Where the next page of a
+    /// site begins while a worker of the one before ends, Chromium 148 now and then fails a check of its own in that worker
+    /// (SIGTRAP, once in 23 such pages on a busy machine), and the tab is lost.
     ///
     /// # Errors
     /// Where the page cannot be fetched.
     pub async fn goto(&self, url: &str) -> Result<()> {
+        self.load(OTHER_PROCESS).await?;
+        self.load(url).await
+    }
+
+    async fn load(&self, url: &str) -> Result<()> {
         self.client.goto(url).await.with_context(|| format!("{}: cannot open {url}", self.name))
     }
 
@@ -115,6 +129,14 @@ impl Tab {
         };
         entries.iter().map(line).collect()
     }
+}
+
+/// Starts a browser with an empty profile.
+async fn start(graphics: Graphics) -> Result<(TempDir, Driver, Client)> {
+    let profile = tempfile::Builder::new().prefix("barnraise-chromium-").tempdir()?;
+    let driver = Driver::start().await?;
+    let client = driver.session(capabilities(graphics, profile.path())).await?;
+    Ok((profile, driver, client))
 }
 
 /// What is asked of ChromeDriver: the switches of Chromium that a test needs, and its console.

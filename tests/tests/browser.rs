@@ -40,10 +40,14 @@ mod private;
 mod receipts;
 #[path = "browser/runs.rs"]
 mod runs;
+#[path = "browser/sampled.rs"]
+mod sampled;
 #[path = "browser/stalled.rs"]
 mod stalled;
 #[path = "browser/states.rs"]
 mod states;
+#[path = "browser/streams.rs"]
+mod streams;
 #[path = "browser/tables.rs"]
 mod tables;
 #[path = "browser/tabs.rs"]

@@ -14,8 +14,9 @@ use crate::toolchain::WasmToolchain;
 use crate::wasm;
 use crate::workspace::Workspace;
 
-/// What the programs have that are released, and those of the tests: the page inside, and graphics cards.
-pub(crate) const FEATURES: &str = "barnraise-native/page,barnraise-native/wgpu";
+/// What the programs have that are released, and those of the tests: the page inside, graphics cards, and what runs for others
+/// need.
+pub(crate) const FEATURES: &str = "barnraise-native/page,barnraise-native/wgpu,barnraise-native/operations";
 /// The variable that says where the page is.
 const PAGE_FOLDER: &str = "BARNRAISE_PAGE";
 /// The members whose programs are for others.
@@ -46,12 +47,14 @@ impl NativeProfile {
         }
     }
 
-    /// What is worth waiting for where the result is to be served to others.
+    /// Whether the result is served to others, or measured.
+    pub(crate) fn is_optimized(self) -> bool {
+        matches!(self, Self::Release | Self::Benches)
+    }
+
+    /// What is worth waiting for.
     pub(crate) fn effort(self) -> Effort {
-        match self {
-            Self::Dev | Self::Tests => Effort::Quick,
-            Self::Release | Self::Benches => Effort::Best,
-        }
+        if self.is_optimized() { Effort::Best } else { Effort::Quick }
     }
 }
 
@@ -97,10 +100,7 @@ pub(crate) fn native(workspace: &Workspace, profile: NativeProfile) -> Result<Pa
         with_features(&mut command, workspace);
     }
     process::run(&mut command)?;
-    let folder = match profile {
-        NativeProfile::Dev | NativeProfile::Tests => "debug",
-        NativeProfile::Release | NativeProfile::Benches => "release",
-    };
+    let folder = if profile.is_optimized() { "release" } else { "debug" };
     Ok(workspace.target.join(folder).join("barnraise"))
 }
 

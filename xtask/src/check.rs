@@ -17,5 +17,5 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     println!("check: unit tests");
     let mut command = test_run::cargo_test(workspace);
     command.args(Workspace::native_selection()).args(["--lib", "--bins"]);
-    test_run::all(workspace, command, &[])?.finish(false)
+    test_run::quick(workspace, command)
 }

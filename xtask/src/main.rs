@@ -38,6 +38,7 @@ mod spawning;
 mod words;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
@@ -125,8 +126,18 @@ fn profile(is_release: bool) -> NativeProfile {
     if is_release { NativeProfile::Release } else { NativeProfile::Dev }
 }
 
-fn main() -> Result<()> {
-    let command = XtaskCli::parse().command;
+fn main() -> ExitCode {
+    match run(XtaskCli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Without a stack, which would hide what was told before it.
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: XtaskCommand) -> Result<()> {
     let workspace = Workspace::locate()?;
     match command {
         XtaskCommand::Setup { tests } => {

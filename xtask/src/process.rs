@@ -36,6 +36,24 @@ fn describes_a_package(variable: &str) -> bool {
     PREFIXES.iter().any(|prefix| variable.starts_with(prefix)) || NAMES.contains(&variable)
 }
 
+/// The same command at the lowest priority, where the system has `nice`: it takes what others leave of the processors.
+pub(crate) fn at_lowest_priority(command: &Command) -> Command {
+    let mut nice = Command::new("env");
+    if find("nice").is_some() {
+        nice = Command::new("nice");
+        nice.args(["-n", "19"]);
+    }
+    nice.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => nice.env(name, value),
+            None => nice.env_remove(name),
+        };
+    }
+    command.get_current_dir().map(|folder| nice.current_dir(folder));
+    nice
+}
+
 /// Runs to the end with our stdout and stderr.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {}", describe(command)))?;
@@ -108,6 +126,14 @@ mod tests {
         let error = run(Command::new("sh").args(["-c", "exit 3"])).unwrap_err();
         assert!(error.to_string().contains("sh -c exit 3"), "{error}");
         assert!(error.to_string().contains('3'), "{error}");
+    }
+
+    #[test]
+    fn a_command_of_low_priority_is_the_same_command() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $GIVEN; nice; pwd; echo ${CARGO_PKG_NAME:-none}"]);
+        command.env("GIVEN", "a b").env_remove("CARGO_PKG_NAME").current_dir("/");
+        assert_eq!(output(&mut at_lowest_priority(&command)).unwrap(), "a b\n19\n/\nnone\n");
     }
 
     #[test]

@@ -141,7 +141,11 @@ const CARGO_PROGRAMS: [(&str, &str, &str); 3] = [
     ("wasm-bindgen-test-runner", "wasm-bindgen-cli", "0.2.130"),
 ];
 
-/// A program that cargo can install, compiled where it is missing.
+/// Runs for seconds: quick to compile.
+const CARGO_PROGRAM_PROFILE: [&str; 5] =
+    ["--debug", "--config", "profile.dev.opt-level=1", "--config", "profile.dev.debug=false"];
+
+/// A program that cargo can install, compiled where it is missing, at the lowest priority.
 pub(crate) fn cargo_program(name: &str) -> Result<()> {
     let known = CARGO_PROGRAMS.iter().find(|(known, ..)| *known == name);
     let (_, package, version) = known.with_context(|| format!("{name} is none of CARGO_PROGRAMS"))?;
@@ -149,7 +153,9 @@ pub(crate) fn cargo_program(name: &str) -> Result<()> {
         println!("setup: cargo install {package} {version}");
         let version = format!("={version}");
         let install = |more: &[&str]| {
-            process::run(process::cargo().args(["install", package, "--version", &version]).args(more))
+            let mut cargo = process::cargo();
+            cargo.args(["install", package, "--version", &version]).args(CARGO_PROGRAM_PROFILE).args(more);
+            process::run(&mut process::at_lowest_priority(&cargo))
         };
         // Mirrors may not have yet what it was locked to.
         install(&["--locked"]).or_else(|_| install(&[]))?;

@@ -84,13 +84,22 @@ impl WasmToolchain {
         if self.has_clippy() { Ok(()) } else { packages::install(&[DEBIAN_CLIPPY]) }
     }
 
-    /// `cargo <subcommand>` for the browser, in the target directory of the browser modules.
+    /// Where it builds: beside the native programs, with which it shares procedural macros. Another compiler has a directory of
+    /// its own.
+    pub(crate) fn target(self, workspace: &Workspace) -> PathBuf {
+        match self {
+            Self::Current => workspace.target.clone(),
+            Self::Debian => workspace.target.join("debian"),
+        }
+    }
+
+    /// `cargo <subcommand>` for the browser, in [`Self::target`].
     pub(crate) fn cargo(self, workspace: &Workspace, subcommand: &str) -> Result<Command> {
         let mut command = match self {
             Self::Current => process::cargo(),
             Self::Debian => debian_cargo()?,
         };
-        command.current_dir(&workspace.root).env("CARGO_TARGET_DIR", workspace.wasm_target());
+        command.current_dir(&workspace.root).env("CARGO_TARGET_DIR", self.target(workspace));
         // Flags from the environment replace those of .cargo/config.toml, without which nothing
         // here compiles for the browser.
         command.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");

@@ -34,9 +34,9 @@ impl Workspace {
         Ok(Self { root: folder("workspace_root")?, target: folder("target_directory")? })
     }
 
-    /// Target directory of the browser modules: their own, because another compiler may build them.
-    pub(crate) fn wasm_target(&self) -> PathBuf {
-        self.target.join("wasm")
+    /// What wasm-bindgen makes of the browser modules, a folder for each.
+    pub(crate) fn modules(&self) -> PathBuf {
+        self.target.join("modules")
     }
 
     /// The folder that a backbone serves.
@@ -73,6 +73,7 @@ mod tests {
 
     use super::*;
     use crate::build;
+    use crate::toolchain::TARGET;
 
     /// Crates with the features that they are built with.
     fn crates(selection: &[&str]) -> BTreeSet<String> {
@@ -88,14 +89,53 @@ mod tests {
         let tests = [&["--features", build::FEATURES], &Workspace::native_selection()[..]].concat();
         let (demo, tests) = (crates(&demo), crates(&tests));
         assert!(demo.len() > 500, "{} crates", demo.len());
-        // What graphics cards change, and what nothing but the relay depends on.
-        let differs = |line: &&String| {
-            !["barnraise", "burn", "cubecl", "wtransport"].iter().any(|name| line.starts_with(name))
-        };
+        // What graphics cards change, what nothing but the relay depends on, and a few that nothing depends on but the program.
+        let own = ["barnraise", "burn", "cubecl", "object_store", "sqlx", "wtransport"];
+        let differs = |line: &&String| !own.iter().any(|name| line.starts_with(name));
         let more: Vec<_> = demo.difference(&tests).filter(differs).collect();
         assert!(
             more.is_empty(),
             "native/Cargo.toml has to ask for what the tests build these with: {more:#?}"
         );
+    }
+
+    #[test]
+    fn browser_modules_share_procedural_macros_with_the_tests() {
+        let [page, peer] = BROWSER_MODULES;
+        let modules = crates(&["--edges", "normal,build", "--target", TARGET, "-p", page, "-p", peer]);
+        let tests = crates(&[&["--features", build::FEATURES], &Workspace::native_selection()[..]].concat());
+        let of_macros = ["proc-macro2 ", "quote ", "serde_derive ", "syn "];
+        let shared: Vec<_> =
+            modules.iter().filter(|line| of_macros.iter().any(|name| line.starts_with(name))).collect();
+        assert!(shared.len() >= of_macros.len(), "{shared:?}");
+        for line in shared {
+            assert!(
+                tests.contains(line),
+                "wasm/*/Cargo.toml has to ask for what the tests build this with: {line}"
+            );
+        }
+    }
+
+    #[test]
+    fn each_member_has_its_place_in_the_development_profile() {
+        let workspace = Workspace::locate().unwrap();
+        let manifest = std::fs::read_to_string(workspace.root.join("Cargo.toml")).unwrap();
+        let metadata = metadata().unwrap();
+        for member in metadata["packages"].as_array().unwrap() {
+            let name = member["name"].as_str().unwrap();
+            let of_member = manifest
+                .lines()
+                .find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(" = { opt-level")));
+            // Without it, it would be compiled as what others wrote.
+            assert!(of_member.is_some_and(|line| line.contains("debug-assertions = true")), "{name}");
+        }
+        // What is not optimized natively would not be in browser modules either.
+        let of_modules = std::fs::read_to_string(workspace.root.join("wasm/profile.toml")).unwrap();
+        for name in manifest.lines().filter_map(|line| line.strip_suffix(" = { opt-level = 0 }")) {
+            assert!(
+                of_modules.lines().any(|line| line == format!("{name} = {{ opt-level = \"s\" }}")),
+                "{name}"
+            );
+        }
     }
 }

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use barnraise_protocol::access::AccessMode;
+use barnraise_protocol::access::{AccessMode, PublicKey};
 use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
 use serde::{Deserialize, Serialize};
 
 use super::Invalid;
@@ -77,6 +78,14 @@ pub(super) fn validate(access: &AccessSection) -> Result<(), Invalid> {
         let good = is_web(page) && !page.ends_with('/');
         Invalid::check("access.page", good, "http:// or https:// with a host, no slash at its end", page)?;
     }
+    if let Some(authority) = &access.authority {
+        let has_key = match authority.iter().last() {
+            Some(Protocol::P2p(peer)) => PublicKey::of_peer_id(&peer.to_bytes()).is_some(),
+            _ => false,
+        };
+        let want = "it ends with /p2p/<peer id>; `barnraise id` prints a backbone's own";
+        Invalid::check("access.authority", has_key, want, authority)?;
+    }
     let may_have_rooms = access.mode == AccessMode::Invitation && access.authority.is_none();
     let want = "false, or mode = \"invitation\" without another authority";
     Invalid::check("access.room", !access.room || may_have_rooms, want, access.room)?;
@@ -136,7 +145,7 @@ mod tests {
         let room = AccessSection { mode: AccessMode::Invitation, room: true, ..AccessSection::default() };
         assert_eq!(validate(&room), Ok(()));
         type AccessEdit = fn(&mut AccessSection);
-        let broken: [(&str, AccessEdit); 9] = [
+        let broken: [(&str, AccessEdit); 10] = [
             ("access.room", |access| access.room = true),
             ("access.mode", |access| access.oidc = None),
             ("access.page", |access| access.page = None),
@@ -145,6 +154,9 @@ mod tests {
             ("access.token_lifetime", |access| access.token_lifetime = Duration::from_secs(1)),
             ("access.clock_tolerance", |access| access.clock_tolerance = Duration::ZERO),
             ("access.poll_interval", |access| access.poll_interval = Duration::from_secs(60)),
+            ("access.authority", |access| {
+                access.authority = Some("/ip4/192.0.2.1/tcp/4001".parse().unwrap());
+            }),
             ("access.oidc", |access| access.oidc.as_mut().unwrap().issuer = "id".into()),
         ];
         for (key, break_it) in broken {

@@ -17,6 +17,9 @@ use crate::pretrained::{self, PretrainedError, StartError};
 use crate::storage::bound::{self, BoundError, BoundValues};
 use crate::storage::{Storage, StorageError};
 
+/// Key of the vocabulary that was trained on a stream.
+const VOCABULARY: &str = "data.text.vocabulary";
+
 /// The fixed values of a configuration, in the order of the file.
 type FixedValues = Vec<(&'static str, String)>;
 
@@ -229,6 +232,33 @@ impl RunConfig {
         }
     }
 
+    /// Stores the hash of the vocabulary that was trained on the sources of a new run's stream, or compares it with the stored
+    /// one. [`Self::bind`] knows less of a source on this machine than the vocabulary is trained on.
+    ///
+    /// # Errors
+    /// [`BindError::Differs`]: the model has learned what other tokens mean.
+    pub async fn bind_vocabulary(&self, storage: &Storage, tokenizer: &[u8]) -> Result<(), BindError> {
+        let text = self.data.text.as_ref();
+        if !text.is_some_and(|text| text.stream.is_some() && text.tokenizer.is_none()) {
+            return Ok(());
+        }
+        let Some(mut values) = bound::read(storage).await? else { return Ok(()) };
+        let got = as_written(&Sha256Hash::of(tokenizer).to_string());
+        let Some(known) = values.get(VOCABULARY) else {
+            values.insert(VOCABULARY.to_owned(), got);
+            return Ok(bound::write(storage, &values).await?);
+        };
+        if *known == got {
+            return Ok(());
+        }
+        let want = format!(
+            "the run in {} was begun with the vocabulary {known}, which was trained on the beginning of its sources, and that is \
+             another one now: restore the files as they were",
+            self.storage.folder.display()
+        );
+        Err(BindError::Differs { mistakes: vec![Invalid::new(VOCABULARY, want, got)] })
+    }
+
     /// Compares the fixed values with those in the run's folder, if there is one. Nothing is written.
     /// Blocking.
     ///
@@ -368,6 +398,28 @@ mod tests {
         assert!(error.contains("data.text = (none)"), "{error}");
         text(folder.path(), "The cat sat.", &mut config);
         assert_eq!(said(&config).await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_vocabulary_that_was_trained_on_a_stream_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = configured(folder.path());
+        text(folder.path(), "The cat sat.", &mut config);
+        let mut whole = config.clone();
+        config.data.text.as_mut().unwrap().stream = Some(crate::config::text::StreamSection::default());
+        let storage = Storage::open(&config.storage.folder).unwrap();
+        config.clone().bind(&storage).await.unwrap();
+        config.bind_vocabulary(&storage, b"cat").await.unwrap();
+        config.bind_vocabulary(&storage, b"cat").await.unwrap();
+        let error = config.bind_vocabulary(&storage, b"dog").await.unwrap_err().to_string();
+        assert!(error.contains("data.text.vocabulary = ") && error.contains("restore the files"), "{error}");
+        config.bind(&storage).await.unwrap();
+        // Its text is known as a whole, or its tokenizer is.
+        whole.bind_vocabulary(&storage, b"dog").await.unwrap();
+        let section = whole.data.text.as_mut().unwrap();
+        section.stream = Some(crate::config::text::StreamSection::default());
+        section.tokenizer = Some("tokenizer.json".into());
+        whole.bind_vocabulary(&storage, b"dog").await.unwrap();
     }
 
     #[tokio::test]

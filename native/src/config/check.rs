@@ -32,10 +32,26 @@ pub(super) fn mistakes(config: &RunConfig) -> Vec<Invalid> {
         config.contributions.validate(),
         super::access::validate(&config.access),
         device(config),
+        super::hosting::validate(config),
         Invalid::check_range("evaluation.every_epochs", config.evaluation.every_epochs, 1..=1_000_000),
         config.telemetry.validate(),
+        operations(config),
     ];
     parts.into_iter().filter_map(Result::err).collect()
+}
+
+/// What this program was built without.
+fn operations(config: &RunConfig) -> Result<(), Invalid> {
+    let asked = [
+        ("storage.objects", config.storage.objects.is_some()),
+        ("contributions.database", config.contributions.database.is_some()),
+        ("access.oidc", config.access.oidc.is_some()),
+        ("telemetry.otlp", config.telemetry.otlp.is_some()),
+    ];
+    let want = "a program that `cargo xtask build --release` has built: this one is without it";
+    asked.into_iter().try_for_each(|(key, is_asked)| {
+        Invalid::check(key, cfg!(feature = "operations") || !is_asked, want, "(given)")
+    })
 }
 
 fn storage(storage: &StorageSection) -> Result<(), Invalid> {

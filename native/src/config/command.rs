@@ -1,6 +1,6 @@
 //! `barnraise config`: prints example configurations, and checks a file without starting anything.
 //!
-//! It writes no files.
+//! It writes no files but those of the cache: pictures that were decoded, and a vocabulary.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,8 @@ pub enum ConfigAction {
         #[arg(long)]
         all: bool,
     },
-    /// Report the errors of a file, and values that may be unintended; nothing is started or written
+    /// Report the errors of a file, and values that may be unintended; nothing is started, and nothing written but the
+    /// cache of the data
     Check {
         /// The file, as for `barnraise serve --config` or `barnraise relay --config`
         file: PathBuf,
@@ -60,7 +61,7 @@ pub enum ConfigAction {
 /// Examples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ExampleKind {
-    /// Every key of a run
+    /// What an operator decides of a run
     Run,
     /// A run that learns from text
     Text,

@@ -6,7 +6,7 @@ use barnraise_protocol::run::HostedExperts;
 use serde::{Deserialize, Serialize};
 
 /// `[model.experts]`
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExpertsSection {
     /// The optimizer of each expert, at its host.
@@ -15,6 +15,8 @@ pub struct ExpertsSection {
     pub schedule: ScheduleSpec,
     /// How what goes to experts and what they give is encoded: `f32`, `f16` or `int8`.
     pub codec: TensorCodec,
+    /// Numbers of layers whose experts make no step at any host that asks this backbone for its places.
+    pub frozen: Vec<u16>,
 }
 
 impl Default for ExpertsSection {
@@ -23,6 +25,7 @@ impl Default for ExpertsSection {
             optimizer: OptimizerSpec::adam(),
             schedule: ScheduleSpec::constant(0.001),
             codec: TensorCodec::F16,
+            frozen: Vec::new(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `barnraise init`: five questions, and a run's file that `barnraise config check` accepts.
+//! `barnraise init`: a few questions, and a run's file that `barnraise config check` accepts.
 //!
 //! It never writes over a file, and starts nothing.
 
@@ -13,16 +13,27 @@ use clap::Args;
 use url::Url;
 
 use super::command::check_run;
-use super::run_texts::{DIGITS, OWN, PICTURES, RATINGS, RunTexts, TEXT};
+use super::run_texts::{DIGITS, OWN, PICTURES, RATINGS, RunTexts, TABLE, TEXT};
 use crate::data::sets::NamedSet;
+use crate::data::table::{ColumnKind, SeenColumn, TableError, seen_columns};
 
 /// Longest id that is made from a title; the run's own limit is higher.
 const ID_CHARS_MAX: usize = 40;
+/// Columns that a question names.
+const COLUMNS_NAMED: usize = 20;
 /// Answers that are asked for again before it gives up: standard input may be a program.
 const ATTEMPTS_MAX: usize = 5;
 /// Sets that fetch themselves, the default one first.
 const SETS: [NamedSet; 5] =
     [NamedSet::FashionMnist, NamedSet::Mnist, NamedSet::Cifar10, NamedSet::Movielens100k, NamedSet::Books];
+
+/// A small network that predicts a number; with classes it is the preset `mlp`.
+const REGRESSION: &str = "\n[model.kind.graph]\nname = \"mlp\"\nloss = \"regression\"\nblocks = [\n\
+    \x20   { name = \"fc1\", op = { dense = { units = 64, initial = \"he\" } } },\n\
+    \x20   { name = \"relu1\", op = \"relu\" },\n\
+    \x20   { name = \"fc2\", op = { dense = { units = 64, initial = \"he\" } } },\n\
+    \x20   { name = \"relu2\", op = \"relu\" },\n\
+    \x20   { name = \"fc3\", op = { dense = { units = \"targets\" } } },\n]\n";
 
 /// What suits a small model of text.
 const SCHEME_OF_TEXT: &str = "\n[scheme.synchronous]\ntarget_batch_size = 128\nmicro_batch_size = 64\n\
@@ -52,12 +63,16 @@ pub struct InitArgs {
 enum AnswerError {
     #[error("`open`, `invitation` or `room` is wanted")]
     Mode,
-    #[error("{path}: {source}")]
+    #[error("{path}: {source}: the name of a set is wanted, or a folder or a file that is there")]
     File { path: String, source: io::Error },
     #[error(
         "{path} is a folder: files of text are wanted, or one folder with a folder of pictures for each class"
     )]
     Folder { path: String },
+    #[error("{0}")]
+    Table(#[from] TableError),
+    #[error("one of its columns is wanted: {0}")]
+    Column(String),
     #[error("an address such as https://run.example.org is wanted: {0}")]
     Address(#[from] url::ParseError),
     #[error("an address without a path is wanted, such as https://run.example.org")]
@@ -83,8 +98,18 @@ enum DataAnswer {
     Pictures(PathBuf),
     /// An archive of such folders.
     Archive(PathBuf),
+    /// A file of rows, which column is predicted, and the names of those that are left out.
+    Table(PathBuf, SeenColumn, Vec<String>),
     /// Files.
     Text(Vec<PathBuf>),
+}
+
+/// What the first answer names.
+#[derive(Debug)]
+enum NamedData {
+    Whole(DataAnswer),
+    /// One of the columns is to be predicted.
+    Table(PathBuf, Vec<SeenColumn>),
 }
 
 impl DataAnswer {
@@ -97,6 +122,7 @@ impl DataAnswer {
             Self::Named(NamedSet::Movielens100k) => &RATINGS,
             Self::Named(NamedSet::Books) => &TEXT,
             Self::Pictures(_) | Self::Archive(_) => &OWN,
+            Self::Table(..) => &TABLE,
             Self::Text(_) => &TEXT,
         }
     }
@@ -124,13 +150,20 @@ pub fn run(args: &InitArgs, input: &mut dyn BufRead, output: &mut dyn Write) -> 
     if file.exists() {
         bail!("{} is there already, and is not written over: name another file", file.display());
     }
-    writeln!(output, "Five questions. An empty answer takes what is in brackets.\n")?;
+    writeln!(output, "A few questions. An empty answer takes what is in brackets.\n")?;
     let sets = SETS.map(|set| format!("`{}`", set.id())).join(", ");
     let from = format!(
         "What does it learn from? One of {sets}; a folder, or a .zip or .tar file, with a folder of pictures for each class; \
-        or files of text, separated by spaces"
+        a table (.csv, .tsv or .parquet); or files of text, separated by spaces"
     );
-    let data = ask(input, output, &from, NamedSet::default().id(), data_answer)?;
+    let data = match ask(input, output, &from, NamedSet::default().id(), data_answer)? {
+        NamedData::Whole(data) => data,
+        NamedData::Table(file, columns) => {
+            let target = ask_column(input, output, &columns)?;
+            let left_out = describe_columns(output, &columns, &target)?;
+            DataAnswer::Table(file, target, left_out)
+        }
+    };
     let title = data.texts().title;
     let title = ask(input, output, "What is the run called?", title, |answer| Ok(answer.to_owned()))?;
     let who = "Who may take part? `open` to everybody, by `invitation`, or a class or lab with a `room` code";
@@ -188,32 +221,105 @@ fn ask<T>(
     bail!("no answer to “{question}” that can be used: {reason}")
 }
 
-fn data_answer(answer: &str) -> Result<DataAnswer, AnswerError> {
+/// Which column of a table is to be predicted.
+fn ask_column(
+    input: &mut dyn BufRead,
+    output: &mut dyn Write,
+    columns: &[SeenColumn],
+) -> anyhow::Result<SeenColumn> {
+    let usable = || columns.iter().filter(|column| column.kind.is_ok());
+    let last = usable().next_back().context("the table has no columns that can be learned from")?;
+    let names = named(usable());
+    let which = format!("Which column is to be predicted? One of {names}");
+    ask(input, output, &which, &last.name, |answer| {
+        let column = usable().find(|column| column.name == answer);
+        column.cloned().ok_or_else(|| AnswerError::Column(names.clone()))
+    })
+}
+
+/// Says what `target` is told by, and which columns are left out, whose names it returns.
+fn describe_columns(
+    output: &mut dyn Write,
+    columns: &[SeenColumn],
+    target: &SeenColumn,
+) -> io::Result<Vec<String>> {
+    for (what, kind) in [("numbers", ColumnKind::Number), ("words", ColumnKind::Category)] {
+        let told_by = columns.iter().filter(|column| column.kind == Ok(kind) && column.name != target.name);
+        let names = named(told_by);
+        if !names.is_empty() {
+            writeln!(output, "  It is told by {what}: {names}")?;
+        }
+    }
+    let mut left_out = Vec::new();
+    for column in columns {
+        if let Err(reason) = &column.kind {
+            if left_out.len() < COLUMNS_NAMED {
+                writeln!(output, "  Left out is {}: {reason}", column.name)?;
+            }
+            left_out.push(column.name.clone());
+        }
+    }
+    if left_out.len() > COLUMNS_NAMED {
+        writeln!(output, "  So are {} more", left_out.len() - COLUMNS_NAMED)?;
+    }
+    Ok(left_out)
+}
+
+/// The first names.
+fn named<'a>(columns: impl Iterator<Item = &'a SeenColumn>) -> String {
+    let names: Vec<&str> = columns.map(|column| column.name.as_str()).take(COLUMNS_NAMED + 1).collect();
+    match names.get(..COLUMNS_NAMED) {
+        Some(first) if names.len() > COLUMNS_NAMED => format!("{}, …", first.join(", ")),
+        _ => names.join(", "),
+    }
+}
+
+fn data_answer(answer: &str) -> Result<NamedData, AnswerError> {
     if let Some(set) = SETS.into_iter().find(|set| set.id() == answer) {
-        return Ok(DataAnswer::Named(set));
+        return Ok(NamedData::Whole(DataAnswer::Named(set)));
     }
     let absolute = |path: &str| {
         let failed = |source| AnswerError::File { path: path.to_owned(), source };
-        let is_folder = std::fs::metadata(path).map_err(failed)?.is_dir();
+        let path = below_home(path, std::env::home_dir());
+        let is_folder = std::fs::metadata(&path).map_err(failed)?.is_dir();
         std::path::absolute(path).map(|path| (path, is_folder)).map_err(failed)
     };
     // A name may have spaces.
     match absolute(answer) {
-        Ok((folder, true)) => return Ok(DataAnswer::Pictures(folder)),
-        Ok((file, false)) if is_archive(answer) => return Ok(DataAnswer::Archive(file)),
+        Ok((folder, true)) => return Ok(NamedData::Whole(DataAnswer::Pictures(folder))),
+        Ok((file, false)) if is_archive(answer) => return Ok(NamedData::Whole(DataAnswer::Archive(file))),
+        Ok((file, false)) if is_table(answer) => {
+            let columns = seen_columns(&file)?;
+            return Ok(NamedData::Table(file, columns));
+        }
         _ => {}
     }
     let files = answer.split_whitespace().map(|path| match absolute(path)? {
         (file, false) => Ok(file),
         (_, true) => Err(AnswerError::Folder { path: path.to_owned() }),
     });
-    files.collect::<Result<_, _>>().map(DataAnswer::Text)
+    files.collect::<Result<_, _>>().map(|files| NamedData::Whole(DataAnswer::Text(files)))
+}
+
+/// A path that begins with `~`, as a shell would read it.
+fn below_home(path: &str, home: Option<PathBuf>) -> PathBuf {
+    match (path.strip_prefix("~/"), home) {
+        (Some(below), Some(home)) => home.join(below),
+        _ => path.into(),
+    }
 }
 
 /// Whether a file has the name of an archive.
 fn is_archive(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     [".zip", ".tar", ".tar.gz", ".tgz", ".tar.zst"].iter().any(|ending| name.ends_with(ending))
+}
+
+/// Whether a file has the name of a table.
+fn is_table(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let name = [".gz", ".zst"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(&name);
+    [".csv", ".tsv", ".parquet"].iter().any(|ending| name.ends_with(ending))
 }
 
 fn page_address(answer: &str) -> Result<Option<Url>, AnswerError> {
@@ -247,6 +353,12 @@ fn id_of(title: &str) -> String {
 /// A TOML string.
 fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
+}
+
+/// The value of `columns` that leaves these out.
+fn ignored(columns: &[String]) -> toml::Value {
+    let kinds = columns.iter().map(|name| (name.clone(), toml::Value::from("ignored")));
+    toml::Value::Table(kinds.collect())
 }
 
 impl Answers {
@@ -323,6 +435,24 @@ impl Answers {
                 text.push_str(AUGMENT_PICTURES);
                 text.push_str("\n[scheme.synchronous]\ntarget_batch_size = 128\n");
             }
+            DataAnswer::Table(file, target, left_out) => {
+                let columns = match left_out.is_empty() {
+                    true => {
+                        "# Of a column that only numbers the rows: columns = { row = \"ignored\" }".to_owned()
+                    }
+                    false => format!(
+                        "# A column that only numbers the rows is to be ignored, too.\ncolumns = {}",
+                        ignored(left_out)
+                    ),
+                };
+                let _ = writeln!(
+                    text,
+                    "\n[data.table]\nname = {name}\nfile = {}\ntarget = {}\n{columns}\n\
+                    \n[scheme.synchronous]\ntarget_batch_size = 128",
+                    path(file),
+                    quoted(&target.name)
+                );
+            }
             DataAnswer::Text(files) => {
                 let _ =
                     writeln!(text, "\n[data.text]\nname = {name}\nvocabulary = 2000\nsequence_tokens = 32");
@@ -344,15 +474,23 @@ impl Answers {
             DataAnswer::Named(NamedSet::Movielens100k) => {
                 "kind = { matrix-factorization = { factors = 16 } }\n"
             }
-            DataAnswer::Named(_) | DataAnswer::Pictures(_) | DataAnswer::Archive(_) => "",
+            DataAnswer::Table(_, SeenColumn { is_class: true, .. }, _) => {
+                "kind = { mlp = { hidden = [64, 64] } }\n"
+            }
+            DataAnswer::Named(_)
+            | DataAnswer::Pictures(_)
+            | DataAnswer::Archive(_)
+            | DataAnswer::Table(..) => "",
         };
-        if kind.is_empty() && self.license.is_none() {
-            return;
+        if !kind.is_empty() || self.license.is_some() {
+            text.push_str("\n[model]\n");
+            text.push_str(kind);
         }
-        text.push_str("\n[model]\n");
-        text.push_str(kind);
         if let Some(license) = &self.license {
             let _ = writeln!(text, "license = {}", quoted(license));
+        }
+        if let DataAnswer::Table(_, SeenColumn { is_class: false, .. }, _) = &self.data {
+            text.push_str(REGRESSION);
         }
     }
 
@@ -384,6 +522,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use barnraise_protocol::access::AccessMode;
+    use barnraise_protocol::run::model::graph::Loss;
 
     use super::*;
     use crate::config::RunConfig;
@@ -478,6 +617,83 @@ mod tests {
         assert!(said.contains("is good for the run `pets`"), "{said}");
     }
 
+    /// What is predicted is a class or a number, as the column looks.
+    #[test]
+    fn a_table_has_its_columns_named_and_one_of_them_is_predicted() {
+        let folder = tempfile::tempdir().unwrap();
+        let table = folder.path().join("my flowers.csv");
+        let rows: String = (0..60)
+            .map(|n| format!("{n},{},{}\n", f64::from(n) / 7.0, ["rose", "tulip"][n as usize % 2]))
+            .collect();
+        std::fs::write(&table, format!("length,width,kind\n{rows}")).unwrap();
+        let (ended, said, config) = init(folder.path(), &format!("{}\nheight\n\nFlowers\n", table.display()));
+        ended.unwrap();
+        let config = config.unwrap();
+        assert_eq!(config.data.table.unwrap().target, "kind", "the last column, where no other is named");
+        assert_eq!(config.model.kind.graph().loss, Loss::Classification);
+        for part in
+            ["One of length, width, kind", "one of its columns is wanted", "good for the run `flowers`"]
+        {
+            assert!(said.contains(part), "{part} is missing in: {said}");
+        }
+        std::fs::remove_file(folder.path().join("run.toml")).unwrap();
+        let (ended, said, config) =
+            init(folder.path(), &format!("{}\nwidth\nFlowers\nopen\nhere\nMIT\n", table.display()));
+        ended.unwrap();
+        let config = config.unwrap();
+        assert_eq!(
+            (config.model.kind.graph().loss, config.model.license.as_deref()),
+            (Loss::Regression, Some("MIT"))
+        );
+        assert!(said.contains("is good for the run `flowers`"), "{said}");
+        // No table behind its name.
+        std::fs::remove_file(folder.path().join("run.toml")).unwrap();
+        let broken = folder.path().join("broken.parquet");
+        std::fs::write(&broken, "PAR1").unwrap();
+        let (ended, said, _) = init(folder.path(), &format!("{}\nmnist\n", broken.display()));
+        ended.unwrap();
+        assert!(said.contains("broken.parquet"), "{said}");
+    }
+
+    /// Written by pyarrow: seven columns that are flat, and lists of strings.
+    const FLOWERS: &[u8] = include_bytes!("../data/table/fixtures/flowers.parquet");
+
+    #[test]
+    fn columns_that_cannot_be_learned_from_are_named_with_the_reason_and_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let table = folder.path().join("flowers.parquet");
+        std::fs::write(&table, FLOWERS).unwrap();
+        let answers = format!("{}\ntags.list.element\n\nFlowers\n", table.display());
+        let (ended, said, config) = init(folder.path(), &answers);
+        ended.unwrap();
+        let data = config.unwrap().data;
+        let section = data.table.unwrap();
+        assert_eq!(section.target, "kind", "the last that may be predicted");
+        let ignored = [("tags.list.element".to_owned(), ColumnKind::Ignored)];
+        assert_eq!(section.columns, std::collections::BTreeMap::from(ignored));
+        for part in [
+            "One of row, petal, sepal, grown, colour, price, kind [kind]",
+            "one of its columns is wanted",
+            "told by numbers: row, petal, sepal, price",
+            "told by words: grown, colour\n",
+            "Left out is tags.list.element: booleans, numbers and strings are read, this is a list",
+            "good for the run `flowers`",
+        ] {
+            assert!(said.contains(part), "{part} is missing in: {said}");
+        }
+        // Free text, and a name that TOML has to quote.
+        std::fs::remove_file(folder.path().join("run.toml")).unwrap();
+        let table = folder.path().join("letters.csv");
+        let rows: String = (0..300).map(|n| format!("letter {n},{n},{}\n", ["a", "b"][n % 2])).collect();
+        std::fs::write(&table, format!("the \"\"letter\"\",length,kind\n{rows}")).unwrap();
+        let (ended, said, config) = init(folder.path(), &format!("{}\n\nLetters\n", table.display()));
+        ended.unwrap();
+        let columns = config.unwrap().data.table.unwrap().columns;
+        assert_eq!(columns.len(), 1);
+        assert!(columns.keys().all(|name| name.starts_with("the \"")), "{columns:?}");
+        assert!(said.contains(": 300 different words, at most 256 are supported\n"), "{said}");
+    }
+
     #[test]
     fn a_wrong_answer_is_asked_again_with_what_is_wanted_and_not_for_ever() {
         let folder = tempfile::tempdir().unwrap();
@@ -485,15 +701,27 @@ mod tests {
             init(folder.path(), "none.txt\nmnist\nA\nall\ninvitation\nhttp://a.example\n\n\n");
         ended.unwrap();
         assert_eq!(config.unwrap().access.mode, AccessMode::Invitation);
-        for part in
-            ["none.txt: ", "`open`, `invitation` or `room` is wanted", "an https:// address is wanted"]
-        {
+        for part in [
+            "none.txt: ",
+            "the name of a set is wanted, or a folder or a file that is there",
+            "`open`, `invitation` or `room` is wanted",
+            "an https:// address is wanted",
+        ] {
             assert!(said.contains(part), "{part} is missing in: {said}");
         }
         std::fs::remove_file(folder.path().join("run.toml")).unwrap();
         let (ended, _, config) = init(folder.path(), &format!("mnist\nA\n{}", "all\n".repeat(9)));
         assert!(ended.unwrap_err().to_string().contains("`open`, `invitation` or `room` is wanted"));
         assert!(config.is_none());
+    }
+
+    /// No shell reads an answer.
+    #[test]
+    fn a_path_may_begin_with_the_home_folder() {
+        let of_home = |path, home: Option<&str>| below_home(path, home.map(PathBuf::from));
+        assert_eq!(of_home("~/my photos", Some("/home/ann")), Path::new("/home/ann/my photos"));
+        assert_eq!(of_home("/photos/~/a", Some("/home/ann")), Path::new("/photos/~/a"));
+        assert_eq!(of_home("~/photos", None), Path::new("~/photos"));
     }
 
     #[test]

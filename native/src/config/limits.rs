@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backbone_carries_streams_where_its_model_has_experts_on_other_peers_alone() {
+    fn a_backbone_carries_streams_where_browsers_reach_other_peers_alone() {
         let text = "[network]\ncontributors_max = 100";
         let mut config = RunConfig::parse(text, Path::new("run.toml")).unwrap();
         assert_eq!(config.relay_limits(), None);
@@ -155,6 +155,9 @@ mod tests {
         let limits = config.relay_limits().unwrap();
         assert_eq!((limits.reservations, limits.circuits, limits.circuits_per_peer), (100, 1600, 32));
         assert_eq!(limits.circuit_bytes, RelayLimits::default().circuit_bytes);
+        let sampled = format!("{text}\n[scheme.sampled]\n");
+        let config = RunConfig::parse(&sampled, Path::new("run.toml")).unwrap();
+        assert_eq!(config.relay_limits(), Some(limits), "to aggregators of a run without a server");
     }
 
     #[test]

@@ -46,7 +46,8 @@ pub(super) const DIGITS: RunTexts = RunTexts {
     purpose: "A small network learns to read handwritten digits from 28 by 28 pixels. \
               Volunteers train it together, and it works in the tab that helped.",
 };
-const TABLE: RunTexts = RunTexts {
+/// For a table.
+pub(super) const TABLE: RunTexts = RunTexts {
     title: "Learning from a table",
     purpose: "A small network learns what one column of a table says from the other columns. \
               Volunteers train it together.",

@@ -1,5 +1,6 @@
 //! `[data.text]`: files of text to train on.
 
+use std::collections::BTreeSet;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
@@ -50,7 +51,7 @@ pub struct TextSection {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StreamSection {
-    /// Shards that contributors draw from at a time. Twice as many are on the disk.
+    /// Shards that contributors draw from at a time. As many more are on the disk, and 64 at least.
     pub window_shards: u32,
     /// Sequences of each source that are never trained on: its first ones, in place of a share of it.
     pub held_out_sequences: u32,
@@ -80,14 +81,18 @@ impl StreamSection {
         Invalid::check_range(key, self.held_out_sequences, 1..=HELD_OUT_SEQUENCES_MAX)?;
         let want = "none: [data] names a set, which is read as a whole";
         Invalid::check("data.text.stream", !is_of_set, want, as_written(self))?;
-        let mut names = sources.iter().map(|source| source.path.to_string().to_lowercase());
-        match names.find(|name| name.ends_with(".parquet")) {
-            Some(name) => {
-                let want = "plain text or JSON lines: a stream does not read Parquet";
-                Err(Invalid::new("data.text.sources", want, format!("{name:?}")))
-            }
-            None => Ok(()),
+        let mut paths = sources.iter().map(|source| source.path.to_string().to_lowercase());
+        if let Some(path) = paths.find(|path| path.ends_with(".parquet")) {
+            let want = "plain text or JSON lines: a stream does not read Parquet";
+            return Err(Invalid::new("data.text.sources", want, format!("{path:?}")));
         }
+        let mut names = BTreeSet::new();
+        for name in sources.iter().map(SourceSection::name) {
+            let is_usable = !name.contains('=') && names.insert(name.clone());
+            let want = "for each source of a stream a `name` of its own, without =";
+            Invalid::check("data.text.sources", is_usable, want, as_written(&name))?;
+        }
+        Ok(())
     }
 }
 
@@ -95,6 +100,9 @@ impl StreamSection {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceSection {
+    /// By which the weight of a source of a stream is changed while the run trains; that of the file where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Plain text or JSON lines, compressed by gzip or Zstandard or not, or Parquet.
     pub path: DataFile,
     /// Field of each JSON line, or column of the Parquet file, that has the text.
@@ -103,6 +111,20 @@ pub struct SourceSection {
     /// Share of the sequences that come from this file, relative to the other weights.
     #[serde(default = "weight")]
     pub weight: f64,
+}
+
+impl SourceSection {
+    fn name(&self) -> String {
+        self.name.clone().or_else(|| self.path.stem()).unwrap_or_else(|| "text".into())
+    }
+
+    fn validate(&self) -> Result<(), Invalid> {
+        if let Some(name) = &self.name {
+            super::check::text("data.text.sources", name, 100)?;
+        }
+        let is_weight = self.weight.is_finite() && self.weight > 0.0;
+        Invalid::check("data.text.sources", is_weight, "a weight above 0", self.weight)
+    }
 }
 
 fn vocabulary() -> u32 {
@@ -139,6 +161,7 @@ impl TextSection {
     /// Settings of the data set.
     pub(super) fn settings(&self, seed: u64) -> TextSettings {
         let source = |source: &SourceSection| TextSource {
+            name: source.name(),
             file: source.path.clone(),
             field: source.field.clone(),
             weight: source.weight,
@@ -180,10 +203,6 @@ impl TextSection {
         } else {
             Invalid::check_range("data.text.sources", n_sources, 1..=SOURCES_MAX)?;
         }
-        for source in &self.sources {
-            let is_weight = source.weight.is_finite() && source.weight > 0.0;
-            Invalid::check("data.text.sources", is_weight, "a weight above 0", source.weight)?;
-        }
-        Ok(())
+        self.sources.iter().try_for_each(SourceSection::validate)
     }
 }

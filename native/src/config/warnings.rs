@@ -39,6 +39,7 @@ pub fn warnings(config: &RunConfig) -> Vec<Warning> {
         one_address_twice(config),
         password_in_the_file(config),
         database_in_the_clear(config),
+        no_authority(config),
         config.scheme.warning(config).map(|(key, text)| (key, text.to_owned())),
     ];
     parts.into_iter().flatten().map(|(key, text)| Warning { key, text }).collect()
@@ -143,6 +144,17 @@ fn database_in_the_clear(config: &RunConfig) -> MaybeWarning {
     })
 }
 
+/// The authority's own file cannot be told from those of the others: it may name itself.
+fn no_authority(config: &RunConfig) -> MaybeWarning {
+    let has_others = !config.aggregators.peers.is_empty();
+    (has_others && config.access.authority.is_none()).then(|| {
+        let text = "the run has several backbones, and this one is the authority, which the others have to name: where \
+                    each is its own, `--run` finds several runs of one name, and a peer that one lets in is a stranger to \
+                    the others";
+        ("access.authority", text.to_owned())
+    })
+}
+
 /// Whether it is an address that other machines may reach.
 pub(super) fn is_from_elsewhere(address: &Multiaddr) -> bool {
     match address.iter().next() {
@@ -180,6 +192,9 @@ mod tests {
     use super::*;
     use crate::config::AggregationKind;
 
+    /// Address of another backbone.
+    const OTHER: &str = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
+
     fn keys(change: impl FnOnce(&mut RunConfig)) -> Vec<&'static str> {
         let mut config = RunConfig::default();
         change(&mut config);
@@ -215,9 +230,18 @@ mod tests {
     }
 
     #[test]
+    fn several_backbones_with_one_authority_give_no_warning() {
+        let warned = keys(|config| {
+            config.aggregators.peers = vec![OTHER.parse().unwrap()];
+            config.access.authority = Some(OTHER.parse().unwrap());
+        });
+        assert_eq!(warned, [""; 0]);
+    }
+
+    #[test]
     fn what_is_half_public_gives_a_warning() {
         type WarningTrigger = fn(&mut RunConfig);
-        let cases: [(&str, WarningTrigger); 11] = [
+        let cases: [(&str, WarningTrigger); 12] = [
             ("network.http", |c| c.network.listen = vec!["/ip4/0.0.0.0/tcp/4001".parse().unwrap()]),
             ("network.listen", |c| {
                 c.access.page = Some("https://barn.example".into());
@@ -243,6 +267,7 @@ mod tests {
             ("contributions.database", |c| {
                 c.contributions.database = Some("postgres://barn@db.example/runs?sslmode=require".into());
             }),
+            ("access.authority", |c| c.aggregators.peers = vec![OTHER.parse().unwrap()]),
             ("scheme.synchronous.aggregation", |c| {
                 c.synchronous_mut().unwrap().aggregation = AggregationKind::CenteredClip;
             }),

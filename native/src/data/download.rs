@@ -1,4 +1,5 @@
-//! One file over HTTP(S), with a progress bar, written beside its place and renamed into it.
+//! One file over HTTP(S), with a progress bar, written beside its place and renamed into it. A connection that breaks is
+//! followed by another one for the rest.
 //!
 //! Blocking: call it from a thread that may block. It never leaves an incomplete file under the final name,
 //! and never reads more than the given limit.
@@ -6,13 +7,11 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
-use std::time::Duration;
 
+use barnraise_protocol::Sha256Hash;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::http_agent::{Patience, agent};
-
-const READ_TIMEOUT: Duration = Duration::from_secs(60);
+use super::resuming::{AT_ONCE, ResumingBody};
 
 /// Why a file could not be fetched.
 #[derive(Debug, thiserror::Error)]
@@ -40,22 +39,19 @@ pub enum DownloadError {
     },
 }
 
-/// Fetches `url` into a new file at `path`, which must not be the final name. Errors do not repeat the URL.
+/// Fetches `url` into a new file at `path`, which must not be the final name. Returns its SHA-256. Errors do not repeat the URL.
 ///
 /// # Errors
 /// After an error `path` may hold a part of the file.
-pub fn download(url: &str, path: &Path, bytes_max: u64) -> Result<u64, DownloadError> {
-    let response = agent(Patience::Silence(READ_TIMEOUT)).get(url).call().map_err(Box::new)?;
-    let body = response.into_body();
-    let bar = progress_bar(url, body.content_length());
-    // One byte more than allowed tells a file that is too long from one of exactly that length.
-    let reader = body.into_with_config().limit(bytes_max + 1).reader();
-    let result = copy(reader, path, bytes_max, &bar);
+pub fn download(url: &str, path: &Path, bytes_max: u64) -> Result<Sha256Hash, DownloadError> {
+    let mut body = ResumingBody::open(url, AT_ONCE)?;
+    let bar = progress_bar(url, body.length());
+    let copied = copy(&mut body, path, bytes_max, &bar);
     bar.finish_and_clear();
-    result
+    copied.map(|()| body.sha256())
 }
 
-fn copy(mut reader: impl Read, path: &Path, bytes_max: u64, bar: &ProgressBar) -> Result<u64, DownloadError> {
+fn copy(reader: &mut impl Read, path: &Path, bytes_max: u64, bar: &ProgressBar) -> Result<(), DownloadError> {
     let write = |source| DownloadError::Write { path: path.display().to_string(), source };
     let mut file = File::create(path).map_err(write)?;
     let mut buffer = vec![0; 64 * 1024];
@@ -75,8 +71,7 @@ fn copy(mut reader: impl Read, path: &Path, bytes_max: u64, bar: &ProgressBar) -
         file.write_all(buffer.get(..n).unwrap_or_default()).map_err(write)?;
         bar.set_position(n_bytes);
     }
-    file.sync_all().map_err(write)?;
-    Ok(n_bytes)
+    file.sync_all().map_err(write)
 }
 
 /// Draws on a terminal only; a log file gets the lines around it instead.

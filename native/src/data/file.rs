@@ -16,6 +16,7 @@ use sha2::{Digest as _, Sha256};
 use url::Url;
 
 use super::download::{DownloadError, download};
+use crate::part;
 
 /// Most bytes of a file that is fetched.
 const FETCHED_BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
@@ -182,24 +183,17 @@ impl FetchedFile {
         }
         let folder = path.parent().unwrap_or(cache);
         let failed = |source| DataFileError::Cache { folder: folder.to_owned(), source };
-        std::fs::create_dir_all(folder).map_err(failed)?;
-        // The process id keeps two programs that share the cache from writing into one file.
-        let part = folder.join(format!("part-{}", std::process::id()));
+        let part = part::beside(&path).map_err(failed)?;
         tracing::info!(url = %self.url, "fetching a file");
-        let fetched = self.fetch(&part);
-        if fetched.is_err() {
-            let _ = std::fs::remove_file(&part);
-        }
-        fetched?;
-        std::fs::rename(&part, &path).map_err(failed)?;
+        self.fetch(part.path())?;
+        part.persist(&path).map_err(|error| failed(error.error))?;
         Ok(path)
     }
 
     fn fetch(&self, part: &Path) -> Result<(), DataFileError> {
         let url = || self.url.to_string();
-        download(self.url.as_str(), part, FETCHED_BYTES_MAX)
+        let got = download(self.url.as_str(), part, FETCHED_BYTES_MAX)
             .map_err(|source| DataFileError::Download { url: url(), source })?;
-        let got = hash_file(part)?;
         match got == self.sha256 {
             true => Ok(()),
             false => Err(DataFileError::Hash { url: url(), want: self.sha256, got }),

@@ -121,6 +121,12 @@ impl<R: ChunkReader + 'static> ParquetFile<R> {
         columns.iter().map(|column| column.path().string()).collect()
     }
 
+    /// Whether each row has one value in a column, of a type that is read.
+    pub(super) fn is_flat(&self, column: usize) -> bool {
+        let columns = self.metadata.file_metadata().schema_descr().columns();
+        columns.get(column).is_some_and(|column| flat(column).is_ok())
+    }
+
     /// Whether a column holds strings or bytes.
     pub(super) fn is_text(&self, column: usize) -> bool {
         let columns = self.metadata.file_metadata().schema_descr().columns();

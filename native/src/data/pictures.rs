@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 pub use self::archive::PictureArchiveError;
 use super::file::{DataFile, DataFileError};
 use super::{TrainingData, split};
+use crate::part;
 
 /// Endings of the files that are pictures, in lower case.
 const ENDINGS: [&str; 3] = ["png", "jpg", "jpeg"];
@@ -42,7 +43,7 @@ const BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
 /// Share of the pictures that may be broken, by default.
 pub const BROKEN_SHARE: f64 = 0.05;
 /// Raised when the same files give other samples.
-const CACHE_VERSION: u32 = 1;
+const CACHE_VERSION: u32 = 2;
 
 /// Where pictures are. There is a folder for each class, whose name is the class's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -537,16 +538,7 @@ fn keep(path: &Path, decoded: &DecodedPictures) -> io::Result<()> {
     let mut bytes = postcard::to_allocvec(decoded).map_err(io::Error::other)?;
     let hash = Sha256Hash::of(&bytes);
     bytes.extend_from_slice(&hash.0);
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    // The process id keeps two programs that share the cache from writing into one file.
-    let part = path.with_extension(format!("part-{}", std::process::id()));
-    let written = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, path));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&part);
-    }
-    written
+    part::write(path, &bytes)
 }
 
 #[cfg(test)]

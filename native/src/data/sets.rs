@@ -253,6 +253,7 @@ impl NamedSettings {
         let contents = self.sources.load(&specs)?;
         // A sequence is of a book as often as is its share of all text.
         let source = |spec: &FileSpec| TextSource {
+            name: spec.name.clone(),
             file: self.sources.cache.join(&spec.name).into(),
             field: String::new(),
             weight: spec.n_bytes as f64,

@@ -4,12 +4,12 @@
 //! before the record that names it, and the record before an old shard is deleted: so a crash anywhere loses nothing, and
 //! a start goes on where the record says. Of a full disk the same holds: the shard that has no room waits in memory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::dataset::{DataStream, ShardEntry};
-use barnraise_protocol::streamed::{StreamWindow, StreamedShard, WINDOWS_KEPT};
+use barnraise_protocol::streamed::{StreamWindow, StreamedShard};
 use bytes::Bytes;
 use object_store::path::Path as ObjectPath;
 use serde::{Deserialize, Serialize};
@@ -77,6 +77,10 @@ pub struct StreamFeed {
     shards: StreamedShards,
     stream: DataStream,
     settings: Arc<StreamSettings>,
+    /// Weights of the sources, by their names.
+    weights: BTreeMap<String, f64>,
+    /// Samples that the run had trained on at its newest step, and how many shards may still be made until the next one.
+    step: (u64, u32),
     /// None while a thread reads.
     reading: Option<StreamReader>,
     record: StreamRecord,
@@ -125,6 +129,8 @@ impl StreamFeed {
             Some(bytes) => sealed::open_parts(KIND, bytes)?.0,
             None => StreamRecord::default(),
         };
+        // It may have been longer at the last start: contributors take no more shards than are kept. Those that left are swept.
+        move_to_end(&mut record.window, &stream);
         let shards = StreamedShards { storage, window: Arc::default() };
         shards.set(&record.window);
         let mut whole = Vec::new();
@@ -137,7 +143,9 @@ impl StreamFeed {
         record.window.shards = whole;
         shards.set(&record.window);
         let reading = Some(settings.stream(tokenizer, &record.position)?);
-        let feed = Self { shards, stream, settings: Arc::new(settings), reading, record, made: None };
+        let (weights, step) = (settings.weights(), (0, stream.step_shards_max()));
+        let settings = Arc::new(settings);
+        let feed = Self { shards, stream, settings, weights, step, reading, record, made: None };
         feed.sweep().await?;
         Ok(feed)
     }
@@ -147,12 +155,30 @@ impl StreamFeed {
         &self.shards
     }
 
-    /// Whether a shard is to be made, for a run that has trained on so many samples: its window is never behind, and
-    /// never further ahead than it is long.
-    pub fn is_due(&self, n_samples: u64) -> bool {
+    /// Reads the sources by other weights from the next shard on.
+    pub fn set_weights(&mut self, weights: BTreeMap<String, f64>) {
+        if self.weights != weights {
+            tracing::info!(
+                ?weights,
+                shard = self.next_number(),
+                "the sources of the stream have other weights"
+            );
+            self.weights = weights;
+        }
+    }
+
+    /// Whether a shard is to be made, for a run that has trained on so many samples: its window is not behind, and never
+    /// further ahead than it is long. After a source was slow it catches up over several steps, so that contributions to
+    /// the shards before are on their way no longer when those are deleted.
+    pub fn is_due(&mut self, n_samples: u64) -> bool {
+        if self.step.0 != n_samples {
+            self.step = (n_samples, self.stream.step_shards_max());
+        }
+        let (next, n_drawn) = (u64::from(self.next_number()), u64::from(self.stream.window_shards));
         let trained = n_samples / u64::from(self.stream.shard_samples.max(1));
-        u64::from(self.next_number()) < trained.saturating_add(self.stream.window_shards.into())
-            || self.record.window.drawn().next().is_none()
+        let is_first_window = next < n_drawn;
+        let is_behind = next < trained.saturating_add(n_drawn) && self.step.1 > 0;
+        is_first_window || is_behind || self.record.window.drawn().next().is_none()
     }
 
     fn next_number(&self) -> u32 {
@@ -177,13 +203,17 @@ impl StreamFeed {
                 self.made = Some((bytes, entry, position));
                 Err(FeedError::Shard { number, n_bytes, source })
             }
-            kept => kept,
+            kept => {
+                self.step.1 = self.step.1.saturating_sub(1);
+                kept
+            }
         }
     }
 
     async fn read(&mut self) -> Result<(Bytes, ShardEntry, StreamPosition), FeedError> {
         let mut reading = self.reading.take().ok_or(FeedError::Ended)?;
         let settings = Arc::clone(&self.settings);
+        reading.set_weights(&settings, &self.weights);
         let read = tokio::task::spawn_blocking(move || {
             let shard = reading.next_shard(&settings);
             (reading, shard)
@@ -206,10 +236,7 @@ impl StreamFeed {
         storage.put(&shard_path(number), bytes.clone()).await?;
         let mut window = self.record.window.clone();
         window.shards.push(StreamedShard { number, entry });
-        let (end, n_drawn) = (window.end(), self.stream.window_shards);
-        window.first_drawn = end.saturating_sub(n_drawn);
-        let oldest = end.saturating_sub(n_drawn.saturating_mul(WINDOWS_KEPT));
-        let left = window.shards.extract_if(.., |shard| shard.number < oldest).collect::<Vec<_>>();
+        let left = move_to_end(&mut window, &self.stream);
         let record = StreamRecord { window, position: position.clone() };
         storage.put(&ObjectPath::from_iter(RECORD), sealed::seal_parts(KIND, &record, &[])?).await?;
         self.shards.set(&record.window);
@@ -236,10 +263,18 @@ impl StreamFeed {
     }
 }
 
+/// Lets a window end with its newest shard. Returns the shards that are not kept any more.
+fn move_to_end(window: &mut StreamWindow, stream: &DataStream) -> Vec<StreamedShard> {
+    let end = window.end();
+    window.first_drawn = end.saturating_sub(stream.window_shards);
+    let oldest = end.saturating_sub(stream.shards_kept());
+    window.shards.extract_if(.., |shard| shard.number < oldest).collect()
+}
+
 fn shard_path(number: u32) -> ObjectPath {
     let [folder, shards] = SHARDS;
     ObjectPath::from_iter([folder, shards, &number.to_string()])
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

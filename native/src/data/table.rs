@@ -12,6 +12,7 @@ mod ratings;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use barnraise_protocol::columns::rows::RowError;
 use barnraise_protocol::columns::{
     Column, ColumnContent, DataColumns, NoNumber, Scale, TableColumns, number,
 };
@@ -22,7 +23,7 @@ use barnraise_swarm::random::SplitMix64;
 use serde::{Deserialize, Serialize};
 
 use self::cells::Cells;
-pub use self::error::{ColumnError, RowError, RowPlace, TableError};
+pub use self::error::{ColumnError, TableError};
 pub use self::ratings::RatingSettings;
 use super::TrainingData;
 use super::file::DataFile;
@@ -33,6 +34,9 @@ const CLASSES_MAX: usize = 256;
 const BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
 /// One of so many rows may be broken.
 const BROKEN_PART: usize = 20;
+/// Rows by which a column is taken for classes or for numbers, and the most whole numbers that are classes.
+const ROWS_SEEN: usize = 10_000;
+const CLASSES_SEEN: usize = 20;
 /// Most words of a column that are numbers of their own.
 const WORDS_MAX: usize = 256;
 
@@ -65,6 +69,53 @@ pub struct TableSettings {
     pub held_out: f64,
     /// Seed of what is held out.
     pub seed: u64,
+}
+
+/// A column of a file, as it looks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenColumn {
+    /// In the first line of CSV, or of Parquet.
+    pub name: String,
+    /// Whether its values look like classes: words, or few whole numbers.
+    pub is_class: bool,
+    /// What a row is told by it, or why it cannot be learned from.
+    pub kind: Result<ColumnKind, ColumnError>,
+}
+
+/// The columns of a file, to choose one that is to be predicted. Blocking.
+///
+/// # Errors
+/// No table, or one that is too large.
+pub fn seen_columns(path: &Path) -> Result<Vec<SeenColumn>, TableError> {
+    let nested = cells::nested(path)?;
+    let cells = Cells::read(path, |name| !nested.contains(name))?;
+    let is_class = |column: usize| {
+        let values: BTreeSet<&str> =
+            cells.cells(column).filter(|cell| !cell.is_empty()).take(ROWS_SEEN).collect();
+        let is_whole = |value: &&str| number(value).is_some_and(|number| number.fract() == 0.0);
+        match values.iter().all(|value| number(value).is_some()) {
+            true => values.len() <= CLASSES_SEEN && values.iter().all(is_whole),
+            false => true,
+        }
+    };
+    let kind = |column: usize, name: &str| {
+        if nested.contains(name) {
+            return Err(ColumnError::Nested);
+        }
+        if name.len() > LABEL_BYTES_MAX {
+            return Err(ColumnError::LongName);
+        }
+        match cells.is_number(column) {
+            true => Ok(ColumnKind::Number),
+            false => words(cells.cells(column)).map(|_| ColumnKind::Category),
+        }
+    };
+    let seen = |(column, name): (usize, &String)| SeenColumn {
+        name: name.clone(),
+        is_class: is_class(column),
+        kind: kind(column, name),
+    };
+    Ok(cells.names.iter().enumerate().map(seen).collect())
 }
 
 /// Which rows are held out: at least one, and not all.
@@ -101,15 +152,14 @@ impl TableSettings {
         let columns = self.columns(path, &cells, target, &is_held)?;
         let n_columns = columns.names().len();
         let classes = self.classes(path, &cells, target)?;
-        let places = cells.places(path, &columns)?;
+        let decoder = cells.decoder(path, &columns, None)?;
         let told = |row: usize| cells.rows[row].1.get(target).unwrap_or_default();
         let part = |wanted: bool| -> Result<Samples, TableError> {
             let rows = || (0..cells.rows.len()).filter(|&row| is_held[row] == wanted);
             let mut all = Vec::with_capacity(rows().count() * n_columns);
             for row in rows() {
-                all.extend(
-                    values(&columns, &places, &cells.rows[row].1).map_err(|error| refused(path, error))?,
-                );
+                let values = decoder.values(&cells.rows[row].1);
+                all.extend(values.map_err(|error| refused(path, error))?);
             }
             let targets = match &classes {
                 Some(classes) => RowTargets::Classes(
@@ -148,23 +198,22 @@ impl TableSettings {
             };
         for (index, name) in cells.names.iter().enumerate().filter(|(index, _)| *index != target) {
             let refused = |reason| TableError::Column { path: path.to_owned(), column: name.clone(), reason };
-            if name.len() > LABEL_BYTES_MAX {
-                return Err(refused(ColumnError::LongName));
-            }
             let trained =
                 || cells.cells(index).zip(is_held).filter(|(_, held)| !**held).map(|(cell, _)| cell);
-            let is_number = || cells.cells(index).all(|cell| cell.is_empty() || number(cell).is_some());
             let kind = self.columns.get(name).copied();
-            let kind = kind.unwrap_or_else(|| match is_number() {
+            let kind = kind.unwrap_or_else(|| match cells.is_number(index) {
                 true => ColumnKind::Number,
                 false => ColumnKind::Category,
             });
+            if kind != ColumnKind::Ignored && name.len() > LABEL_BYTES_MAX {
+                return Err(refused(ColumnError::LongName));
+            }
             if kind != ColumnKind::Ignored && cells.names[..index].contains(name) {
                 return Err(refused(ColumnError::Twice));
             }
             let content = match kind {
                 ColumnKind::Ignored => continue,
-                ColumnKind::Number if !is_number() => {
+                ColumnKind::Number if !cells.is_number(index) => {
                     let odd = cells.cells(index).find(|cell| !cell.is_empty() && number(cell).is_none());
                     return Err(refused(ColumnError::number(odd.unwrap_or_default())));
                 }
@@ -230,11 +279,6 @@ fn words<'a>(cells: impl Iterator<Item = &'a str>) -> Result<BTreeSet<&'a str>, 
         true => Err(ColumnError::LongWord),
         false => Ok(words),
     }
-}
-
-/// The numbers of a row. `places`: where its columns are in the file.
-fn values(columns: &TableColumns, places: &[usize], row: &csv::StringRecord) -> Result<Vec<f32>, NoNumber> {
-    columns.row(|column| places.get(column).and_then(|&place| row.get(place)).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -320,9 +364,26 @@ mod tests {
         assert!(few.contains("1 rows"), "{few}");
         let broken = said("a,kind\n1,x\n2\n3,y\n", |_| {});
         assert!(broken.contains("1 of 3 rows") && broken.contains("line 3: it has 1 values"), "{broken}");
+        let two = said("a,kind\n1,x\n2,\n3\n4,\n5,y\n", |_| {});
+        let kinds =
+            "1 with more or fewer values than the head, 2 without what is to be told; the first is line 3: ";
+        assert!(two.contains("3 of 5 rows of ") && two.contains(kinds), "{two}");
         let told = said("a,kind\n1,x\n2,1\n3,1\n", |settings| settings.is_class = false);
         assert!(told.contains("line 2: \"x\" is to be told, a number is wanted"), "{told}");
         assert!(table("", |_| {}).is_err() && said("kind\nx\ny\n", |_| {}).contains("from 0 numbers"));
+    }
+
+    #[test]
+    fn a_column_with_a_name_that_no_manifest_has_may_be_left_out() {
+        let long = "list.".repeat(60);
+        let text = PETALS.replacen("colour", &long, 1);
+        let error = table(&text, |_| {}).unwrap_err().to_string();
+        assert!(error.contains("longer than 256 bytes; say \"ignored\""), "{error}");
+        let data = table(&text, |settings| {
+            settings.columns.insert(long, ColumnKind::Ignored);
+        });
+        let SampleKind::Rows(shape) = data.unwrap().kind else { panic!("no rows") };
+        assert_eq!(shape.columns, ["length"]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Deterministic: the same files, settings and seed give the same sequences. Each file is bounded and checked, and an
 //! error names it. Blocking: call it from a thread that may block.
 
+mod encoding;
 #[cfg(test)]
 mod fuzz;
 mod mix;
@@ -18,6 +19,7 @@ use barnraise_protocol::dataset::{DatasetError, SampleKind, Samples, TokenSequen
 
 use super::TrainingData;
 use super::file::DataFile;
+pub use encoding::EncodingError;
 pub use source::SourceError;
 pub(crate) use tokenizer::N_SPECIAL;
 #[cfg(test)]
@@ -52,6 +54,8 @@ pub struct TextSettings {
 /// A file with text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextSource {
+    /// What an operator calls it; of a stream no two sources have the same.
+    pub name: String,
     /// Plain text, JSON lines or Parquet; the first two compressed by gzip or Zstandard, or not.
     pub file: DataFile,
     /// Field of each JSON line, or column of the Parquet file, that has the text.
@@ -123,8 +127,8 @@ impl TextSettings {
         cache: &Path,
     ) -> Result<TrainingData, TextError> {
         let documents = self.sources.iter().zip(contents).map(|(source, content)| {
-            let read = source::decode(content).map(|text| vec![text]);
-            read.map_err(|error| TextError::Source { file: source.file.clone(), source: error })
+            let read = encoding::decode(content).map(|text| vec![text]);
+            read.map_err(|error| TextError::Source { file: source.file.clone(), source: error.into() })
         });
         self.of_documents(documents.collect::<Result<_, _>>()?, cache)
     }
@@ -216,7 +220,7 @@ mod tests {
         let source = |name: &str, text: String, weight| {
             let path = folder.join(name);
             std::fs::write(&path, text).unwrap();
-            TextSource { file: path.into(), field: "text".into(), weight }
+            TextSource { name: name.into(), file: path.into(), field: "text".into(), weight }
         };
         let lines = (0..200).map(|n| format!("{{\"text\": \"The dog, number {n}, worried the cat.\"}}\n"));
         TextSettings {

@@ -25,7 +25,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     /// No address of a page.
-    #[error("`{0}` is no address of a page: such as https://barn.example/run/garments")]
+    #[error("`{0}` is no address of a page: one such as https://barn.example/run/garments is wanted")]
     Address(String),
     /// No answer.
     #[error("cannot reach {url}: {reason}")]

@@ -124,6 +124,23 @@ fn what_is_written_is_read_back() {
     }
 }
 
+/// In containers every program has the same process id.
+#[test]
+fn what_an_export_that_was_killed_left_is_in_no_later_one() {
+    let root = tempfile::tempdir().unwrap();
+    let left = root.path().join(format!("model.part-{}", std::process::id()));
+    fs::create_dir(&left).unwrap();
+    fs::write(left.join("left.txt"), "of another model").unwrap();
+    let folder = root.path().join("model");
+    write_folder(&folder, &[("config.json", b"{}".to_vec()), ("adapter/a.json", b"{}".to_vec())]).unwrap();
+    assert!(folder.join("adapter/a.json").exists() && !folder.join("left.txt").exists());
+    // A file is where a folder is wanted.
+    let other = root.path().join("other");
+    let files = [("adapter", b"{}".to_vec()), ("adapter/a.json", b"{}".to_vec())];
+    assert!(matches!(write_folder(&other, &files), Err(ExportedError::Io { .. })));
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 2, "nothing of it is left");
+}
+
 /// What is written here is what a run can begin with.
 #[test]
 fn a_run_begins_with_an_exported_folder() {

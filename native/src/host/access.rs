@@ -7,12 +7,15 @@ mod authority;
 pub mod command;
 mod conversation;
 mod gate;
+#[cfg(feature = "operations")]
 pub mod login;
+#[cfg(feature = "operations")]
 mod provider;
 mod refresh;
 pub mod rooms;
 pub mod store;
 
+use axum::Router;
 use barnraise_protocol::access::{AccessDescription, Authority, KeyPair, PublicKey};
 use barnraise_swarm::access::Policy;
 use libp2p::Multiaddr;
@@ -24,7 +27,7 @@ pub(crate) use self::conversation::{Conversation, converse};
 pub use self::gate::{Exclusion, Gate, Pass};
 pub(crate) use self::refresh::keep_gate_current;
 use self::store::{Store, StoreError};
-use crate::config::RunConfig;
+use crate::config::{AccessSection, RunConfig};
 use crate::host::clock::system_clock;
 
 /// Why the access control of a run cannot start.
@@ -59,6 +62,29 @@ pub enum AccessError {
         /// From the configuration.
         got: String,
     },
+}
+
+/// The pages where people on the list of a run sign in; `None` where there is no provider, or no authority.
+///
+/// # Errors
+/// The provider's secret cannot be read, or an address is no web address.
+pub(crate) fn login_pages(
+    section: &AccessSection,
+    authority: Option<&AccessAuthority>,
+) -> Result<Option<Router>, AccessError> {
+    #[cfg(feature = "operations")]
+    return Ok(login::Login::new(section, authority)?.map(login::Login::routes));
+    #[cfg(not(feature = "operations"))]
+    // A configuration that asks for them is refused.
+    return Ok((section.oidc.as_ref()).zip(authority).and(None));
+}
+
+/// The style sheet of [`login_pages`].
+pub(crate) fn login_style() -> Router {
+    #[cfg(feature = "operations")]
+    return login::style_route();
+    #[cfg(not(feature = "operations"))]
+    return Router::new();
 }
 
 /// Access control of a running backbone. Cheap to clone.
@@ -135,3 +161,6 @@ fn random<const N: usize>() -> Result<[u8; N], AccessError> {
     getrandom::fill(&mut bytes).map_err(AccessError::Entropy)?;
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests;

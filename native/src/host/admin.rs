@@ -2,15 +2,16 @@
 //!
 //! It sends commands to the core and shows the replies. It never changes a run by itself.
 
+pub(crate) mod address;
+pub(crate) mod audited;
+pub(crate) mod client;
 pub mod command;
 mod export;
+pub(crate) mod guard;
 pub mod http;
 mod names;
-mod state;
+pub(crate) mod state;
 mod table;
 pub mod token;
 
 pub use self::state::{Admin, HostedRun};
-
-/// File in the run's folder with the address at which the running backbone serves its operator.
-pub const ADDRESS_FILE: &str = "operator.address";

@@ -1,7 +1,7 @@
 //! The HTTP server of a run: the page with its assets, and the state of the run as JSON.
 //!
 //! Training never passes through here. Every route is a `GET` without side effects, except for
-//! the last step of a login ([`crate::host::access::login`]), where a run has one.
+//! the last step of a login (`host/access/login.rs`), where a run has one.
 //! A slow reader of live events loses old ones; the backbone's memory stays bounded.
 
 use std::convert::Infallible;
@@ -27,7 +27,6 @@ use tokio::sync::{broadcast, watch};
 use tokio_stream::wrappers::BroadcastStream;
 use tower_http::compression::CompressionLayer;
 
-use crate::host::access::login::Login;
 use crate::host::contributions::{BadQuery, Question, Store, StoreError};
 use crate::host::headers::security_headers;
 use crate::host::models::ModelFiles;
@@ -56,7 +55,7 @@ pub struct HttpState {
     status: watch::Receiver<RunStatus>,
     events: Arc<broadcast::Receiver<LiveProgress>>,
     event_readers: Seats,
-    login: Option<Login>,
+    login: Option<Router>,
     contributions: Option<Store>,
     models: Option<ModelFiles>,
     readiness: Readiness,
@@ -127,7 +126,7 @@ impl HttpState {
 
     /// With the login pages of a run with a list.
     #[must_use]
-    pub fn with_login(self, login: Option<Login>) -> Self {
+    pub fn with_login(self, login: Option<Router>) -> Self {
         Self { login, ..self }
     }
 
@@ -159,7 +158,7 @@ pub(crate) fn files(page: &PageSource) -> Router {
 pub fn app(state: HttpState) -> Router {
     let files = files(&state.page);
     let readiness = Router::new().route("/readyz", get(ready)).with_state(state.readiness.clone());
-    let login = state.login.clone().map_or_else(Router::new, Login::routes);
+    let login = state.login.clone().unwrap_or_default();
     let (status, store) = (state.status.clone(), state.contributions.clone());
     let models = state.models.clone().map_or_else(Router::new, |models| models.routes(status, store));
     let routes = Router::new()

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use libp2p::PeerId;
 use libp2p::identity::Keypair;
+use libp2p::multiaddr::Protocol;
+use libp2p::{Multiaddr, PeerId};
 
 use crate::config::RunConfig;
 
@@ -38,6 +39,19 @@ pub(crate) fn own_keypair(folder: &Path, was_begun: bool) -> anyhow::Result<Keyp
     Ok(barnraise_relay::load_or_create_keypair(&path)?)
 }
 
+/// Whether `address` is of the backbone whose run is in `folder`. Nothing is created.
+///
+/// # Errors
+/// The key cannot be read.
+pub(crate) fn is_own(folder: &Path, address: &Multiaddr) -> anyhow::Result<bool> {
+    let path = folder.join(FILE);
+    if !path.try_exists().with_context(|| format!("{}", path.display()))? {
+        return Ok(false);
+    }
+    let here = barnraise_relay::load_or_create_keypair(&path)?.public().to_peer_id();
+    Ok(address.iter().last() == Some(Protocol::P2p(here)))
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -58,5 +72,16 @@ mod tests {
         // As `barnraise id` makes it.
         barnraise_relay::load_or_create_keypair(&folder.path().join(FILE)).unwrap();
         assert_ne!(own_keypair(folder.path(), true).unwrap().public(), first);
+    }
+
+    #[test]
+    fn an_address_is_own_by_its_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |peer: PeerId| Multiaddr::empty().with(Protocol::P2p(peer));
+        let other = at(Keypair::generate_ed25519().public().to_peer_id());
+        assert!(!is_own(folder.path(), &other).unwrap());
+        assert!(!folder.path().join(FILE).exists());
+        let here = at(own_keypair(folder.path(), false).unwrap().public().to_peer_id());
+        assert!(is_own(folder.path(), &here).unwrap() && !is_own(folder.path(), &other).unwrap());
     }
 }

@@ -18,8 +18,8 @@ pub enum Problem {
     /// The request has no token.
     #[error("a token is wanted: `Authorization: Bearer …`, with what is in admin.token in the run's folder")]
     NoToken,
-    /// The token is not that of this backbone.
-    #[error("this is not the token of this backbone")]
+    /// The token is another one.
+    #[error("this is not the operator's token")]
     WrongToken,
     /// This address sent too many wrong tokens.
     #[error("too many attempts with a wrong token from this address: come again in a minute")]
@@ -66,6 +66,9 @@ pub enum Problem {
     /// The name is not hidden.
     #[error("the name of this peer is not hidden")]
     NotHidden,
+    /// A host of experts cannot do that now.
+    #[error("{0}")]
+    Refused(String),
     /// Too many exports at a time.
     #[error("other exports are under way: come again in a moment")]
     Busy,
@@ -119,6 +122,7 @@ impl Problem {
             Self::Operator(error) => of_word(error),
             Self::NoContributor => (StatusCode::NOT_FOUND, "no-contributor"),
             Self::NotHidden => (StatusCode::NOT_FOUND, "not-hidden"),
+            Self::Refused(_) => (StatusCode::CONFLICT, "refused"),
             Self::Busy => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
             Self::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
             Self::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "shutting-down"),

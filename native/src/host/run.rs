@@ -5,13 +5,16 @@
 //! the counters.
 
 mod credit;
+mod hosting;
 mod operating;
 mod tasks;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use axum::Router;
 use barnraise_learning::graph::ResolvedGraph;
 use barnraise_learning::{ComputeDevice, DataShape, FrozenWeights, ParameterLayout, open_device};
 use barnraise_protocol::access::KeyPair;
@@ -31,15 +34,16 @@ use tokio::sync::{broadcast, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::credit::{Credit, CreditCounters};
-use self::operating::{note_address, operator_page};
+pub(crate) use self::hosting::{LocalHost, LocalHostSetup};
+use self::operating::operator_page;
 pub(crate) use self::tasks::RunTasks;
 use crate::config::RunConfig;
 use crate::data::TrainingData;
 use crate::data::shards::ShardStore;
 use crate::data::streamed::StreamFeed;
-use crate::host::access::login::Login;
 use crate::host::access::rooms::{RoomKey, Rooms};
-use crate::host::access::{Access, keep_gate_current, signing_key};
+use crate::host::access::{Access, keep_gate_current, login_pages, signing_key};
+use crate::host::admin::address::note_address;
 use crate::host::admin::{Admin, HostedRun};
 use crate::host::announce::{Announcement, announce};
 use crate::host::clock::system_clock;
@@ -95,6 +99,8 @@ pub(crate) struct RunSurroundings {
     pub(crate) page: PageSource,
     /// For a backbone that contributes to itself.
     pub(crate) contributor: LocalContributor,
+    /// For a backbone that hosts experts itself.
+    pub(crate) local_host: LocalHost,
     /// Ends the run.
     pub(crate) shutdown: CancellationToken,
 }
@@ -137,21 +143,24 @@ impl OpenedRun {
     ) -> anyhow::Result<(Self, TrainingData)> {
         let readiness = Readiness::starting(around.shutdown.clone());
         let operator = operator_page(&config, &readiness, &around.shutdown).await?;
-        let mut storage = Storage::open(&config.storage.folder)?;
-        let was_served = bound::read(&storage).await?.is_some();
+        let folder = Storage::open(&config.storage.folder)?;
+        let was_served = bound::read(&folder).await?.is_some();
         let keypair = own_keypair(&config.storage.folder, was_served)?;
         // First of all, so that nothing of another run is replayed.
-        config.clone().bind(&storage).await?;
-        let folder = storage.clone();
-        if let Some(url) = &config.storage.objects {
-            storage = storage.in_s3(url, &keypair.public().to_peer_id().to_string()).await?;
-        }
+        config.clone().bind(&folder).await?;
+        let storage = match &config.storage.objects {
+            #[cfg(feature = "operations")]
+            Some(url) => folder.in_s3(url, &keypair.public().to_peer_id().to_string()).await?,
+            // A program without `operations` refuses another configuration.
+            _ => folder.clone(),
+        };
         // The folder belongs to this process from here on: an address from before is stale.
         note_address(operator.as_ref().map(OperatorPage::address), &config.storage.folder)?;
         let (source, cache) = (config.data_source(), config.data_cache());
         let streamed = source.streamed().cloned();
         let loaded = tokio::task::spawn_blocking(move || source.load(&cache));
         let data = loaded.await?.context("the data set cannot be had")?;
+        config.bind_vocabulary(&folder, data.tokenizer.as_deref().unwrap_or_default()).await?;
         let shards_in = Storage::open_shared(&config.data_cache().join("shards"))?;
         let mut shards = ShardStore::open(shards_in, &data, config.sharding()).await?;
         let first = first_values(&config, &data).await.context("the weights of model.start_from")?;
@@ -247,7 +256,8 @@ pub(crate) struct RunHost {
     admin: Option<Admin>,
     page: PageSource,
     contributor: LocalContributor,
-    login: Option<Login>,
+    local_host: LocalHost,
+    login: Option<Router>,
     rooms: Option<Rooms>,
 }
 
@@ -283,7 +293,7 @@ impl RunHost {
         } = opened;
         let access = Access::open(&config, &keypair).await?;
         let rooms = rooms(&config, &access)?;
-        let login = Login::new(&config.access, access.authority.as_ref())?;
+        let login = login_pages(&config.access, access.authority.as_ref())?;
         let key = signing_key(&keypair)?;
         let node = start_node(&config, keypair).await?;
         let dht = Dht::start(node.clone(), DhtConfig::from(&config.dht))?;
@@ -292,7 +302,7 @@ impl RunHost {
             operator: operator.as_ref().map(OperatorPage::address),
             addresses: node.addresses(),
         };
-        let RunSurroundings { page, contributor, shutdown } = around;
+        let RunSurroundings { page, contributor, local_host, shutdown } = around;
         let tasks = RunTasks::default();
         Ok(Self {
             config,
@@ -314,6 +324,7 @@ impl RunHost {
             admin: None,
             page,
             contributor,
+            local_host,
             login,
             rooms,
         })
@@ -347,10 +358,14 @@ impl RunHost {
         self.tasks.spawn(announce(node.clone(), self.dht.clone(), announcement, shutdown.clone()));
     }
 
-    /// Reads on where the data are a stream, as the run trains.
-    pub(crate) fn feed(&mut self, status: watch::Receiver<RunStatus>) {
+    /// Reads on where the data are a stream, as the run trains, with the weights of its sources.
+    pub(crate) fn feed(
+        &mut self,
+        status: watch::Receiver<RunStatus>,
+        weights: watch::Receiver<BTreeMap<String, f64>>,
+    ) {
         let Some(feed) = self.feed.take() else { return };
-        self.tasks.spawn(streaming::feed(feed, status, self.shutdown.clone()));
+        self.tasks.spawn(streaming::feed(feed, status, weights, self.shutdown.clone()));
     }
 
     /// Keeps the addresses in the run's status current: they change when certificates rotate.
@@ -437,6 +452,7 @@ impl RunHost {
         if self.config.device.contributes {
             self.contribute(device)?;
         }
+        let hosting = hosting::start(&self).await?;
         // The receiver may be gone.
         let _ = begin.send(self.addresses.clone());
         let (ended, failure) = tokio::select! {
@@ -449,6 +465,10 @@ impl RunHost {
         };
         self.shutdown.cancel();
         ending.await;
+        if let Some(hosting) = hosting {
+            // Its leases and checkpoints go through this backbone: it is bounded by itself.
+            let _ = hosting.await;
+        }
         self.forget_address();
         stop_recording.cancel();
         let closed = self.close().await;

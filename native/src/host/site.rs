@@ -21,7 +21,7 @@ use axum::{Json, Router};
 use barnraise_protocol::api::{DataKind, RunStatus, RunSummary, Runs};
 use tower::ServiceExt as _;
 
-use crate::host::access::login;
+use crate::host::access::login_style;
 use crate::host::access::rooms::Rooms;
 use crate::host::access::store::Store as Invitations;
 use crate::host::headers::{no_store, security_headers};
@@ -172,7 +172,7 @@ fn front(runs: &[SiteRun], files: Router) -> Router {
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         // The pages of a login name it without knowing where they are mounted.
-        .route(login::STYLE_PATH, get(login::style))
+        .merge(login_style())
         .route("/api/{*path}", get(which_run))
         .fallback_service(files)
 }

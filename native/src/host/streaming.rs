@@ -1,5 +1,6 @@
 //! Reads the sources of a stream as a run trains.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -15,7 +16,8 @@ use crate::storage::Storage;
 /// Pause after a source that could not be read, or a shard that could not be stored.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
 
-/// Opens a stream, and makes its first window where it has none.
+/// Opens a stream, and makes its first window where it has none. What a longer window than before lacks is made as the run
+/// goes on, by the weights that an operator has changed: here they are not known.
 ///
 /// # Errors
 /// A source that cannot be read or is too short, a record of another version, no room.
@@ -27,7 +29,8 @@ pub(super) async fn open(
     let stream = data.stream.context("the data are not a stream")?;
     let tokenizer = data.tokenizer.clone().unwrap_or_default();
     let mut feed = StreamFeed::open(storage.clone(), settings, (stream, &tokenizer)).await?;
-    while feed.is_due(0) {
+    let has_window = feed.shards().window().drawn().next().is_some();
+    while !has_window && feed.is_due(0) {
         feed.make().await.context("the first window of the stream cannot be made")?;
     }
     let window = feed.shards().window();
@@ -35,10 +38,12 @@ pub(super) async fn open(
     Ok(feed)
 }
 
-/// Makes shards as long as the run goes on. An error is logged, and tried again: meanwhile the window stays as it is.
+/// Makes shards as long as the run goes on, of sources with these weights. An error is logged, and tried again: meanwhile
+/// the window stays as it is.
 pub(super) async fn feed(
     mut feed: StreamFeed,
     mut status: watch::Receiver<RunStatus>,
+    mut weights: watch::Receiver<BTreeMap<String, f64>>,
     shutdown: CancellationToken,
 ) {
     let feeding = async {
@@ -50,6 +55,7 @@ pub(super) async fn feed(
                 }
                 continue;
             }
+            feed.set_weights(weights.borrow_and_update().clone());
             if let Err(error) = feed.make().await {
                 tracing::error!(%error, "the stream stands still, and training goes on with the window that is there");
                 tokio::time::sleep(TRY_AGAIN).await;
@@ -57,4 +63,25 @@ pub(super) async fn feed(
         }
     };
     shutdown.run_until_cancelled(feeding).await;
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::data::DataSource;
+
+    #[tokio::test]
+    async fn only_the_first_window_is_made_before_the_run_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut settings = crate::data::streamed::tests::settings(folder.path());
+        let storage = Storage::in_memory();
+        for window_shards in [2, 5] {
+            settings.window_shards = window_shards;
+            let data = DataSource::Stream(settings.clone()).load(folder.path()).unwrap();
+            let feed = open(&storage, settings.clone(), &data).await.unwrap();
+            assert_eq!(feed.shards().window().end(), 2);
+        }
+    }
 }

@@ -77,6 +77,13 @@ fn without_own_id(address: &Multiaddr) -> Multiaddr {
 
 const LOOPBACK: u8 = 2;
 
+/// Whether a peer with these addresses can be dialled from as far away as another address is, which it dialled itself: one of a
+/// private network says nothing to a peer at a public address.
+pub(crate) fn reaches_as_far(announced: &[Vec<u8>], dialled: &Multiaddr) -> bool {
+    let own = announced.iter().filter_map(|address| Multiaddr::try_from(address.clone()).ok());
+    own.filter(|own| !is_circuit(own)).any(|own| distance(&own) <= distance(dialled))
+}
+
 /// Those addresses of a peer, as it announced them, that a native peer here can dial.
 pub(crate) async fn to_dial(node: &Node, peer: PeerId, announced: &[Vec<u8>]) -> Vec<Multiaddr> {
     let addresses = node.within_reach(announced).await.into_iter();
@@ -152,6 +159,20 @@ mod tests {
         assert_eq!(to_announce(all.clone(), Reachability::Unknown), open_first);
         assert_eq!(to_announce(all, Reachability::Private), told(&[circuit, private]));
         assert_eq!(to_announce(vec![loopback.clone()], Reachability::Private), told(&[loopback]));
+    }
+
+    #[test]
+    fn a_private_address_reaches_no_further_than_its_network() {
+        let reaches = |own: &[&str], dialled: &str| {
+            let own = own.iter().map(|address| address.parse::<Multiaddr>().unwrap().to_vec());
+            reaches_as_far(&own.collect::<Vec<_>>(), &dialled.parse().unwrap())
+        };
+        let (open, private, here) =
+            ("/ip4/198.51.100.7/tcp/1", "/ip4/192.168.1.2/tcp/1", "/ip4/127.0.0.1/tcp/1");
+        assert_eq!([open, private, here].map(|dialled| reaches(&[private], dialled)), [false, true, true]);
+        assert_eq!([open, private, here].map(|dialled| reaches(&[private, open], dialled)), [true; 3]);
+        assert_eq!([open, private, here].map(|dialled| reaches(&[here], dialled)), [false, false, true]);
+        assert!(!reaches(&[], here));
     }
 
     #[test]

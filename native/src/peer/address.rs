@@ -64,6 +64,7 @@ impl AddressError {
 pub(super) async fn resolve(address: &JoinAddress) -> Result<Vec<Multiaddr>, AddressError> {
     let page = match address {
         JoinAddress::Peer(address) => return Ok(vec![address.clone()]),
+        JoinAddress::Here(addresses) => return Ok(addresses.clone()),
         JoinAddress::Page(page) => page,
     };
     let url = format!("{page}/api/run");

@@ -1,5 +1,7 @@
 //! Arguments of the commands of a participant, and the addresses at which it finds a run.
 
+mod hosting;
+
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -12,6 +14,7 @@ use clap::Args;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 
+pub use self::hosting::{ExpertsArgs, HostArgs, HostTarget, HostVerb, OPERATOR_DEFAULT};
 use crate::config::{Device, LinkSpeed, LinkSpeedError, Precision};
 
 /// `barnraise join`
@@ -62,47 +65,19 @@ pub struct JoinArgs {
     /// Address to listen at for other peers and for backbones, instead of ports of the system's choice; may be repeated
     #[arg(long, value_name = "MULTIADDR")]
     pub listen: Vec<Multiaddr>,
-    /// A relay through which peers that want shards reach this machine, if they cannot dial it; may be repeated
+    /// A relay at which peers that want shards meet this machine, to connect directly then; may be repeated
     #[arg(long, value_name = "MULTIADDR")]
     pub relay: Vec<Multiaddr>,
-    /// Folder for shards, instead of the user's cache folder
+    /// Host so many experts of the run's model beside, as `barnraise experts` does: a peer of its own, with its key and its
+    /// experts in a folder
+    #[arg(long, value_name = "N")]
+    pub host_experts: Option<usize>,
+    /// Folder for shards, and below it for experts, instead of the user's cache folder
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
     /// How much disk space they may take
     #[arg(long, value_name = "SIZE", default_value_t = CACHE_SIZE_DEFAULT)]
     pub cache_size: ByteSize,
-}
-
-/// `barnraise experts`
-#[derive(Debug, Args)]
-pub struct ExpertsArgs {
-    /// The run: the address of its page, an invitation's link, or a libp2p multiaddress with a peer id
-    pub address: JoinLink,
-    /// The run's id, where the address is of another peer of the DHT, such as a relay; with the key of its
-    /// authority, no other run is accepted
-    #[arg(long, value_name = "ID[@KEY]")]
-    pub run: Option<RunName>,
-    /// The code of an invitation that lets this machine host, where the address is no link with it
-    #[arg(long, value_name = "CODE")]
-    pub invitation: Option<String>,
-    /// How many experts to host: those in the folder first, then ones that nobody hosts
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    pub experts: usize,
-    /// Device to compute on
-    #[arg(long, default_value = "cpu")]
-    pub device: Device,
-    /// Folder for the experts and the key of this host, instead of one in the user's cache folder
-    #[arg(long, value_name = "DIR")]
-    pub folder: Option<PathBuf>,
-    /// Key file, instead of the one in the folder
-    #[arg(long, value_name = "FILE")]
-    pub identity: Option<PathBuf>,
-    /// Address to listen at for trainers, instead of ports of the system's choice; may be repeated
-    #[arg(long, value_name = "MULTIADDR")]
-    pub listen: Vec<Multiaddr>,
-    /// A relay through which trainers reach this machine, if they cannot dial it; may be repeated
-    #[arg(long, value_name = "MULTIADDR")]
-    pub relay: Vec<Multiaddr>,
 }
 
 /// `barnraise progress`
@@ -233,6 +208,8 @@ pub enum JoinAddress {
     Page(String),
     /// A multiaddress, dialled directly.
     Peer(Multiaddr),
+    /// The addresses of a backbone in this process.
+    Here(Vec<Multiaddr>),
 }
 
 /// The text is no address that can be joined.

@@ -6,12 +6,14 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::dataset::SHARD_BYTES_MAX;
+
+use crate::part;
 
 /// Suffix of a file name.
 const SUFFIX: &str = ".shard";
@@ -60,14 +62,7 @@ impl ShardCache {
     pub(super) fn put(&self, sha256: Sha256Hash, bytes: &[u8]) -> io::Result<()> {
         // The folder also holds access tokens.
         barnraise_relay::create_private_directory(&self.folder)?;
-        // The process id keeps two processes from writing to the same file.
-        let part = self.folder.join(format!("{sha256}.part-{}", std::process::id()));
-        let written = File::create(&part).and_then(|mut file| file.write_all(bytes));
-        let kept = written.and_then(|()| fs::rename(&part, self.path(sha256)));
-        if kept.is_err() {
-            let _ = fs::remove_file(&part);
-        }
-        kept?;
+        part::write(&self.path(sha256), bytes)?;
         self.make_room()
     }
 

@@ -24,6 +24,8 @@ const SPIN_EVERY: Duration = Duration::from_millis(120);
 pub struct Display {
     bar: ProgressBar,
     is_terminal: bool,
+    /// Whether lines go to the log.
+    is_log: bool,
     shown: Arc<Mutex<DisplayState>>,
 }
 
@@ -55,11 +57,21 @@ impl Display {
         if let Ok(style) = ProgressStyle::with_template("{spinner} [{bar:20}] {wide_msg}") {
             bar.set_style(style);
         }
-        Self { bar, is_terminal, shown: Arc::default() }
+        Self { bar, is_terminal, is_log: false, shown: Arc::default() }
+    }
+
+    /// In the log, for a process that serves.
+    pub(crate) fn in_log() -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        Self { bar, is_terminal: false, is_log: true, shown: Arc::default() }
     }
 
     /// Prints a permanent line.
     pub fn say(&self, line: &str) {
+        if self.is_log {
+            tracing::info!("{line}");
+            return;
+        }
         // A closed standard error is no reason to stop.
         self.bar.suspend(|| drop(writeln!(io::stderr(), "{line}")));
     }
@@ -210,7 +222,8 @@ fn kind(activity: &Activity) -> u8 {
         | Activity::Training { .. }
         | Activity::Sending { .. }
         | Activity::BeingChecked { n_left: 0, .. }
-        | Activity::WaitingForOthers { .. } => 3,
+        | Activity::WaitingForOthers { .. }
+        | Activity::WaitingForTurn { .. } => 3,
         Activity::BeingChecked { .. } => 7,
         Activity::Stopping => 4,
         Activity::NotAdmitted { .. } | Activity::Broken { .. } => 5,
@@ -244,6 +257,9 @@ fn sentence(activity: &Activity) -> String {
             "This key is new here: the backbone computes its first contributions once more before they count, {n_left} to go"
         ),
         Activity::WaitingForOthers { epoch } => format!("Epoch {epoch} is done here; waiting for the others"),
+        Activity::WaitingForTurn { round, .. } => {
+            format!("Round {round} is trained by others; waiting for a turn")
+        }
         Activity::Stopping => "Delivering what is finished".to_owned(),
         Activity::NotAdmitted { reason } | Activity::Broken { reason } => format!("Cannot go on: {reason}"),
     }

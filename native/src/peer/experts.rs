@@ -1,54 +1,70 @@
-//! `barnraise experts`: this machine hosts experts of a run's model (Learning@home §3.3). Trainers find them in the DHT, have
-//! them compute, and send gradients, by which they step here.
+//! This machine hosts experts of a run's model (Learning@home §3.3): `barnraise experts`, and beside their own work
+//! `barnraise join --host-experts` and a backbone with `[hosting]`. Trainers find the experts in the DHT, have them compute, and
+//! send gradients, by which they step here.
 //!
+//! A host is a peer of its own, with its own key, in a process of its own or not.
 //! What is computed next is decided in [`barnraise_swarm::experts::serving`], and which places of the grid are served in
 //! [`barnraise_swarm::experts::leases`]. Only the thread of the device has the experts.
 
 mod announce;
 mod answer;
 mod batches;
+pub(crate) mod beside;
+pub mod command;
+mod control;
 mod copies;
 mod device;
 mod driver;
 mod gate;
+mod handing;
 mod home;
 mod keep;
 mod leasing;
+mod lost;
+mod operating;
 mod own_access;
 mod places;
+mod saving;
 mod state;
 mod store;
+mod view;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
 use barnraise_contributor::Credentials;
-use barnraise_learning::{DeviceChoice, open_device};
+use barnraise_learning::{ComputeDevice, DeviceChoice, open_device};
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::experts::{ExpertPlace, LayerId};
 use barnraise_protocol::run::{self, RunDescription};
+use barnraise_relay::Node;
+use barnraise_swarm::backoff::Backoff;
 use barnraise_swarm::experts::leases::LeaseHolder;
 use futures::future::{self, Either};
+use libp2p::PeerId;
 use libp2p::identity::Keypair;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use self::control::HostControl;
 use self::device::ExpertDevice;
 use self::driver::ExpertHosting;
 use self::home::HomeBackbone;
+use self::operating::HostOperating;
 use self::own_access::OwnAccess;
 use self::state::HostState;
 use self::store::ExpertStore;
-use super::args::{CACHE_SIZE_DEFAULT, ExpertsArgs};
+use super::args::{CACHE_SIZE_DEFAULT, HostArgs, JoinAddress, RunName};
 use super::cache::ShardCache;
 use super::display::Display;
-use super::platform::{ListenConfig, NativePlatform};
-use super::resolve_link;
+use super::platform::{ConnectError, ListenConfig, NativePlatform};
 use super::tokens::gate_of;
+use super::{micros, resolve_link};
 use crate::config::cache_folder;
 use crate::host::access;
 use crate::host::addresses::AddressGroups;
@@ -60,21 +76,36 @@ use crate::storage::Storage;
 /// where all hosts have as much room.
 const KEPT_PER_EXPERT: u64 = 4;
 
-/// Hosts experts until the user ends it.
+/// What a host is started with.
+pub(crate) struct HostSetup {
+    /// Where the run is.
+    pub(crate) address: JoinAddress,
+    /// Its name, where the address is of another peer of the DHT.
+    pub(crate) run: Option<RunName>,
+    /// The code of an invitation that lets it host.
+    pub(crate) invitation: Option<String>,
+    /// Experts that it hosts at most.
+    pub(crate) n_room: u32,
+    /// Where they compute.
+    pub(crate) device: ComputeDevice,
+    /// For the experts, the key of this host, and what its operator needs. One process uses it.
+    pub(crate) folder: PathBuf,
+    /// Key file, instead of the one in the folder.
+    pub(crate) identity: Option<PathBuf>,
+    /// Where trainers reach it.
+    pub(crate) doors: ListenConfig,
+    /// Where it serves its operator.
+    pub(crate) operator: SocketAddr,
+}
+
+/// Hosts experts until the user ends it, or its operator has drained it.
 ///
 /// # Errors
 /// There is no run at the address, or one whose model has no experts that peers host; a device or a folder that cannot be
 /// opened.
-pub async fn run(args: ExpertsArgs, display: &Display) -> anyhow::Result<()> {
-    let folder = args.folder.unwrap_or_else(default_folder);
-    let storage = Storage::open(&folder).with_context(|| format!("the folder {}", folder.display()))?;
-    let identity = args.identity.unwrap_or_else(|| folder.join("identity.key"));
-    let identity = barnraise_relay::lock_keypair(&identity)?;
-    let keypair: Keypair = identity.keypair.clone();
-    let key = access::signing_key(&keypair).context("hosts of experts sign with an Ed25519 key")?;
+pub async fn run(args: HostArgs, display: &Display) -> anyhow::Result<()> {
     let choice = DeviceChoice::from(args.device);
     let device = open_device(choice).await.with_context(|| format!("--device {choice} was asked for"))?;
-    display.say(&format!("Computing on {}, as peer {}.", device.name(), keypair.public().to_peer_id()));
     let leaving = CancellationToken::new();
     let leave = {
         let (display, leaving) = (display.clone(), leaving.clone());
@@ -84,29 +115,56 @@ pub async fn run(args: ExpertsArgs, display: &Display) -> anyhow::Result<()> {
         }
     };
     let _signals = barnraise_relay::signals::listen(leave)?;
-
-    let cache = ShardCache::new(cache_folder().join("peer"), CACHE_SIZE_DEFAULT.as_u64());
-    let doors = ListenConfig { listen: args.listen, relays: args.relay };
     let (address, invitation) = resolve_link(args.address, args.invitation, display).await?;
-    let platform = NativePlatform::new(address.clone(), args.run.clone(), keypair, cache)
-        .with_listen_config(doors)
+    let setup = HostSetup {
+        address,
+        run: args.run,
+        invitation,
+        n_room: u32::try_from(args.experts).unwrap_or(u32::MAX),
+        device,
+        folder: args.folder.unwrap_or_else(default_folder),
+        identity: args.identity,
+        doors: ListenConfig { listen: args.listen, relays: args.relay },
+        operator: args.operator,
+    };
+    host(setup, display, leaving).await
+}
+
+/// Hosts experts until `leaving`, or until its operator has drained it.
+///
+/// # Errors
+/// As of [`run`].
+async fn host(setup: HostSetup, display: &Display, leaving: CancellationToken) -> anyhow::Result<()> {
+    let HostSetup { address, run, invitation, n_room, device, folder, .. } = setup;
+    let storage = Storage::open(&folder).with_context(|| format!("the folder {}", folder.display()))?;
+    let identity = setup.identity.unwrap_or_else(|| folder.join("identity.key"));
+    let identity = barnraise_relay::lock_keypair(&identity)?;
+    let keypair: Keypair = identity.keypair.clone();
+    let key = access::signing_key(&keypair).context("hosts of experts sign with an Ed25519 key")?;
+    display.say(&format!("Hosting on {}, as peer {}.", device.name(), keypair.public().to_peer_id()));
+    let cache = ShardCache::new(cache_folder().join("peer"), CACHE_SIZE_DEFAULT.as_u64());
+    let platform = NativePlatform::new(address.clone(), run.clone(), keypair, cache)
+        .with_listen_config(setup.doors)
         .hosting_experts(folder.join("certificates"));
-    let (node, home) = platform.connect_home().await?;
+    let connecting = Box::pin(connected(&platform, display));
+    let Some(connected) = leaving.run_until_cancelled(connecting).await else { return Ok(()) };
+    let (node, home) = connected?;
     let described = run::describe(&mut node.open(home, run::PROTOCOL).await?).await?;
     barnraise_contributor::description::validate(&described).context("the run cannot be trained")?;
-    let home = HomeBackbone::new(node.clone(), home, address, args.run);
+    let home = HomeBackbone::new(node.clone(), home, address, run);
     layers(&described)?;
     let credentials = Credentials { key: Some(key.clone()), invitation };
     let gaining = OwnAccess::gained((&platform, &home), (credentials, described.clone()), display);
-    let own_access = Box::pin(gaining).await?;
-    let n_room = u32::try_from(args.experts).unwrap_or(u32::MAX);
+    let Some(own_access) = leaving.run_until_cancelled(Box::pin(gaining)).await else { return Ok(()) };
+    let own_access = own_access?;
     let (state, store) = opened(&described, (storage, key, home), n_room).await?;
     let started = ExpertDevice::start(described.model.clone(), state.layers.clone(), device)?;
     let id = &described.identity.run_id;
     display.say(&format!("Room for {n_room} experts of `{id}`: asking the run which ones are wanted."));
-    let state = Arc::new(state);
-    let hosting = ExpertHosting { state: state.clone(), store, display, n_room };
-    let mut serving = Box::pin(hosting.serve(started, leaving.clone()));
+    let (state, (control, requests)) = (Arc::new(state), HostControl::new());
+    let operating = HostOperating::open(setup.operator, &folder, (state.clone(), control)).await?;
+    let hosting = ExpertHosting { state: state.clone(), store, display };
+    let mut serving = Box::pin(hosting.serve(started, requests, leaving.clone()));
     let keeping = Box::pin(own_access.keep(&state.home));
     let served = match future::select(&mut serving, keeping).await {
         Either::Left((served, _)) => served,
@@ -116,8 +174,27 @@ pub async fn run(args: ExpertsArgs, display: &Display) -> anyhow::Result<()> {
             serving.await.and(Err(error.into()))
         }
     };
+    operating.finish(&state).await;
     node.shutdown().await;
     served
+}
+
+/// A node that is connected to a backbone of the run. What may be temporary is tried again.
+async fn connected(platform: &NativePlatform, display: &Display) -> Result<(Node, PeerId), ConnectError> {
+    let (mut backoff, mut told) = (Backoff::new(micros()), None);
+    loop {
+        match platform.connect_home().await {
+            Err(error) if !error.is_mistake() => {
+                let reason = error.to_string();
+                if told.as_ref() != Some(&reason) {
+                    display.say(&format!("{reason}. It is tried again, less and less often."));
+                    told = Some(reason);
+                }
+                tokio::time::sleep(backoff.next_delay()).await;
+            }
+            connected => return connected,
+        }
+    }
 }
 
 /// What a host of this run begins with.
@@ -133,7 +210,8 @@ async fn opened(
     let bytes_max = largest.saturating_mul(KEPT_PER_EXPERT).saturating_mul(n_room.into());
     let keeper = CheckpointKeeper::open((&run_id, run), layers.clone(), storage.clone(), bytes_max).await?;
     let store = ExpertStore::new(storage, run);
-    let own = store.places(&layers).await?;
+    let (own, frozen) = (store.places(&layers).await?, store.frozen().await?);
+    let inner = batches::idle(frozen, &layers);
     let [a, b, c, d, e, f, g, h, ..] = key.public().0;
     let seed = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
     let state = HostState {
@@ -146,14 +224,17 @@ async fn opened(
         keeper: Arc::new(keeper),
         leases: Mutex::new(LeaseHolder::new(n_room as usize, own, seed)),
         leases_changed: Notify::new(),
-        inner: Mutex::new(batches::idle()),
+        inner: Mutex::new(inner),
         changed: Notify::new(),
+        drained_heard: Notify::new(),
+        n_room,
         started: Instant::now(),
     };
     Ok((state, store))
 }
 
-fn default_folder() -> PathBuf {
+/// Folder of a host, where nobody names one.
+pub(crate) fn default_folder() -> PathBuf {
     cache_folder().join("experts")
 }
 

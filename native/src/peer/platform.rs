@@ -35,11 +35,11 @@ const CONNECTIONS_MAX: u32 = 128;
 
 /// Addresses and relays at which other peers reach this one, from the command line.
 #[derive(Debug, Clone, Default)]
-pub(super) struct ListenConfig {
+pub(crate) struct ListenConfig {
     /// Addresses to listen on; if empty, ports of the system's choice.
-    pub(super) listen: Vec<Multiaddr>,
+    pub(crate) listen: Vec<Multiaddr>,
     /// Relays through which others may connect.
-    pub(super) relays: Vec<Multiaddr>,
+    pub(crate) relays: Vec<Multiaddr>,
 }
 
 /// A node that is connected to a backbone.
@@ -66,7 +66,8 @@ pub(super) enum ConnectError {
 }
 
 impl ConnectError {
-    fn is_mistake(&self) -> bool {
+    /// Whether the address or the run was named wrongly, and a retry does not help.
+    pub(super) fn is_mistake(&self) -> bool {
         match self {
             Self::Address(error) => error.is_mistake(),
             Self::Find(error) => error.is_mistake(),
@@ -415,16 +416,17 @@ impl Platform for NativePlatform {
     }
 }
 
-/// Has a backbone that the node is connected to reserve a place for it; nothing, where the connection goes through a relay.
-pub(super) async fn reserve_at(node: &Node, backbone: PeerId) {
-    if let Ok(Some(Path::Direct { address, .. })) = node.path(backbone).await
-        && let Ok(address) = address.with_p2p(backbone)
-    {
-        node.reserve(address).await;
-    }
+/// Has a backbone that the node is connected to reserve a place for it. Returns the address of the node through it, without the
+/// node's peer id; nothing, where the connection goes through a relay.
+pub(super) async fn reserve_at(node: &Node, backbone: PeerId) -> Option<Multiaddr> {
+    let Ok(Some(Path::Direct { address, .. })) = node.path(backbone).await else { return None };
+    let relay = address.with_p2p(backbone).ok()?;
+    node.reserve(relay.clone()).await;
+    Some(relay.with(Protocol::P2pCircuit))
 }
 
-fn is_loopback(address: &Multiaddr) -> bool {
+/// Whether it is an address of this machine alone.
+pub(super) fn is_loopback(address: &Multiaddr) -> bool {
     match address.iter().next() {
         Some(Protocol::Ip4(ip)) => ip.is_loopback(),
         Some(Protocol::Ip6(ip)) => ip.is_loopback(),

@@ -9,35 +9,40 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use barnraise_contributor::shards_of;
 use barnraise_learning::{ComputeDevice, ParameterLayout};
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::dataset::{SampleKind, Samples};
 use barnraise_protocol::run::{self, RunDescription, Sampled};
-use barnraise_protocol::sampled::{self, SampledRoles};
+use barnraise_protocol::sampled::{self, MEMBER_ADDRESS_BYTES_MAX, MEMBER_ADDRESSES_MAX, SampledRoles};
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::{ConversationError, Refusal, Sha256Hash};
 use barnraise_relay::tasks::{self, TaskSet};
-use barnraise_relay::{Node, NodeError, Paced};
+use barnraise_relay::{Node, NodeError, Paced, Path};
 use barnraise_swarm::guard::PaceLimits;
-use barnraise_swarm::sampled::{SampledIdentity, SampledPeer};
+use barnraise_swarm::pacing::PacingSettings;
+use barnraise_swarm::sampled::{SampledIdentity, SampledPeer, SampledSettings};
 use futures::future::Abortable;
-use futures::{FutureExt, StreamExt};
-use libp2p::{PeerId, Stream};
+use futures::{FutureExt, StreamExt, stream};
+use libp2p::multiaddr::Protocol;
+use libp2p::{Multiaddr, PeerId, Stream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::cache::ShardCache;
 use super::display::Display;
-use super::platform::NativePlatform;
+use super::platform::{NativePlatform, reserve_at};
+use super::sharing::Sharing;
 use crate::data::pictures;
 use crate::host::access;
+use crate::net::announced::reaches_as_far;
 use crate::net::transfer_slots::TransferSlots;
 use crate::net::violations;
-use crate::scheme::sampled::driver::{DriverMeans, SampledDriver, settings};
-use crate::scheme::sampled::own_addresses;
+use crate::scheme::sampled::driver::{DriverMeans, SampledDriver};
 use crate::scheme::sampled::trainer::{LocalData, LocalTrainer};
+use crate::scheme::sampled::{addresses_changed, own_addresses};
 
 /// Streams of other participants at a time.
 const STREAMS_MAX: usize = 256;
@@ -62,6 +67,9 @@ pub(super) struct Participation<'p> {
     /// A folder of pictures that are trained on in place of the run's data, and never sent.
     pub(super) data: Option<PathBuf>,
     pub(super) device: ComputeDevice,
+    pub(super) pacing: PacingSettings,
+    /// Passes shards on, as fast as the user allows.
+    pub(super) sharing: Sharing,
     pub(super) seed: u64,
     pub(super) display: &'p Display,
     /// Cancelled when the user wants to leave.
@@ -69,11 +77,41 @@ pub(super) struct Participation<'p> {
 }
 
 impl Participation<'_> {
-    /// Takes part until the user leaves.
+    /// Takes part until the user leaves. Returns how many rounds were trained here.
     ///
     /// # Errors
     /// The peer at the address does not describe the run or hand out its data, or the model does not fit the device.
-    pub(super) async fn take_part(self) -> anyhow::Result<()> {
+    pub(super) async fn take_part(self) -> anyhow::Result<u64> {
+        // What is prepared ends with the node, at once: nobody knows this participant yet.
+        let preparing = self.leaving.run_until_cancelled(Box::pin(self.prepare()));
+        let Some(prepared) = preparing.await else { return Ok(0) };
+        let PreparedParticipant { described, place, driver } = prepared?;
+        let (node, home) = (place.node.clone(), place.home);
+        for address in node.addresses() {
+            self.display.say(&format!("Others can join through this machine: {address}"));
+        }
+        let served = Arc::new(Served {
+            driver: driver.clone(),
+            described,
+            cache: self.cache.clone(),
+            sharing: self.sharing.clone(),
+        });
+        let answering = answer(&node, &served)?;
+        let introduced = PublicKey::of_peer_id(&home.to_bytes()).into_iter().collect();
+        let saying = say(driver.clone(), self.display.clone());
+        let telling = place.tell(driver.clone(), self.display.clone());
+        tokio::select! {
+            () = driver.run(introduced, self.leaving.clone()) => {}
+            () = saying => {}
+            () = telling => {}
+        }
+        drop(answering);
+        node.shutdown().await;
+        Ok(driver.n_trained())
+    }
+
+    /// Has the run described, and its data fetched.
+    async fn prepare(&self) -> anyhow::Result<PreparedParticipant> {
         let (node, home) = self.platform.connect_home().await?;
         let described = run::describe(&mut node.open(home, run::PROTOCOL).await?).await?;
         barnraise_contributor::description::validate(&described).context("the run cannot be trained")?;
@@ -89,44 +127,29 @@ impl Participation<'_> {
             samples.n_samples()
         ));
         let data = LocalData { samples, seed: self.seed };
-        let trainer = LocalTrainer::start(&described, scheme, data, self.device.clone())?;
+        let trainer = LocalTrainer::start(&described, scheme, data, self.device.clone(), self.pacing)?;
         let n_parameters = ParameterLayout::of_run(&described)?.n_parameters();
-        let addresses = own_addresses(&node);
-        if addresses.is_empty() {
-            self.display.say("Other machines cannot dial this one: it trains, and does not aggregate.");
-        }
+        let mut place = OwnPlace::of(node.clone(), home).await;
+        let (roles, addresses) = place.found().await;
         let identity = SampledIdentity {
             key,
             run: run_hash(&described)?,
             // What was told before is remembered by the others.
             counter: 0,
-            roles: SampledRoles { trains: true, aggregates: !addresses.is_empty() },
+            roles,
             addresses,
             seed: self.seed,
         };
         let means = DriverMeans {
-            node: node.clone(),
+            node,
             codec: scheme.state_codec,
             average: scheme.average,
             n_parameters,
-            ping_timeout: settings(&scheme).ping_timeout,
+            ping_timeout: SampledSettings::of(&scheme).ping_timeout,
             trainer: Some(trainer),
         };
-        let driver = SampledDriver::new(means, SampledPeer::new(settings(&scheme), identity));
-        for address in node.addresses() {
-            self.display.say(&format!("Others can join through this machine: {address}"));
-        }
-        let served = Arc::new(Served { driver: driver.clone(), described, cache: self.cache.clone() });
-        let answering = answer(&node, &served)?;
-        let introduced = PublicKey::of_peer_id(&home.to_bytes()).into_iter().collect();
-        let saying = say(driver.clone(), self.display.clone());
-        tokio::select! {
-            () = driver.run(introduced, self.leaving.clone()) => {}
-            () = saying => {}
-        }
-        drop(answering);
-        node.shutdown().await;
-        Ok(())
+        let driver = SampledDriver::new(means, SampledPeer::new(SampledSettings::of(&scheme), identity));
+        Ok(PreparedParticipant { described, place, driver })
     }
 
     /// The shards that are this participant's, by its key: from the cache, or from the peer at the address. A participant there
@@ -142,7 +165,7 @@ impl Participation<'_> {
         let manifest = &run.data.manifest;
         let mut samples: Option<Samples> = None;
         let mut n_shards = 0;
-        for number in order_of_shards(peer, manifest.shards.len()) {
+        for number in shards_of(peer, manifest.shards.len()) {
             if n_shards == scheme.local_shards {
                 break;
             }
@@ -181,6 +204,75 @@ impl Participation<'_> {
     }
 }
 
+/// A participant that knows its run and has its data, and takes no part yet.
+struct PreparedParticipant {
+    described: RunDescription,
+    place: OwnPlace,
+    driver: SampledDriver,
+}
+
+/// Where others find this machine. It changes with its networks, and with what is found out about them.
+struct OwnPlace {
+    node: Node,
+    /// The peer at the address.
+    home: PeerId,
+    /// Where this machine dialled it; `None` where a relay carries for it.
+    home_address: Option<Multiaddr>,
+    /// The way through the peer at the address, once a place is reserved there.
+    circuit: Option<Multiaddr>,
+}
+
+impl OwnPlace {
+    async fn of(node: Node, home: PeerId) -> Self {
+        let home_address = match node.path(home).await {
+            Ok(Some(Path::Direct { address, .. })) => Some(address),
+            _ => None,
+        };
+        // A name may be one of a private network.
+        let home_address = home_address
+            .filter(|address| matches!(address.iter().next(), Some(Protocol::Ip4(_) | Protocol::Ip6(_))));
+        Self { node, home, home_address, circuit: None }
+    }
+
+    /// What this machine does for the run, and at which addresses. Who aggregates is dialled by all others, as far away as the peer is
+    /// through which this machine came.
+    async fn found(&mut self) -> (SampledRoles, Vec<Vec<u8>>) {
+        let mut addresses = own_addresses(&self.node);
+        let aggregates = match &self.home_address {
+            Some(home) => reaches_as_far(&addresses, home),
+            None => !addresses.is_empty(),
+        };
+        // Browsers reach most machines no other way.
+        if aggregates && self.circuit.is_none() {
+            self.circuit = reserve_at(&self.node, self.home).await;
+        }
+        let circuit = self.circuit.as_ref().filter(|_| aggregates).map(Multiaddr::to_vec);
+        if let Some(circuit) = circuit.filter(|circuit| circuit.len() <= MEMBER_ADDRESS_BYTES_MAX) {
+            addresses.truncate(MEMBER_ADDRESSES_MAX - 1);
+            addresses.push(circuit);
+        }
+        (SampledRoles { trains: true, aggregates }, addresses)
+    }
+
+    /// Tells the run, as often as it is another place. Does not end.
+    async fn tell(mut self, driver: SampledDriver, display: Display) {
+        let mut events = self.node.events();
+        let mut said = true;
+        loop {
+            let (roles, addresses) = self.found().await;
+            if roles.aggregates != said {
+                said = roles.aggregates;
+                display.say(match said {
+                    true => "Other machines can dial this one now: it aggregates, too.",
+                    false => "Other machines cannot dial this one: it trains, and does not aggregate.",
+                });
+            }
+            driver.on_own_change(roles, addresses);
+            addresses_changed(&mut events).await;
+        }
+    }
+}
+
 /// The pictures of a folder, as samples of the run.
 async fn own_pictures(folder: PathBuf, run: &RunDescription) -> anyhow::Result<Samples> {
     let SampleKind::Images { shape, class_names } = run.data.manifest.samples.clone() else {
@@ -191,17 +283,13 @@ async fn own_pictures(folder: PathBuf, run: &RunDescription) -> anyhow::Result<S
     Ok(Samples::Images(images))
 }
 
-/// Numbers of all shards, those first that are a participant's: by chance, and the same each time.
-fn order_of_shards(peer: PublicKey, n_shards: usize) -> Vec<u32> {
-    let mut order: Vec<u32> = (0u32..).take(n_shards).collect();
-    order.sort_by_key(|number| Sha256Hash::of(&[&peer.0[..], &number.to_le_bytes()].concat()).0);
-    order
-}
-
 /// Answers other participants until the handle is dropped.
 fn answer(node: &Node, served: &Arc<Served>) -> Result<AbortOnDropHandle<()>, NodeError> {
     let (mut of_run, mut asked) = (node.accept(sampled::PROTOCOL)?, node.accept(run::PROTOCOL)?);
-    let mut of_data = node.accept(shard::PROTOCOL)?;
+    let mut of_data = match served.sharing.serves() {
+        true => node.accept(shard::PROTOCOL)?.left_stream(),
+        false => stream::empty::<(PeerId, Stream)>().right_stream(),
+    };
     let slots = Arc::new(TransferSlots::new(STREAMS_MAX, STREAMS_PER_PEER));
     let (node, served) = (node.clone(), served.clone());
     Ok(tasks::spawn("answering participants", async move {
@@ -242,6 +330,7 @@ struct Served {
     driver: SampledDriver,
     described: RunDescription,
     cache: ShardCache,
+    sharing: Sharing,
 }
 
 impl Served {
@@ -251,8 +340,9 @@ impl Served {
 
     /// Shards of the run's data that are on this machine's disk. Data of its own is no shard.
     async fn send_shards(&self, stream: Stream) -> Result<(), ConversationError> {
-        let mut stream = Paced::new(stream, SERVE_PACE);
+        let stream = Paced::new(stream, SERVE_PACE);
         let pace = &stream.pace();
+        let mut stream = self.sharing.throttled(stream);
         let lookup = |id: ShardId| async move {
             let entry = *id.entry(&self.described.data.manifest).ok_or(Refusal::NoShard)?;
             let cache = self.cache.clone();
@@ -284,15 +374,42 @@ async fn say(driver: SampledDriver, display: Display) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_learning::{DeviceChoice, open_device};
+    use libp2p::identity::Keypair;
+    use tokio::net::TcpListener;
+
+    use super::super::args::JoinAddress;
     use super::*;
 
-    #[test]
-    fn the_shards_of_a_participant_are_its_own_and_stay() {
-        let of = |peer: u8| order_of_shards(PublicKey([peer; 32]), 100);
-        assert_eq!(of(1), of(1));
-        assert_ne!(of(1)[..3], of(2)[..3]);
-        let mut all = of(1);
-        all.sort_unstable();
-        assert!(all.into_iter().eq(0..100));
+    /// The page at the address takes the connection, and says nothing.
+    #[tokio::test]
+    async fn who_leaves_while_it_prepares_waits_for_nobody() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let page = format!("http://{}", listener.local_addr().unwrap());
+        let (folder, key) = (tempfile::tempdir().unwrap(), Keypair::generate_ed25519());
+        let cache = ShardCache::new(folder.path().to_owned(), 0);
+        let platform = NativePlatform::new(JoinAddress::Page(page), None, key.clone(), cache.clone());
+        let (display, leaving) = (Display::in_log(), CancellationToken::new());
+        let participation = Participation {
+            platform: &platform,
+            key: &key,
+            sharing: Sharing::new(cache.clone(), access::signing_key(&key).unwrap(), 0),
+            cache,
+            data: None,
+            device: open_device(DeviceChoice::Cpu).await.unwrap(),
+            pacing: PacingSettings::default(),
+            seed: 0,
+            display: &display,
+            leaving: leaving.clone(),
+        };
+        let leaves = async {
+            let (silent, _) = listener.accept().await.unwrap();
+            leaving.cancel();
+            silent
+        };
+        let (n_rounds, _silent) = tokio::join!(Box::pin(participation.take_part()), leaves);
+        assert_eq!(n_rounds.unwrap(), 0);
     }
 }

@@ -26,6 +26,7 @@ use libp2p::{Multiaddr, PeerId, Stream};
 use tokio::sync::{Notify, watch};
 use tokio_util::task::AbortOnDropHandle;
 
+use self::throttle::Throttled;
 use super::cache::ShardCache;
 use super::tokens::gate_of;
 use crate::host::access::Gate;
@@ -97,6 +98,11 @@ impl Sharing {
     /// Whether shards are served, so that others have to reach this machine.
     pub(super) fn serves(&self) -> bool {
         self.shared.bytes_per_second > 0
+    }
+
+    /// A stream whose writes keep to the upload limit. Where nothing is served, nothing can be written.
+    pub(super) fn throttled<S>(&self, stream: S) -> Throttled<S> {
+        Throttled::new(stream, self.shared.clone())
     }
 
     /// Bytes of shards that were sent to other peers.

@@ -23,16 +23,16 @@ use barnraise_protocol::sampled::{
     self, AcceptorToDialler, MEMBER_ADDRESS_BYTES_MAX, MEMBER_ADDRESSES_MAX, SampledRoles,
 };
 use barnraise_protocol::state::StateHeader;
-use barnraise_relay::Node;
+use barnraise_relay::{Node, NodeEvent};
 use barnraise_swarm::history::History;
-use barnraise_swarm::sampled::{SampledIdentity, SampledModel, SampledPeer};
+use barnraise_swarm::sampled::{SampledIdentity, SampledModel, SampledPeer, SampledSettings};
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, Stream};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::driver::{DriverMeans, NewestModel, SampledDriver, settings};
+use self::driver::{DriverMeans, NewestModel, SampledDriver};
 use self::known::KnownPeers;
 use crate::computing::compute;
 use crate::data::TrainingData;
@@ -53,6 +53,8 @@ use crate::storage::checkpoint::{Checkpoint, Checkpoints};
 const EVENTS_MAX: usize = 64;
 /// Time after which what could not be stored is tried again.
 const STORE_AGAIN_AFTER: Duration = Duration::from_secs(10);
+/// What a backbone does for the run.
+const BACKBONE_ROLES: SampledRoles = SampledRoles { trains: false, aggregates: true };
 /// Interval of the status.
 const STATUS_EVERY: Duration = Duration::from_millis(500);
 
@@ -66,6 +68,27 @@ pub(crate) fn own_addresses(node: &Node) -> Vec<Vec<u8>> {
     addresses.retain(|address| address.len() <= MEMBER_ADDRESS_BYTES_MAX);
     addresses.truncate(MEMBER_ADDRESSES_MAX);
     addresses
+}
+
+/// Waits until the addresses of a node may be other ones. Does not end where the node has stopped.
+pub(crate) async fn addresses_changed(events: &mut broadcast::Receiver<NodeEvent>) {
+    loop {
+        match events.recv().await {
+            // After missed events, too.
+            Ok(NodeEvent::AddressesChanged) | Err(broadcast::error::RecvError::Lagged(_)) => return,
+            Ok(_) => {}
+            Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
+        }
+    }
+}
+
+/// Tells the run where this backbone can be dialled, as often as that is elsewhere. Does not end.
+async fn tell_addresses(node: Node, driver: SampledDriver) {
+    let mut events = node.events();
+    loop {
+        driver.on_own_change(BACKBONE_ROLES, own_addresses(&node));
+        addresses_changed(&mut events).await;
+    }
 }
 
 /// Drives a run until its shutdown. Its page is served elsewhere: `mounting` receives the routes.
@@ -132,7 +155,7 @@ async fn serve(
             codec: scheme.state_codec,
             average: scheme.average,
             n_parameters: layout.n_parameters(),
-            ping_timeout: settings(&scheme).ping_timeout,
+            ping_timeout: SampledSettings::of(&scheme).ping_timeout,
             trainer: None,
         },
         peer(&host, &description, &scheme)?
@@ -167,6 +190,7 @@ async fn serve(
         registry: Arc::new(registry),
     };
     let core = SampledCore {
+        node: host.node.clone(),
         every_rounds: host.config.storage.checkpoint_every_epochs,
         stored: first.round,
         store_at: Instant::now(),
@@ -195,11 +219,11 @@ fn peer(host: &RunHost, description: &RunDescription, scheme: &Sampled) -> anyho
         run: run_hash(description)?,
         // It goes on with that of the view that was kept.
         counter: 0,
-        roles: SampledRoles { trains: false, aggregates: true },
+        roles: BACKBONE_ROLES,
         addresses: own_addresses(&host.node),
         seed: u64::from_le_bytes(seed),
     };
-    Ok(SampledPeer::new(settings(scheme), identity))
+    Ok(SampledPeer::new(SampledSettings::of(scheme), identity))
 }
 
 /// What the handlers of streams share.
@@ -297,6 +321,7 @@ impl From<OperatorRequest> for SampledEvent {
 
 /// Follows the newest average: publishes, evaluates and stores it.
 struct SampledCore {
+    node: Node,
     description: Arc<RunDescription>,
     scheme: Sampled,
     driver: SampledDriver,
@@ -316,17 +341,28 @@ struct SampledCore {
 impl SampledCore {
     async fn run(
         mut self,
-        mut heard: mpsc::Receiver<SampledEvent>,
+        heard: mpsc::Receiver<SampledEvent>,
         shutdown: CancellationToken,
     ) -> anyhow::Result<()> {
-        let (driver, stop) = (self.driver.clone(), shutdown.clone());
-        let taking_part = driver.run(Vec::new(), stop);
-        tokio::pin!(taking_part);
+        let (driver, ended) = (self.driver.clone(), CancellationToken::new());
+        let telling = tell_addresses(self.node.clone(), self.driver.clone());
+        let taking_part = async {
+            driver.run(Vec::new(), shutdown).await;
+            ended.cancel();
+        };
+        // Beside each other: others wait for what this peer does in a round, and not for its disk.
+        tokio::join!(taking_part, self.follow(heard, &ended), ended.run_until_cancelled(telling));
+        let stored = self.store().await;
+        // That it has left, too, so that its counter goes on.
+        self.known.keep(&self.driver).await.and(stored)
+    }
+
+    /// Follows the newest average until this peer has left.
+    async fn follow(&mut self, mut heard: mpsc::Receiver<SampledEvent>, ended: &CancellationToken) {
         let mut ticks = tokio::time::interval(STATUS_EVERY);
         loop {
             tokio::select! {
-                // It ends with the shutdown.
-                () = &mut taking_part => break,
+                () = ended.cancelled() => return,
                 Ok(()) = self.newest.changed() => self.on_average().await,
                 Some(event) = heard.recv() => self.on_event(event),
                 _ = ticks.tick() => {
@@ -335,9 +371,6 @@ impl SampledCore {
                 }
             }
         }
-        let stored = self.store().await;
-        // That it has left, too, so that its counter goes on.
-        self.known.keep(&self.driver).await.and(stored)
     }
 
     /// Stores what is due. A full disk ends no run: it is tried again, with what there is then.

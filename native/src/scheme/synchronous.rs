@@ -181,7 +181,7 @@ impl SynchronousRun {
         let events = EventSender::new(parts.events.clone());
         host.evaluate(&parts.description, (data, parts.device.clone()), state, publisher, events);
         host.keep_addresses(outputs.status.status().clone());
-        host.feed(status.clone());
+        host.feed(status.clone(), operating.stream_weights());
         let page = RunPage {
             description: parts.description.clone(),
             status,

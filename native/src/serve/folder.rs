@@ -18,7 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Process, RunFolder, RunMilestones, ServingAddresses, conflicts, say_goodbye, warn_of_invitations,
+    Process, RunFolder, RunMilestones, ServingAddresses, conflicts, say_goodbye, warn_of, warn_of_invitations,
 };
 use crate::config::RunConfig;
 
@@ -197,6 +197,7 @@ impl<'f> FolderRuns<'f> {
     fn start(&mut self, file: PathBuf, config: RunConfig) {
         let Some(of) = self.of_files.get_mut(&file) else { return };
         let stop = self.process.shutdown.child_token();
+        warn_of(&config);
         warn_of_invitations(&config);
         tracing::info!(run = config.run.id, file = %file.display(), "the run starts");
         let (mounting, _) = oneshot::channel();

@@ -181,10 +181,7 @@ impl Checkpoints {
         let (epoch, n_bytes) = (checkpoint.epoch, checkpoint.n_value_bytes());
         let pieces = compute(n_bytes, move || pieces(checkpoint)).await;
         let pieces = pieces.map_err(|source| CheckpointError::Encode { epoch, source })?;
-        let got = pieces.iter().map(|piece| piece.len() as u64).sum();
-        if got > CHECKPOINT_BYTES_MAX {
-            return Err(CheckpointError::TooLarge { epoch, got });
-        }
+        check_size(epoch, pieces.iter().map(|piece| piece.len() as u64).sum())?;
         Ok(self.storage.put(path, PutPayload::from_iter(pieces)).await?)
     }
 
@@ -289,6 +286,14 @@ fn fitting(
     Ok(checkpoint)
 }
 
+/// A checkpoint that could not be read back is not written.
+fn check_size(epoch: u64, got: u64) -> Result<(), CheckpointError> {
+    if got > CHECKPOINT_BYTES_MAX {
+        return Err(CheckpointError::TooLarge { epoch, got });
+    }
+    Ok(())
+}
+
 fn epoch_of(path: &ObjectPath) -> Option<u64> {
     path.filename()?.strip_suffix(".ckpt")?.parse().ok()
 }
@@ -364,6 +369,7 @@ mod tests {
     use std::fs;
 
     use barnraise_protocol::run::Preset;
+    use futures::TryStreamExt as _;
     use proptest::prelude::*;
 
     use super::*;
@@ -508,6 +514,26 @@ mod tests {
         let error = checkpoints.load_latest(RUN, &other).await.unwrap_err().to_string();
         assert!(error.contains("LeNet, seed 7") && error.contains("fully connected, 8 units"), "{error}");
         assert_eq!(latest(&checkpoints).await.checkpoint, Some(checkpoint(1)));
+    }
+
+    #[test]
+    fn the_largest_checkpoint_can_be_stored_and_no_larger_one() {
+        assert!(check_size(7, CHECKPOINT_BYTES_MAX).is_ok());
+        let error = check_size(7, CHECKPOINT_BYTES_MAX + 1).unwrap_err();
+        assert!(matches!(error, CheckpointError::TooLarge { epoch: 7, .. }), "{error}");
+        assert_eq!(checkpoint(1).n_value_bytes(), 4 * 100 + 33);
+    }
+
+    #[tokio::test]
+    async fn a_stored_checkpoint_is_handed_out_as_it_is() {
+        let checkpoints = Checkpoints::new(Storage::in_memory(), 3);
+        checkpoints.save(checkpoint(1)).await.unwrap();
+        let bytes = encode(&checkpoint(1)).unwrap();
+        let (n_bytes, chunks) = checkpoints.open(1).await.unwrap().unwrap();
+        let got: Vec<Bytes> = chunks.try_collect().await.unwrap();
+        assert_eq!((n_bytes, got.concat()), (bytes.len() as u64, bytes));
+        assert!(checkpoints.open(2).await.unwrap().is_none());
+        assert_eq!(checkpoints.load(2).await.unwrap(), None);
     }
 
     #[test]

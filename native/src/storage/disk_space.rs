@@ -112,3 +112,79 @@ impl Collector for DiskSpace {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use prometheus_client::encoding::text;
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+    use crate::storage::simulated::SimulatedDisk;
+
+    /// A disk, and how its space is watched.
+    fn watched(checkpoint_bytes: u64) -> (SimulatedDisk, DiskSpace) {
+        let disk = SimulatedDisk::new(1);
+        let storage = Storage::on(Arc::new(disk.clone()));
+        (disk, DiskSpace::new(storage.clone(), storage, checkpoint_bytes))
+    }
+
+    #[test]
+    fn a_pause_begins_below_what_is_wanted_and_ends_with_half_as_much_more() {
+        let (disk, space) = watched(500);
+        let wanted = SPARE_BYTES + 1000;
+        for (trouble, enough) in [(None, wanted), (Some(DiskProblem::Full), wanted + wanted / 2)] {
+            space.set_trouble(trouble);
+            assert_eq!(space.trouble(), trouble);
+            for (n_bytes, is_enough) in [(enough - 1, false), (enough, true), (enough + 1, true)] {
+                disk.holds(n_bytes);
+                assert_eq!(space.n_bytes_free(), Some(n_bytes));
+                assert_eq!(space.is_enough(), is_enough, "{trouble:?}: {n_bytes}");
+            }
+        }
+        let unknown = DiskSpace::new(Storage::in_memory(), Storage::in_memory(), u64::MAX);
+        assert_eq!((unknown.n_bytes_free(), unknown.is_enough()), (None, true));
+    }
+
+    #[tokio::test]
+    async fn a_write_is_tried_and_leaves_nothing() {
+        let (disk, space) = watched(0);
+        for (n_bytes, takes) in [(TRIAL_BYTES as u64 - 1, false), (TRIAL_BYTES as u64, true)] {
+            disk.holds(n_bytes);
+            assert_eq!(space.takes_writes().await, takes, "{n_bytes}");
+            assert!(disk.names().is_empty(), "{:?}", disk.names());
+        }
+        disk.fails_one_in(1);
+        assert!(!space.takes_writes().await);
+    }
+
+    #[test]
+    fn the_problem_is_that_of_the_error() {
+        let of = |kind: std::io::ErrorKind| {
+            DiskProblem::of(&StorageError::File { path: "a".into(), what: "write it", source: kind.into() })
+        };
+        assert_eq!(of(std::io::ErrorKind::StorageFull), DiskProblem::Full);
+        assert_eq!(of(std::io::ErrorKind::PermissionDenied), DiskProblem::Failing);
+    }
+
+    #[test]
+    fn metrics_say_what_is_free_what_is_wanted_and_whether_anything_is_refused() {
+        let (disk, space) = watched(500);
+        disk.holds(123);
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(space.clone()));
+        for (trouble, is_refusing) in [(None, 0.0), (Some(DiskProblem::Failing), 1.0)] {
+            space.set_trouble(trouble);
+            let mut said = String::new();
+            text::encode(&mut said, &registry).unwrap();
+            let value = |name: &str| -> f64 {
+                let line = said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+                line.unwrap().parse().unwrap()
+            };
+            let wanted = (SPARE_BYTES + 1000) as f64;
+            let values = ["disk_free_bytes", "disk_wanted_bytes", "disk_refuses"].map(value);
+            assert_eq!(values, [123.0, wanted, is_refusing], "{said}");
+        }
+    }
+}

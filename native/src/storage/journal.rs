@@ -379,9 +379,7 @@ impl Journal {
 
     async fn write(&self, path: &ObjectPath, bytes: Result<Vec<u8>, SealError>) -> Result<(), JournalError> {
         let bytes = bytes.map_err(|source| JournalError::Encode { path: path.to_string(), source })?;
-        if bytes.len() as u64 > ENTRY_BYTES_MAX {
-            return Err(JournalError::TooLarge { path: path.to_string(), got: bytes.len() as u64 });
-        }
+        check_size(path, bytes.len() as u64)?;
         Ok(self.storage.put(path, bytes).await?)
     }
 
@@ -412,6 +410,14 @@ impl Journal {
         let moved_to = ObjectPath::from_iter([FOLDER, CORRUPT, &format!("{epoch:012}-{name}")]);
         Ok(self.storage.set_aside(path, &moved_to, reason).await?)
     }
+}
+
+/// An object that could not be read back is not written.
+fn check_size(path: &ObjectPath, got: u64) -> Result<(), JournalError> {
+    if got > ENTRY_BYTES_MAX {
+        return Err(JournalError::TooLarge { path: path.to_string(), got });
+    }
+    Ok(())
 }
 
 fn epoch_path(epoch: u64) -> ObjectPath {

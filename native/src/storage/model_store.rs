@@ -149,6 +149,37 @@ mod tests {
     }
 
     #[test]
+    fn a_model_is_wanted_once_the_last_is_of_the_shortest_age() {
+        let store = ModelStore::new(&ages(), vec![kept(1, 0), kept(2, 100)]);
+        for (now, epoch, wants) in [(699, 3, false), (700, 3, true), (701, 3, true), (700, 2, false)] {
+            assert_eq!(store.wants(UnixTime(now), epoch), wants, "{epoch} at {now}");
+        }
+    }
+
+    /// With one age of ten seconds, at 100 and epoch 8.
+    #[test]
+    fn what_is_needed_is_told_to_the_second_and_the_step() {
+        for (stored, want) in [
+            // The newest of ten seconds and the oldest below, and neither what is between nor what is older.
+            (vec![kept(4, 70), kept(5, 80), kept(6, 90), kept(7, 95), kept(8, 99)], vec![6, 7]),
+            (vec![kept(5, 80), kept(6, 91), kept(7, 92)], vec![5, 6]),
+            // Made now, and in this step.
+            (vec![kept(8, 100)], vec![8]),
+            // Of a later step, or by the clock not made yet.
+            (vec![kept(9, 100)], vec![]),
+            (vec![kept(7, 101)], vec![]),
+            // The model of this step is never the earlier one.
+            (vec![kept(7, 80), kept(8, 85)], vec![7, 8]),
+        ] {
+            let mut store = ModelStore::new(&[Duration::from_secs(10)], stored.clone());
+            let gone = store.thin(UnixTime(100), 8);
+            let left: Vec<u64> = store.kept().iter().map(|kept| kept.epoch).collect();
+            assert_eq!(left, want, "{stored:?}");
+            assert_eq!(gone.len() + left.len(), stored.len(), "{gone:?}");
+        }
+    }
+
+    #[test]
     fn without_ages_nothing_is_kept() {
         let mut store = ModelStore::new(&[], vec![kept(1, 0)]);
         assert!(!store.wants(UnixTime(DAY), 2));

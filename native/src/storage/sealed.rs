@@ -285,6 +285,32 @@ mod tests {
     }
 
     #[test]
+    fn an_envelope_has_room_for_what_is_put_behind_it_and_no_more() {
+        for n_bytes in [0, 7, 1000] {
+            let sealed = seal(KIND, &vec![1; n_bytes]);
+            assert_eq!((sealed.len(), sealed.capacity()), (HEADER_BYTES + n_bytes, HEADER_BYTES + n_bytes));
+        }
+    }
+
+    #[test]
+    fn what_is_of_another_program_or_kind_is_told_by_its_first_bytes() {
+        let sealed = seal(KIND, b"payload");
+        for byte in 0..MAGIC.len() {
+            let mut other = sealed.clone();
+            other[byte] ^= 1;
+            assert_eq!(open(KIND, &other), Err(SealError::Magic));
+        }
+        let errors = [
+            (SealError::Magic, false),
+            (SealError::Short { got: 1 }, false),
+            (SealError::Version { what: "trial", want: 3, got: 2 }, true),
+        ];
+        for (error, is_version) in errors {
+            assert_eq!(error.is_version(), is_version, "{error}");
+        }
+    }
+
+    #[test]
     fn every_flipped_bit_is_found() {
         let sealed = seal(KIND, b"some payload");
         for bit in 0..sealed.len() * 8 {

@@ -156,7 +156,8 @@ impl NodeLimits {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RelayLimits {
-    /// Peers that are reached through this relay, at most. Default 1024.
+    /// Peers that are reached through this relay, at most; of one address (a /64 of IPv6) as many as are still free. Default
+    /// 1024.
     pub reservations: usize,
     /// How long a reservation lasts unless it is renewed. Default 1 h.
     #[serde(with = "humantime_serde")]

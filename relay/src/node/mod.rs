@@ -20,6 +20,7 @@ mod passing;
 mod path;
 mod patience;
 mod reachability;
+mod reserved;
 mod routing;
 mod task;
 #[cfg(test)]

@@ -20,6 +20,7 @@ use super::circuits::Circuits;
 use super::config::RelayLimits;
 use super::guard::{self, Guard};
 use super::patience::Patient;
+use super::reserved::ReservedPeers;
 use super::routing::{self, Kademlia};
 use super::within::Within;
 use super::{NodeCertificates, NodeConfig, NodeError, Reach, address_limit, dial_back, transport};
@@ -62,6 +63,8 @@ pub(super) struct NodeNetwork {
     pub(super) metrics: Metrics,
     /// The circuits by the address that asked for them.
     pub(super) circuits: Circuits,
+    /// The peers that are reached through this one, by their addresses.
+    pub(super) reserved: ReservedPeers,
     /// Meters relayed circuits.
     pub(super) usage: Option<Arc<Usage>>,
 }
@@ -80,6 +83,11 @@ pub(super) fn build(
     let (transport, quic_tasks) = transport::build(keypair, config, certificates, circuits, guard.metrics())?;
     let n_circuits = config.relay_service.as_ref().map_or(0, |limits| limits.circuits);
     let circuits = Circuits::new(n_circuits, guard.metrics().clone());
+    let (n_reserved, duration) = config
+        .relay_service
+        .as_ref()
+        .map_or((0, Duration::ZERO), |limits| (limits.reservations, limits.reservation_duration));
+    let reserved = ReservedPeers::new(n_reserved, duration, guard.metrics().clone());
     let usage = config.relay_service.as_ref().map(|_| Usage::new(metrics_registry));
     let (meter, metrics) = (usage.clone(), guard.metrics().clone());
     let transport = BandwidthTransport::new(transport, metrics_registry)
@@ -112,7 +120,7 @@ pub(super) fn build(
         relay_service: config
             .relay_service
             .as_ref()
-            .map(|limits| relay::Behaviour::new(peer_id, relay_config(limits, &circuits)))
+            .map(|limits| relay::Behaviour::new(peer_id, relay_config(limits, &circuits, &reserved)))
             .into(),
         hole_punching: Within::new(dcutr::Behaviour::new(peer_id), reach.clone(), guard.metrics().clone()),
         upnp: asks_gateway(config).then(upnp::tokio::Behaviour::default).into(),
@@ -129,7 +137,8 @@ pub(super) fn build(
     for address in &config.announce {
         swarm.add_external_address(address.clone());
     }
-    Ok(NodeNetwork { swarm, quic_tasks, metrics: Metrics::new(metrics_registry), circuits, usage })
+    let metrics = Metrics::new(metrics_registry);
+    Ok(NodeNetwork { swarm, quic_tasks, metrics, circuits, reserved, usage })
 }
 
 fn identify(keypair: &Keypair) -> identify::Config {
@@ -177,11 +186,15 @@ pub(super) fn is_loopback(address: &Multiaddr) -> bool {
     }
 }
 
-fn relay_config(limits: &RelayLimits, circuits: &Circuits) -> relay::Config {
+/// Connections of one peer that may have a reservation. libp2p counts those before the new one.
+const RESERVATIONS_PER_PEER: usize = 3;
+
+fn relay_config(limits: &RelayLimits, circuits: &Circuits, reserved: &ReservedPeers) -> relay::Config {
     let per_minute = NonZeroU32::new(limits.circuits_per_address_and_minute).unwrap_or(NonZeroU32::MIN);
     let config = relay::Config {
-        max_reservations: limits.reservations,
-        max_reservations_per_peer: 2,
+        // The limit is one of peers.
+        max_reservations: limits.reservations.saturating_mul(RESERVATIONS_PER_PEER),
+        max_reservations_per_peer: RESERVATIONS_PER_PEER - 1,
         reservation_duration: limits.reservation_duration,
         reservation_rate_limiters: Vec::new(),
         max_circuits: limits.circuits,
@@ -196,5 +209,6 @@ fn relay_config(limits: &RelayLimits, circuits: &Circuits) -> relay::Config {
     let mut config = config.circuit_src_per_ip(per_minute, every).reservation_rate_per_ip(per_minute, every);
     // Last, because what it grants is granted: the other limiters have agreed by then.
     config.circuit_src_rate_limiters.push(Box::new(circuits.clone()));
+    config.reservation_rate_limiters.push(Box::new(reserved.clone()));
     config
 }

@@ -21,6 +21,7 @@ use super::listen::{causes, check_free, check_listening, dial_error, listen_erro
 use super::lookup::Lookups;
 use super::network::{NodeBehaviour, NodeBehaviourEvent, NodeNetwork, NodeSwarmEvent, is_loopback};
 use super::reachability::{ReachabilityAction, Reservations};
+use super::reserved::ReservedPeers;
 use super::routing::{self, Contact};
 use super::{NodeConfig, NodeError, NodeEvent, NodeState, Path};
 use crate::memory::{self, ConnectionPeak};
@@ -68,6 +69,7 @@ pub(super) struct NodeTask {
     registry: Registry,
     metrics: Metrics,
     relayed: Circuits,
+    reserved: ReservedPeers,
     usage: Option<Arc<Usage>>,
     connections: Connections,
     peak: ConnectionPeak,
@@ -102,6 +104,7 @@ impl NodeTask {
             registry,
             metrics: network.metrics,
             relayed: network.circuits,
+            reserved: network.reserved,
             usage: network.usage,
             connections: Connections::default(),
             peak: ConnectionPeak::default(),
@@ -263,6 +266,7 @@ impl NodeTask {
                 }
                 if num_established == 0 {
                     self.relayed.on_gone(&peer_id);
+                    self.reserved.on_gone(&peer_id);
                     let _ = self.events.send(NodeEvent::Disconnected(peer_id));
                 }
             }

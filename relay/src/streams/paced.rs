@@ -37,7 +37,8 @@ impl<S> Paced<S> {
         Self::with(stream, StreamPace::new(limits, Moment::ZERO))
     }
 
-    /// One on which both sides speak when they like.
+    /// One on which both sides speak when they like. What is read before the next [`PaceHandle::wait`] is one message, with the time
+    /// of one.
     pub fn duplex(stream: S, limits: PaceLimits) -> Self {
         Self::with(stream, StreamPace::duplex(limits, Moment::ZERO))
     }

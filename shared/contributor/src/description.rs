@@ -14,6 +14,7 @@ use barnraise_learning::{
     AugmentationError, DataShape, FrozenError, ModelError, ParameterLayout, check_augmentation, frozen,
 };
 use barnraise_protocol::codec::TensorCodec;
+use barnraise_protocol::dataset::DataStream;
 use barnraise_protocol::run::model::graph::Loss;
 use barnraise_protocol::run::{IdentityError, RunDescription, Scheme};
 
@@ -62,6 +63,19 @@ pub enum DescriptionError {
         /// Announced.
         got: u32,
     },
+    /// A window of a stream that the steps outrun.
+    #[error(
+        "{min} shards or more, or a larger data.shard_samples: a step takes {step} shards, and a smaller window does not move \
+         on as fast without losing contributions; not {got}"
+    )]
+    StreamWindow {
+        /// Fewest shards.
+        min: u32,
+        /// Shards of a step.
+        step: u32,
+        /// Announced.
+        got: u32,
+    },
 }
 
 impl DescriptionError {
@@ -80,6 +94,7 @@ impl DescriptionError {
             Self::Sampled(error) => error.key(),
             Self::Experts(_) => "model.experts",
             Self::ShuffleBuffer { .. } => "data.shuffle_buffer_samples",
+            Self::StreamWindow { .. } => "data.text.stream.window_shards",
         }
     }
 }
@@ -100,6 +115,7 @@ pub fn validate(run: &RunDescription) -> Result<ParameterLayout, DescriptionErro
         Scheme::Sampled(scheme) => sampled::validate(scheme, run, max)?,
     }
     experts::validate(run)?;
+    run.data.manifest.stream.map_or(Ok(()), |stream| validate_stream(&stream, &run.scheme))?;
     if let Some(augmentation) = &run.data.augmentation {
         let data = DataShape::of(&run.data.manifest.samples);
         let is_of_crops = matches!(run.model.graph.loss, Loss::Swav(_));
@@ -113,6 +129,16 @@ pub fn validate(run: &RunDescription) -> Result<ParameterLayout, DescriptionErro
         return Err(DescriptionError::ShuffleBuffer { min: micro_batch, max, got });
     }
     Ok(layout)
+}
+
+/// The window of a stream moves on by the samples of each step.
+fn validate_stream(stream: &DataStream, scheme: &Scheme) -> Result<(), DescriptionError> {
+    let step = scheme.step_samples().div_ceil(stream.shard_samples.max(1));
+    let min = DataStream::window_shards_min(step);
+    match stream.window_shards {
+        got if got < min => Err(DescriptionError::StreamWindow { min, step, got }),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -184,6 +210,24 @@ mod tests {
         let refused = validate(&run).unwrap_err();
         assert_eq!(refused.key(), "scheme.synchronous.gradient_codec");
         assert!(refused.to_string().contains("normalizes by group"), "{refused}");
+    }
+
+    #[test]
+    fn the_window_of_a_stream_keeps_up_with_the_steps() {
+        let with = |window_shards, shard_samples| {
+            let mut run = run();
+            let sources = run.data.manifest.gallery.sha256;
+            run.data.manifest.stream = Some(DataStream { sources, shard_samples, window_shards });
+            validate(&run).map(drop)
+        };
+        // Of 64 samples in a step.
+        assert_eq!(with(1, 4), Ok(()));
+        assert_eq!(with(100, 3), Ok(()));
+        let refused = with(84, 3).unwrap_err();
+        assert_eq!(refused, DescriptionError::StreamWindow { min: 88, step: 22, got: 84 });
+        assert_eq!(refused.key(), "data.text.stream.window_shards");
+        assert!(refused.to_string().starts_with("88 shards or more, or a larger data.shard_samples"));
+        assert_eq!(with(88, 3), Ok(()));
     }
 
     #[test]

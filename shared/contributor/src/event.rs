@@ -1,6 +1,7 @@
 //! Commands to a contributor, and its events. Plain data.
 
 use barnraise_protocol::DisplayName;
+use barnraise_protocol::dataset::Samples;
 pub use barnraise_swarm::activity::ContributorEvent;
 use barnraise_swarm::pacing::PacingSettings;
 
@@ -8,7 +9,7 @@ use barnraise_swarm::pacing::PacingSettings;
 pub const COMMANDS_MAX: usize = 16;
 
 /// Sent by the user interface. When the channel closes, finished work is delivered and [`crate::contribute`] ends.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum ContributorCommand {
     /// Contribute until [`Self::Stop`].
     Start,
@@ -18,6 +19,9 @@ pub enum ContributorCommand {
     Pacing(PacingSettings),
     /// Name on the leaderboard; a session under another name is restarted.
     Name(Option<DisplayName>),
+    /// Train on these samples from the next [`Self::Start`] on, in runs where participants have data of their own, and never send
+    /// them; `None` trains on the run's data again.
+    OwnData(Option<Samples>),
     /// Class probabilities of one image by the current model; answered by [`ContributorEvent::Prediction`].
     Predict {
         /// Echoed.

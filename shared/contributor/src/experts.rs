@@ -25,7 +25,9 @@ use barnraise_protocol::experts::{
     TENSOR_BYTES_MAX,
 };
 use barnraise_protocol::run::RunDescription;
-use barnraise_swarm::experts::calls::{CallAction, CallSettings, HostBook, HostBookLimits, SentCall};
+use barnraise_swarm::experts::calls::{
+    CallAction, CallSettings, ExpertAnswerError, HostBook, HostBookLimits, SentCall,
+};
 use barnraise_swarm::experts::serving::{SESSION_SHIFT, ServingRefusal};
 use barnraise_swarm::experts::{
     ExpertQuery, ExpertSearch, ExpertSearchAction, ExpertTallies, ExpertsSeen, GridPrefix, HostFault,
@@ -156,8 +158,6 @@ pub struct ExpertService<'a, N: ExpertNetwork> {
     n_batches: u64,
     /// The batch of each query.
     queries: HashMap<QueryId, u64>,
-    /// Where a host listens, as it announced itself.
-    addresses: HashMap<PeerKey, Vec<Vec<u8>>>,
     lookups: FuturesUnordered<LocalBoxFuture<'a, LookedUp>>,
     requests: FuturesUnordered<LocalBoxFuture<'a, Answered>>,
     /// Dropped to cancel a request.
@@ -165,6 +165,8 @@ pub struct ExpertService<'a, N: ExpertNetwork> {
     tallies: ExpertTallies,
     /// Rows that were answered.
     n_answered: Rc<Cell<u64>>,
+    /// Calls of training since one of them was answered at all.
+    n_in_vain: Rc<Cell<u32>>,
     seen: SeenSlot,
     /// When there is news to tell.
     tell_at: Option<Moment>,
@@ -197,12 +199,12 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
             batches: BTreeMap::new(),
             n_batches: 0,
             queries: HashMap::new(),
-            addresses: HashMap::new(),
             lookups: FuturesUnordered::new(),
             requests: FuturesUnordered::new(),
             cancels: HashMap::new(),
             tallies,
             n_answered: Rc::default(),
+            n_in_vain: Rc::default(),
             seen: Rc::default(),
             tell_at: None,
             told_at: Moment::ZERO,
@@ -213,6 +215,17 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
     #[must_use]
     pub fn counting(self, n_answered: Rc<Cell<u64>>) -> Self {
         Self { n_answered, ..self }
+    }
+
+    /// Where it counts calls of training since one of them was answered at all.
+    #[must_use]
+    pub(crate) fn counting_in_vain(self, n_in_vain: Rc<Cell<u32>>) -> Self {
+        Self { n_in_vain, ..self }
+    }
+
+    /// Layers of experts that it asks for.
+    pub(crate) fn n_layers(&self) -> u32 {
+        u32::try_from(self.layers.len()).unwrap_or(u32::MAX)
     }
 
     /// Where it tells what it sees.
@@ -302,9 +315,6 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
 
     fn on_selected(&mut self, query: QueryId, rows: Vec<RowSelection>) {
         let Some(number) = self.queries.remove(&query) else { return };
-        for host in rows.iter().flat_map(|row| &row.experts).flat_map(|expert| &expert.hosts) {
-            self.addresses.insert(PeerKey(host.peer.to_peer_id()), host.addresses.clone());
-        }
         let Some(batch) = self.batches.get_mut(&number) else { return };
         batch.on_selected(query, rows);
         self.start_if_found(number);
@@ -330,7 +340,10 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
 
     fn on_answered(&mut self, answered: Answered) {
         let Answered { batch, request_id, expert, host, result } = answered;
-        self.cancels.remove(&request_id);
+        // One that was cancelled may have been sent again meanwhile, under its number: that one goes on.
+        if !matches!(result, Err(RequestFault::Cancelled)) {
+            self.cancels.remove(&request_id);
+        }
         let now = self.network.now();
         let Some(batch) = self.batches.get_mut(&batch) else { return };
         let fault = match result {
@@ -339,6 +352,8 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
                     self.tallies.on_steps(now, expert, n_steps);
                     None
                 }
+                // It came with its cancellation: its host was late, and nothing is wrong with what it gave.
+                Err(ExpertAnswerError::NotWaitedFor) => return,
                 Err(_) => Some(HostFault::Absurd),
             },
             Err(RequestFault::Cancelled) => return,
@@ -348,7 +363,8 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
                 match (refusal, of_runtime) {
                     (_, ServingRefusal::Busy { retry_after }) => Some(HostFault::Busy(retry_after)),
                     (ExpertRefusal::NoAccess(_), _) => Some(HostFault::Failed),
-                    _ => None,
+                    // Neither a fault nor an answer.
+                    _ => return,
                 }
             }
             Err(RequestFault::Request(_) | RequestFault::Platform(_) | RequestFault::Values) => {
@@ -418,6 +434,11 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
                     CallAction::ForwardOver => {
                         let n_answered = batch.count(now, &mut self.tallies);
                         self.n_answered.set(self.n_answered.get() + n_answered);
+                        if n_answered > 0 {
+                            self.n_in_vain.set(0);
+                        } else if batch.is_training() {
+                            self.n_in_vain.set(self.n_in_vain.get().saturating_add(1));
+                        }
                         self.tell_at.get_or_insert(now.max(self.told_at + SEEN_INTERVAL));
                         if !batch.answer_forward(number) {
                             over.push(number);
@@ -447,7 +468,7 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
         let run_id = &self.run.identity.run_id;
         let prepared = batch.request(run_id, self.codec, &call);
         let Some(host) = PublicKey::of_peer_id(&call.host.0) else { return };
-        let addresses = self.addresses.get(&call.host).cloned().unwrap_or_default();
+        let addresses = batch.addresses(&call.host).to_vec();
         let (cancel, cancelled) = oneshot::channel();
         let (network, request_id, peer) = (self.network.clone(), call.request_id, call.host);
         let expert = (batch.layer(), call.expert);

@@ -11,7 +11,7 @@ pub(crate) mod compute;
 pub(crate) mod driver;
 mod experts;
 mod frozen;
-mod meter;
+pub(crate) mod meter;
 pub(crate) mod model_cache;
 pub(crate) mod network;
 mod offline;
@@ -28,18 +28,20 @@ mod trial;
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_learning::{ComputeDevice, DeviceChoice, ModelError, Trainer};
 use barnraise_protocol::DisplayName;
+use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::bulk::Partial;
 use barnraise_protocol::contribute::BackboneToContributor;
+use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::dht::DhtRefusal;
 use barnraise_protocol::framing::FrameError;
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
 use barnraise_protocol::state::{EpochParameters, PartialState};
-use barnraise_protocol::streamed::StreamWindow;
 use barnraise_swarm::Moment;
 use barnraise_swarm::activity::{Activity, Interruption, SampleCounts};
 use barnraise_swarm::pacing::{Pacer, PassTime};
@@ -53,7 +55,7 @@ use futures::future::{Fuse, FutureExt, LocalBoxFuture};
 use self::access::{AccessTicket, Credentials};
 use self::background::BackgroundRequest;
 use self::compute::{ComputeOutcome, ComputeResult};
-use self::experts::{AnsweredRows, GradientVerdict};
+use self::experts::{AnsweredRows, ExpertsAway, GradientVerdict};
 use self::frozen::Frozen;
 use self::meter::TrafficMeter;
 use self::network::{NetOutcome, SessionReader, SessionWriter, ShardOutcome, TransferProgress};
@@ -148,11 +150,11 @@ struct RunContext {
     loaded: Option<(u64, Moment)>,
     /// Parameters that wait for the trainer, and whether they are for a background request.
     waiting_parameters: Option<(EpochParameters, bool)>,
+    /// Layers of its model whose experts other peers host.
+    n_expert_layers: u32,
     /// Whether the trainer has computed anything on its device.
     is_warm: bool,
     samples: SampleStream,
-    /// The newest window of a stream.
-    window: StreamWindow,
     exchange: Exchange,
     /// No shard is requested before the first survey of its holders, or before this moment.
     survey_by: Option<Moment>,
@@ -185,6 +187,10 @@ pub(crate) struct Kit<'a, P: Platform> {
     /// Device and name that the session announced.
     joined_as: Option<(DeviceChoice, Option<DisplayName>)>,
     seed: u64,
+    /// Samples of the user's own.
+    pub(crate) own_data: Option<Arc<Samples>>,
+    /// Whether they changed since the run was described last.
+    is_data_new: bool,
     /// Session of the next service of experts, from a number that was drawn at random.
     expert_session: u32,
     meter: Rc<TrafficMeter>,
@@ -217,6 +223,9 @@ pub(crate) struct Kit<'a, P: Platform> {
     /// The last record of them that was refused for its time.
     refused_record: Rc<Cell<Option<DhtRefusal>>>,
     answered_rows: AnsweredRows,
+    experts_away: ExpertsAway,
+    /// Calls of training since experts have answered any.
+    n_in_vain: Rc<Cell<u32>>,
     /// Rows that they answered, and how many it were when the newest prediction began.
     n_answered: Rc<Cell<u64>>,
     n_answered_before: u64,
@@ -260,6 +269,8 @@ impl<'a, P: Platform> Kit<'a, P> {
             name: None,
             joined_as: None,
             seed: config.seed,
+            own_data: None,
+            is_data_new: false,
             expert_session: config.first_contribution_id as u32,
             meter: Rc::default(),
             speed: Speed::default(),
@@ -283,6 +294,8 @@ impl<'a, P: Platform> Kit<'a, P> {
             seen: Rc::default(),
             refused_record: Rc::default(),
             answered_rows: AnsweredRows::default(),
+            experts_away: ExpertsAway::default(),
+            n_in_vain: Rc::default(),
             n_answered: Rc::default(),
             n_answered_before: 0,
             lost_at: None,
@@ -324,14 +337,32 @@ impl<'a, P: Platform> Kit<'a, P> {
         }
         let verdict = self.answered_rows.on_gradient(self.n_answered.get());
         if verdict == (GradientVerdict::Unanswered { is_first: true }) {
-            let why = self.refused_record.take().map_or_else(String::new, |refusal| {
-                format!(" What hosts announce does not count here: {refusal}. Compare the clocks.")
-            });
-            self.fail(format!(
-                "Nothing is contributed: the experts of this model are on other machines, and none of them answered.{why}"
-            ));
+            self.tell_experts_away("Nothing is contributed");
         }
         verdict == GradientVerdict::Answered
+    }
+
+    fn tell_experts_away(&mut self, what: &str) {
+        let why = self.refused_record.take().map_or_else(String::new, |refusal| {
+            format!(" What hosts announce does not count here: {refusal}. Compare the clocks.")
+        });
+        self.fail(format!(
+            "{what}: the experts of this model are on other machines, and none of them answered.{why}"
+        ));
+    }
+
+    /// Whether a pass may begin, where experts on other peers belong to the model. The user is told once if not.
+    fn may_ask_experts(&mut self) -> bool {
+        let Some(run) = &self.run else { return true };
+        if run.description.model.hosted.is_none() {
+            return true;
+        }
+        let (now, n_in_vain) = (self.platform.now(), self.n_in_vain.get());
+        let may_begin = self.experts_away.may_begin(now, n_in_vain, run.n_expert_layers);
+        if !may_begin && self.answered_rows.on_in_vain() {
+            self.tell_experts_away("Nothing is computed until experts are back");
+        }
+        may_begin
     }
 
     /// Tells the user interface of a failure after which the participant goes on.
@@ -370,6 +401,21 @@ impl<'a, P: Platform> Kit<'a, P> {
         if let Some(link) = &mut self.link {
             link.session = Some(writer);
         }
+    }
+
+    /// The backbone that was dialled last, if its peer id is a key's.
+    pub(crate) fn backbone(&self) -> Option<PublicKey> {
+        self.backbone.as_deref().and_then(PublicKey::of_peer_id)
+    }
+
+    /// Decides orders and jitter.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Whether the trainer has parameters of some epoch.
+    pub(crate) fn has_parameters(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.loaded.is_some())
     }
 
     /// Whether there is a connection.
@@ -466,7 +512,22 @@ impl<'a, P: Platform> Kit<'a, P> {
         trainer.load_parameters(&state.parameters)?;
         trainer.on_epoch(state.epoch);
         run.loaded = Some((state.epoch, now));
-        run.samples.on_epoch();
+        run.samples.on_epoch(state.epoch);
+        Ok(true)
+    }
+
+    /// Loads the model of a round, which another participant pushed, into the trainer. Returns whether it is in it: the trainer may
+    /// be in use.
+    ///
+    /// # Errors
+    /// Those of [`Self::load`].
+    pub(crate) fn load_model(&mut self, round: u64, parameters: &[f32]) -> Result<bool, ModelError> {
+        let now = self.platform.now();
+        let Some(run) = &mut self.run else { return Ok(false) };
+        let Some(trainer) = &mut run.trainer else { return Ok(false) };
+        trainer.load_parameters(parameters)?;
+        trainer.on_epoch(round);
+        run.loaded = Some((round, now));
         Ok(true)
     }
 }

@@ -18,6 +18,7 @@ mod kit;
 mod platform;
 mod race;
 mod run_access;
+mod sampled;
 mod scheme;
 mod synchronous;
 
@@ -27,8 +28,9 @@ pub use experts::{ExpertNetwork, ExpertService};
 pub use kit::Config;
 pub use kit::access::Credentials;
 pub use kit::model_cache::decode as decode_cached_model;
-pub use platform::{PeerShardOutcome, Platform, PlatformError};
+pub use platform::{IncomingStreams, PeerShardOutcome, Platform, PlatformError};
 pub use race::race;
 pub use run_access::{RunAccess, RunAccessError};
+pub use sampled::{local_trainer, shards_of, trained_model};
 pub use scheme::contribute;
 pub use synchronous::trainer;

@@ -11,6 +11,7 @@ use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::shards::Survey;
 use barnraise_swarm::{Moment, PeerKey};
 use futures::io::{AsyncRead, AsyncWrite};
+use futures::stream::LocalBoxStream;
 
 /// Why a platform has no connection, or no stream.
 #[derive(Debug, thiserror::Error)]
@@ -33,10 +34,16 @@ pub enum PlatformError {
     /// A relay would carry the bytes between contributors, which only moves the load there.
     #[error("it can be reached through a relay only")]
     Relayed,
-    /// Streams to other contributors do not exist on this platform.
+    /// Streams to other contributors, or from them, do not exist on this platform.
     #[error("no {protocol} stream to other contributors here")]
     NoPeers {
         /// The protocol of the stream.
+        protocol: &'static str,
+    },
+    /// Streams of a protocol are accepted by something else already.
+    #[error("{protocol} streams are accepted already")]
+    Accepted {
+        /// The protocol.
         protocol: &'static str,
     },
     /// An error of the platform's network, with its causes.
@@ -50,6 +57,9 @@ impl PlatformError {
         Self::Network(Box::new(error))
     }
 }
+
+/// Streams that other peers open, each with its peer.
+pub type IncomingStreams<S> = LocalBoxStream<'static, (PeerKey, S)>;
 
 /// Outcome of fetching a shard from another contributor.
 #[derive(Debug, Clone, Copy)]
@@ -145,7 +155,17 @@ pub trait Platform {
         None
     }
 
-    /// Opens a stream to a host of experts, at the addresses that it announced.
+    /// Streams of a protocol, from now on, which peers open that a connection stands with, each with its peer. What is not taken
+    /// soon is dropped.
+    ///
+    /// # Errors
+    /// The platform accepts none, or they are accepted already.
+    fn accept(&self, protocol: &'static str) -> Result<IncomingStreams<Self::Stream>, PlatformError> {
+        Err(PlatformError::NoPeers { protocol })
+    }
+
+    /// Opens a stream to a host of experts, or to a member of a run without a server, at the addresses that it announced. Where a
+    /// connection with it stands, there need be none.
     fn open_host(
         &self,
         host: &PeerKey,

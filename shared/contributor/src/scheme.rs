@@ -9,6 +9,7 @@ use crate::kit::driver::drive;
 use crate::kit::scheme::SchemeParticipant;
 use crate::kit::{Config, Kit};
 use crate::platform::Platform;
+use crate::sampled::SampledParticipant;
 use crate::synchronous::SynchronousParticipant;
 
 /// Contributes as `commands` say until their channel closes; then delivers finished work.
@@ -27,7 +28,6 @@ fn start<'a, P: Platform>(
 ) -> Result<Box<dyn SchemeParticipant<'a, P> + 'a>, Interruption> {
     Ok(match &run.scheme {
         Scheme::Synchronous(scheme) => Box::new(SynchronousParticipant::start(kit, run, scheme)?),
-        // Its participants reach each other without a backbone, which the kit is built around.
-        Scheme::Sampled(_) => return Err(Interruption::Sampled),
+        Scheme::Sampled(scheme) => Box::new(SampledParticipant::start(kit, run, scheme)?),
     })
 }

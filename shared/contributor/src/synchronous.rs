@@ -320,7 +320,7 @@ impl<P: Platform> SynchronousParticipant<P> {
     fn start_batch(&mut self, kit: &mut Kit<'_, P>) {
         let drawn = kit.start_batch();
         if let (Some(signer), Some(drawn)) = (&mut self.run.commitment_signer, drawn) {
-            signer.on_drawn(drawn, |shard| kit.streamed_hash(shard));
+            signer.on_drawn(drawn);
         }
     }
 

@@ -5,6 +5,8 @@
 mod backbone;
 #[path = "contribute/pacing.rs"]
 mod pacing;
+#[path = "contribute/sampled.rs"]
+mod sampled;
 
 use std::cell::RefCell;
 use std::rc::Rc;

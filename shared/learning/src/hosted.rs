@@ -195,6 +195,31 @@ impl HostedExpert {
     /// # Errors
     /// As of [`Self::forward`]; a step that would leave no number. Nothing changed then.
     pub async fn backward(&mut self, inputs: &[f32], gradients: &[f32]) -> Result<Vec<f32>, ExpertError> {
+        let (of_parameters, of_inputs) = self.gradients(inputs, gradients).await?;
+        let rate = self.schedule.learning_rate(self.n_steps());
+        self.optimizer.step(&mut self.parameters, &of_parameters, rate)?;
+        self.engine.load(&self.parameters);
+        Ok(of_inputs)
+    }
+
+    /// The gradient by the inputs alone, as [`Self::backward`] returns it: a frozen expert makes no step.
+    ///
+    /// # Errors
+    /// As of [`Self::forward`].
+    pub async fn backward_frozen(
+        &mut self,
+        inputs: &[f32],
+        gradients: &[f32],
+    ) -> Result<Vec<f32>, ExpertError> {
+        Ok(self.gradients(inputs, gradients).await?.1)
+    }
+
+    /// Those by the parameters and by the inputs.
+    async fn gradients(
+        &mut self,
+        inputs: &[f32],
+        gradients: &[f32],
+    ) -> Result<(Vec<f32>, Vec<f32>), ExpertError> {
         self.check(inputs)?;
         let n_inputs = inputs.len() / self.n_values();
         let n_gradients = gradients.len() / self.n_given();
@@ -203,13 +228,10 @@ impl HostedExpert {
         }
         check_finite(gradients)?;
         let (of_parameters, of_inputs) = self.engine.backward(inputs, gradients).await?;
-        if !of_inputs.iter().all(|value| value.is_finite()) {
-            return Err(ExpertError::Diverged);
+        match of_inputs.iter().all(|value| value.is_finite()) {
+            true => Ok((of_parameters, of_inputs)),
+            false => Err(ExpertError::Diverged),
         }
-        let rate = self.schedule.learning_rate(self.n_steps());
-        self.optimizer.step(&mut self.parameters, &of_parameters, rate)?;
-        self.engine.load(&self.parameters);
-        Ok(of_inputs)
     }
 
     fn n_values(&self) -> usize {

@@ -3,6 +3,8 @@
 //!
 //! Names of users are not in it: they may be people.
 
+pub mod rows;
+
 use serde::{Deserialize, Serialize};
 
 use crate::dataset::{COLUMNS_MAX, LABEL_BYTES_MAX, RatingShape, SampleKind, TableShape, TableTarget};

@@ -13,8 +13,6 @@
 //! The list comes with every offer, so that repeated samples are noticed: two bytes a sample for a data set of up to
 //! 65,536. Nothing is recomputed here.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use crate::access::{KeyPair, PublicKey, Signature};
@@ -245,17 +243,13 @@ pub fn encode_samples(samples: &[SampleId], manifest: &Manifest) -> Vec<u8> {
     samples.iter().filter_map(place).flat_map(|bytes| bytes.into_iter().take(width)).collect()
 }
 
-/// Encodes the list of samples of a stream, whose shards have these hashes. A sample without one is left out, as in
-/// [`encode_samples`].
-pub fn encode_streamed(samples: &[SampleId], hashes: &BTreeMap<u32, Sha256Hash>) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(samples.len() * STREAMED_BYTES);
-    for sample in samples {
-        let Some(hash) = hashes.get(&sample.shard) else { continue };
-        bytes.extend_from_slice(&sample.shard.to_le_bytes());
-        bytes.extend_from_slice(&sample.index.to_le_bytes());
-        bytes.extend(hash.0.iter().take(STREAMED_HASH_BYTES));
-    }
-    bytes
+/// Encodes the list of samples of a stream, each with the hash of its shard.
+pub fn encode_streamed(samples: impl IntoIterator<Item = (SampleId, Sha256Hash)>) -> Vec<u8> {
+    let encoded = samples.into_iter().flat_map(|(SampleId { shard, index }, sha256)| {
+        let hash = sha256.0.into_iter().take(STREAMED_HASH_BYTES);
+        shard.to_le_bytes().into_iter().chain(index.to_le_bytes()).chain(hash)
+    });
+    encoded.collect()
 }
 
 /// Checks that each shard of an encoded list of a stream is one of `window`, bytes included.

@@ -412,6 +412,41 @@ impl Manifest {
         }
     }
 
+    /// Whether `samples` are such as the data set has, and one at least.
+    pub fn describes(&self, samples: &Samples) -> bool {
+        let n_samples = samples.n_samples();
+        let is_such = match (&self.samples, samples) {
+            (SampleKind::Images { shape, class_names }, Samples::Images(pictures)) => {
+                pictures.images.len() == n_samples.saturating_mul(shape.n_values())
+                    && pictures.labels.iter().all(|label| usize::from(*label) < class_names.len())
+            }
+            (SampleKind::Tokens(shape), Samples::Tokens(tokens)) => {
+                tokens.length == shape.length && tokens.ids.iter().all(|id| *id < shape.vocabulary)
+            }
+            (SampleKind::Rows(shape), Samples::Rows(rows)) => {
+                let is_of_target = match (&shape.target, &rows.targets) {
+                    (TableTarget::Class(names), RowTargets::Classes(classes)) => {
+                        classes.len() == n_samples
+                            && classes.iter().all(|class| usize::from(*class) < names.len())
+                    }
+                    (TableTarget::Values(names), RowTargets::Values { n_values, values }) => {
+                        *n_values == names.len() && values.len() == n_samples * n_values
+                    }
+                    _ => false,
+                };
+                rows.n_columns == shape.columns.len() && is_of_target
+            }
+            (SampleKind::Ratings(shape), Samples::Ratings(ratings)) => {
+                ratings.users.len() == n_samples
+                    && ratings.items.len() == n_samples
+                    && ratings.users.iter().all(|user| *user < shape.n_users)
+                    && ratings.items.iter().all(|item| *item < shape.n_items)
+            }
+            _ => false,
+        };
+        is_such && n_samples > 0
+    }
+
     /// Bytes of a shard's samples, decoded.
     pub fn raw_bytes(&self, entry: &ShardEntry) -> usize {
         self.sample_bytes().saturating_mul(entry.n_samples as usize)

@@ -18,7 +18,7 @@ use crate::serving;
 use crate::streamed::{StreamWindow, WINDOW_BYTES_MAX};
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/shard/4";
+pub const PROTOCOL: &str = "/barnraise/shard/5";
 
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 1024;

@@ -5,21 +5,53 @@
 //! sources, so it is the same on each backbone with the same ones. A contributor asks its backbone for the
 //! [`StreamWindow`] and draws from that. A commitment names the hashes of its shards, since the run's description does
 //! not ([`crate::commitment`]).
-
-use std::collections::BTreeMap;
+//!
+//! A backbone keeps shards for a while after they left the window ([`DataStream::grace_shards`]), so that contributions on
+//! their way count, and can be recomputed. How far the window moves in a step is bounded by it
+//! ([`DataStream::step_shards_max`]).
 
 use serde::{Deserialize, Serialize};
 
 use crate::dataset::{DataStream, SHARD_BYTES_MAX, ShardEntry, WINDOW_SHARDS_MAX};
-use crate::hash::Sha256Hash;
 
-/// Windows that are kept: those before the newest are there for contributions on their way, and their recomputation.
-pub const WINDOWS_KEPT: u32 = 2;
+/// Fewest shards that are kept after they left the window: a small window moves on in few steps.
+pub const GRACE_SHARDS_MIN: u32 = 64;
+/// Most shards that are kept, those of the window included.
+pub const SHARDS_KEPT_MAX: u32 = WINDOW_SHARDS_MAX * 2;
+/// Steps in which the grace is over.
+const GRACE_STEPS: u32 = 4;
+/// Steps for which samples are drawn by the same window. Those that it drops are in the first half of the grace, and what is
+/// drawn has half of it to be computed and delivered.
+pub const WINDOW_STEPS_MAX: u64 = GRACE_STEPS as u64 / 2;
 /// Most bytes of a window that comes.
 pub const WINDOW_BYTES_MAX: u64 = 1024 * 1024;
 
+const _: () = assert!(GRACE_SHARDS_MIN >= GRACE_STEPS && GRACE_SHARDS_MIN <= WINDOW_SHARDS_MAX);
 // A shard takes 5 + 5 + 5 + 32 bytes at most.
-const _: () = assert!((WINDOW_SHARDS_MAX * WINDOWS_KEPT) as u64 * 47 + 16 <= WINDOW_BYTES_MAX);
+const _: () = assert!(SHARDS_KEPT_MAX as u64 * 47 + 16 <= WINDOW_BYTES_MAX);
+
+impl DataStream {
+    /// Shards that are kept after they left the window.
+    pub fn grace_shards(&self) -> u32 {
+        self.window_shards.max(GRACE_SHARDS_MIN)
+    }
+
+    /// Shards that are kept in all.
+    pub fn shards_kept(&self) -> u32 {
+        self.window_shards.saturating_add(self.grace_shards())
+    }
+
+    /// Most shards by which the window moves in a step.
+    pub fn step_shards_max(&self) -> u32 {
+        self.grace_shards() / GRACE_STEPS
+    }
+
+    /// Fewest shards of a window that moves by `step_shards` in a step.
+    pub fn window_shards_min(step_shards: u32) -> u32 {
+        let grace = step_shards.saturating_mul(GRACE_STEPS);
+        if grace <= GRACE_SHARDS_MIN { 1 } else { grace }
+    }
+}
 
 /// A shard of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,7 +98,7 @@ impl StreamWindow {
     pub fn decode(bytes: &[u8], stream: &DataStream) -> Result<Self, WindowError> {
         let window: Self = postcard::from_bytes(bytes)?;
         let fail = |why| Err(WindowError::Invalid(why));
-        if window.shards.len() > stream.window_shards.saturating_mul(WINDOWS_KEPT) as usize {
+        if window.shards.len() > stream.shards_kept() as usize {
             return fail("it lists more shards than are kept");
         }
         if !window.shards.is_sorted_by(|a, b| a.number < b.number) {
@@ -100,14 +132,17 @@ impl StreamWindow {
         self.shards.iter().map(|shard| shard.number).filter(|&number| number >= self.first_drawn)
     }
 
+    /// The first number under which `other` keeps another shard than this one.
+    pub fn first_difference(&self, other: &Self) -> Option<u32> {
+        let differs = |shard: &&StreamedShard| {
+            other.entry(shard.number).is_some_and(|entry| entry.sha256 != shard.entry.sha256)
+        };
+        self.shards.iter().find(differs).map(|shard| shard.number)
+    }
+
     /// The entry of a shard, if it is kept.
     pub fn entry(&self, number: u32) -> Option<&ShardEntry> {
         let place = self.shards.binary_search_by_key(&number, |shard| shard.number).ok()?;
         self.shards.get(place).map(|shard| &shard.entry)
-    }
-
-    /// Hash of each shard.
-    pub fn hashes(&self) -> BTreeMap<u32, Sha256Hash> {
-        self.shards.iter().map(|shard| (shard.number, shard.entry.sha256)).collect()
     }
 }

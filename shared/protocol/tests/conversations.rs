@@ -245,15 +245,7 @@ fn manifest() -> (Manifest, Vec<u8>) {
     let labels = (0..30_000u32).map(|i| (i % 10) as u8).collect();
     let shard = Samples::Images(LabelledImages { images: noise(4 * 30_000), labels });
     let (bytes, entry) = shard.encode().unwrap();
-    let manifest = Manifest {
-        name: "noise".into(),
-        samples: images(10),
-        shards: vec![entry],
-        gallery: entry,
-        frozen: Vec::new(),
-        stream: None,
-    };
-    (manifest, bytes)
+    (fixture::manifest(images(10), entry), bytes)
 }
 
 #[tokio::test]
@@ -311,14 +303,7 @@ fn a_shard_of_text_is_checked_token_by_token() {
     let shape = TokenShape { length: 8, vocabulary: 53, mask: Some(1) };
     let decoded = |samples: &Samples, shape| {
         let (bytes, entry) = samples.encode().unwrap();
-        let manifest = Manifest {
-            name: "text".into(),
-            samples: SampleKind::Tokens(shape),
-            shards: vec![entry],
-            gallery: entry,
-            frozen: Vec::new(),
-            stream: None,
-        };
+        let manifest = fixture::manifest(SampleKind::Tokens(shape), entry);
         manifest.validate()?;
         Samples::decode(&bytes, &entry, &manifest)
     };
@@ -712,15 +697,8 @@ fn samples_are_put_together_one_by_one() {
 fn a_manifest_keeps_within_its_limits() {
     let entry = ShardEntry { n_samples: 1, n_bytes: 1, sha256: Sha256Hash([1; 32]) };
     let of = |samples: SampleKind, entry: ShardEntry, n_shards: usize| {
-        let manifest = Manifest {
-            name: "limits".into(),
-            samples,
-            shards: vec![entry; n_shards],
-            gallery: entry,
-            frozen: Vec::new(),
-            stream: None,
-        };
-        manifest.validate().is_ok()
+        let manifest = fixture::manifest(samples, entry);
+        Manifest { shards: vec![entry; n_shards], ..manifest }.validate().is_ok()
     };
     let text = |length, vocabulary| SampleKind::Tokens(TokenShape { length, vocabulary, mask: Some(1) });
     for (n_classes, is_good) in [(0, false), (1, true), (256, true), (257, false)] {
@@ -749,14 +727,7 @@ fn a_manifest_keeps_within_its_limits() {
     // What is too large is refused before it is decompressed, and the largest is not.
     let (bytes, entry) =
         Samples::Tokens(TokenSequences { length: 1024, ids: vec![3; 1024] }).encode().unwrap();
-    let manifest = Manifest {
-        name: "limits".into(),
-        samples: text(1024, 4),
-        shards: vec![entry],
-        gallery: entry,
-        frozen: Vec::new(),
-        stream: None,
-    };
+    let manifest = fixture::manifest(text(1024, 4), entry);
     let decoded = |n_samples| Samples::decode(&bytes, &ShardEntry { n_samples, ..entry }, &manifest);
     assert_eq!(decoded(many), Err(DatasetError::Length { want: 3072 * 21_845, got: 3072 }));
     assert!(matches!(decoded(many + 1), Err(DatasetError::Manifest(_))));

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use barnraise_protocol::dataset::{
-    DatasetError, Manifest, RatingShape, Ratings, RowTargets, SampleKind, Samples, ShardEntry, TableRows,
-    TableShape, TableTarget,
+    DatasetError, ImageShape, LabelledImages, Manifest, RatingShape, Ratings, RowTargets, SampleKind,
+    Samples, ShardEntry, TableRows, TableShape, TableTarget, TokenSequences, TokenShape,
 };
 
 fn names(names: &[&str]) -> Vec<String> {
@@ -56,6 +56,32 @@ fn kinds() -> [(SampleKind, Samples, &'static str, &'static str); 3] {
             "03ad0202",
         ),
     ]
+}
+
+#[test]
+fn samples_are_of_a_data_set_or_of_none() {
+    let entry = ShardEntry { n_samples: 2, n_bytes: 1, sha256: barnraise_protocol::Sha256Hash([0; 32]) };
+    let kinds = kinds();
+    for (at, (kind, ..)) in kinds.iter().enumerate() {
+        let manifest = of(kind.clone(), entry);
+        let fits: Vec<bool> = kinds.iter().map(|(_, samples, ..)| manifest.describes(samples)).collect();
+        assert_eq!(fits, (0..kinds.len()).map(|other| other == at).collect::<Vec<_>>(), "{kind:?}");
+        assert!(!manifest.describes(&kinds[at].1.none_of()), "none at all");
+    }
+    let shape = ImageShape { height: 2, width: 1, channels: 1 };
+    let pictures = of(SampleKind::Images { shape, class_names: names(&["x", "y"]) }, entry);
+    let own = |images: usize, labels: &[u8]| {
+        Samples::Images(LabelledImages { images: vec![0; images], labels: labels.to_vec() })
+    };
+    assert!(pictures.describes(&own(4, &[0, 1])));
+    for other in [own(4, &[0, 2]), own(3, &[0, 1]), own(4, &[0]), own(0, &[])] {
+        assert!(!pictures.describes(&other), "{other:?}");
+    }
+    let tokens = TokenShape { length: 4, vocabulary: 3, mask: None };
+    let text = of(SampleKind::Tokens(tokens), entry);
+    let own = |length, ids: &[u32]| Samples::Tokens(TokenSequences { length, ids: ids.to_vec() });
+    assert!(text.describes(&own(4, &[0, 1, 2, 0])));
+    assert!(!text.describes(&own(4, &[0, 1, 3, 0])) && !text.describes(&own(2, &[0, 1, 2, 0])));
 }
 
 #[test]

@@ -16,9 +16,9 @@ use barnraise_protocol::experts::checkpoints::{
     ExpertCheckpoint, OfferOutcome,
 };
 use barnraise_protocol::experts::leases::{
-    self, ExpertLease, GRANTORS_MAX, Grantors, GrantorsError, HOST_ADDRESS_BYTES_MAX, HOST_ADDRESSES_MAX,
-    KEEPERS_MAX, KnownHost, LeaseAnswer, LeaseAsk, LeaseAskError, LeaseError, LeaseGrant, LeaseQuestion,
-    LeaseRefusal, LeaseVerdict, LeasingHost, PLACES_MAX,
+    self, ExpertLease, FROZEN_MAX, GRANTORS_MAX, Grantors, GrantorsError, HOST_ADDRESS_BYTES_MAX,
+    HOST_ADDRESSES_MAX, KEEPERS_MAX, KnownHost, LeaseAnswer, LeaseAsk, LeaseAskError, LeaseError, LeaseGrant,
+    LeaseQuestion, LeaseRefusal, LeaseVerdict, LeasingHost, PLACES_MAX,
 };
 use barnraise_protocol::experts::{ExpertPlace, ExpertUid, LayerId};
 use barnraise_protocol::framing;
@@ -111,9 +111,10 @@ fn golden_bytes_of_leases() {
     check(&LeaseAnswer::Holders(vec![None, Some(holder)]), max, &format!("03 02 00 01 {holder}"));
     let refused = LeaseVerdict::Refused(LeaseRefusal::Held { for_ms: 300 });
     let asked = vec![LeaseVerdict::Granted(lease.clone()), LeaseVerdict::Released, refused];
-    let answer = LeaseAnswer::Leased { grantors: grantors(1), asked, vacant: vec![lease.clone()] };
+    let (vacant, frozen) = (vec![lease.clone()], vec![LayerId(2), LayerId(300)]);
+    let answer = LeaseAnswer::Leased { grantors: grantors(1), asked, vacant, frozen };
     let first = key(1).public();
-    check(&answer, max, &format!("00 01 {first} 03 00 {golden} 01 02 01ac02 01 {golden}"));
+    check(&answer, max, &format!("00 01 {first} 03 00 {golden} 01 02 01ac02 01 {golden} 02 02 ac02"));
     let voted = LeaseAnswer::Voted(vec![LeaseVerdict::Granted(lease.grants[0])]);
     check(&voted, max, &format!("01 01 00 {}", grant_bytes(EXPIRES_BYTES)));
     let known = LeaseAnswer::Keepers(vec![vec![KnownHost::new(holder, [vec![6, 7]])]]);
@@ -249,7 +250,8 @@ fn the_largest_messages_fit() {
     framing::encode(&vote, max).unwrap();
     assert_eq!(vote.check(&run_id), Ok(()));
     let asked = vec![LeaseVerdict::Granted(largest.clone()); PLACES_MAX];
-    let leased = LeaseAnswer::Leased { grantors: grantors(16), asked, vacant: Vec::new() };
+    let frozen = vec![LayerId(u16::MAX); FROZEN_MAX];
+    let leased = LeaseAnswer::Leased { grantors: grantors(16), asked, vacant: Vec::new(), frozen };
     framing::encode(&leased, max).unwrap();
     let keepers = LeaseAnswer::Keepers(vec![vec![known.clone(); KEEPERS_MAX]; PLACES_MAX]);
     framing::encode(&keepers, max).unwrap();
@@ -288,7 +290,11 @@ async fn a_host_believes_no_lease_that_is_not_its_own_or_not_granted() {
     let host = LeasingHost::new(4, []);
     let asks = vec![LeaseAsk::Claim(place())];
     let question = LeaseQuestion::Lease { run_id: "barn".into(), host, asks, n_vacant: 1 };
-    let answer = |asked, vacant| LeaseAnswer::Leased { grantors: grantors(1), asked, vacant };
+    let leased = |asked, vacant, n_frozen| {
+        let frozen = vec![LayerId(2); n_frozen];
+        LeaseAnswer::Leased { grantors: grantors(1), asked, vacant, frozen }
+    };
+    let answer = |asked, vacant| leased(asked, vacant, 1);
     let good = answer(vec![LeaseVerdict::Granted(lease(1, 5))], vec![lease(1, 5)]);
     assert_eq!(asked(question.clone(), good.clone()).await.unwrap(), good);
     let elsewhere = ExpertLease { place: (LayerId(9), place().1), ..lease(1, 5) };
@@ -300,6 +306,7 @@ async fn a_host_believes_no_lease_that_is_not_its_own_or_not_granted() {
         answer(vec![LeaseVerdict::Released], vec![lease(1, 5); 2]),
         answer(vec![LeaseVerdict::Granted(of_other.clone())], vec![]),
         answer(vec![LeaseVerdict::Released], vec![of_other]),
+        leased(vec![LeaseVerdict::Released], vec![], FROZEN_MAX + 1),
         LeaseAnswer::Voted(vec![]),
     ] {
         let refused = asked(question.clone(), bad).await;

@@ -3,14 +3,12 @@
 
 mod fixture;
 
-use std::collections::BTreeMap;
-
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::commitment::{
     CommitmentError, SampleId, check_streamed, encode_streamed, list_bytes, names_streamed,
 };
 use barnraise_protocol::dataset::{DataStream, Manifest, ShardEntry};
-use barnraise_protocol::streamed::{StreamWindow, StreamedShard, WindowError};
+use barnraise_protocol::streamed::{SHARDS_KEPT_MAX, StreamWindow, StreamedShard, WindowError};
 
 const DATA: DataStream = DataStream { sources: Sha256Hash([5; 32]), shard_samples: 3, window_shards: 2 };
 
@@ -41,9 +39,9 @@ fn golden_bytes_of_a_window() {
 fn a_window_keeps_within_its_limits() {
     let decode = |window: &StreamWindow| StreamWindow::decode(&window.encode().unwrap(), &DATA);
     let refused = |window: &StreamWindow| matches!(decode(window), Err(WindowError::Invalid(_)));
-    assert!(decode(&window(0..4, 2)).is_ok());
+    assert!(decode(&window(0..66, 64)).is_ok());
     assert!(decode(&window([3, 7], 4)).is_ok(), "one in the middle may be lost");
-    assert!(refused(&window(0..5, 3)), "too many");
+    assert!(refused(&window(0..67, 65)), "too many");
     assert!(refused(&window([1, 1], 0)) && refused(&window([2, 1], 0)));
     assert!(refused(&window([1, 2], 3)) && refused(&window([], 0)), "nothing to draw");
     let mut other = window([1, 2], 1);
@@ -59,19 +57,36 @@ fn a_window_keeps_within_its_limits() {
 }
 
 #[test]
+fn a_small_window_has_a_grace_of_its_own() {
+    let of = |window_shards| {
+        let stream = DataStream { window_shards, ..DATA };
+        (stream.grace_shards(), stream.shards_kept(), stream.step_shards_max())
+    };
+    assert_eq!(of(1), (64, 65, 16));
+    assert_eq!(of(8), (64, 72, 16));
+    assert_eq!(of(256), (256, 512, 64));
+    assert_eq!(of(4096), (4096, SHARDS_KEPT_MAX, 1024));
+    assert_eq!([0, 16, 17, 64].map(DataStream::window_shards_min), [1, 1, 68, 256]);
+}
+
+#[test]
 fn a_window_finds_its_shards() {
     let window = window([3, 4, 6], 4);
     assert_eq!((window.oldest(), window.end()), (3, 7));
     assert!(window.drawn().eq([4, 6]));
     assert_eq!(window.entry(6), Some(&shard(6, 6).entry));
     assert_eq!((window.entry(5), window.entry(7)), (None, None));
+    let mut other = self::window([4, 5, 6, 7], 4);
+    assert_eq!((window.first_difference(&other), other.first_difference(&window)), (None, None));
+    other.shards[2].entry.sha256 = Sha256Hash([9; 32]);
+    assert_eq!((window.first_difference(&other), other.first_difference(&window)), (Some(6), Some(6)));
 }
 
 #[test]
 fn a_list_names_the_bytes_of_its_shards() {
-    let hashes: BTreeMap<u32, Sha256Hash> = window([3, 4], 3).hashes();
-    let samples = [(3, 2), (4, 0)].map(|(shard, index)| SampleId { shard, index });
-    let list = encode_streamed(&samples, &hashes);
+    let samples =
+        [(3, 2), (4, 0)].map(|(shard, index)| (SampleId { shard, index }, Sha256Hash([shard as u8; 32])));
+    let list = encode_streamed(samples);
     let (a, b) = ("03".repeat(16), "04".repeat(16));
     assert_eq!(hex(&list), format!("0300000002000000{a}0400000000000000{b}"));
     let manifest = Manifest { shards: Vec::new(), stream: Some(DATA), ..fixture::run().data.manifest };
@@ -84,8 +99,6 @@ fn a_list_names_the_bytes_of_its_shards() {
     forged.shards[1].entry.sha256 = Sha256Hash([9; 32]);
     assert_eq!(check_streamed(&list, &forged), Err(CommitmentError::NotInWindow { shard: 4, oldest: 3 }));
     assert!(names_streamed(&list, 4, Sha256Hash([4; 32])) && !names_streamed(&list, 4, Sha256Hash([9; 32])));
-    let unknown = [SampleId { shard: 9, index: 0 }];
-    assert!(encode_streamed(&unknown, &hashes).is_empty(), "it commits to no other sample");
 }
 
 #[test]

@@ -214,6 +214,7 @@ mod tests {
     #[test]
     fn nobody_gets_in_without_a_token_unless_the_run_is_open() {
         assert_eq!(admissions(AccessMode::Open, 1).check(NOW, &peer(2)), Ok(()));
+        assert!(admissions(AccessMode::Open, 1).may_host(&peer(2)));
         for mode in [AccessMode::Invitation, AccessMode::Allowlist] {
             let mut admissions = admissions(mode, 1);
             assert_eq!(admissions.check(NOW, &peer(2)), Err(AccessRefusal::Needed { mode }));

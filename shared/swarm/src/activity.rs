@@ -78,6 +78,15 @@ pub enum Activity {
         /// The epoch that is being finished.
         epoch: u64,
     },
+    /// In a run without a server: this peer is in no sample now.
+    WaitingForTurn {
+        /// The latest round that it knows of.
+        round: u64,
+        /// Peers that train, as far as it knows.
+        n_trainers: u32,
+        /// How many of them train a round.
+        sample_size: u32,
+    },
     /// Offering the last gradient before stopping.
     Stopping,
     /// The run does not let this peer in, and a retry does not change that.
@@ -113,10 +122,8 @@ pub enum Interruption {
     /// The run requires an invitation, and there is none.
     #[error("this run is by invitation: come with the link of one")]
     NoInvitation,
-    /// The run has no server, which this participant needs.
-    #[error(
-        "this run has no server: computers take part in it by `barnraise join` with the address of this page; a page cannot yet"
-    )]
+    /// The run has no server, and nobody can open streams to this participant.
+    #[error("this run has no server, and others cannot open streams to this participant")]
     Sampled,
     /// Nothing was heard of the backbone for too long.
     #[error("the backbone has gone silent")]

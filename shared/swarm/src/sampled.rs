@@ -18,14 +18,18 @@
 //! - A model is taken only of a peer that can be in the sample that makes it, by what the receiver knows.
 //! - A peer that was silent for too long proves that it is active by another token, and signs another joined event only where its
 //!   tokens are at their end.
-//! - A busy receiver says so, and is offered the model again: the sender that it pulls from may die.
+//! - A peer that nobody can dial calls on aggregators now and then, which reach it on the connections that it made.
+//! - A busy receiver says so, and is offered the model again: the sender that it pulls from may die. One that was not reached is
+//!   offered it once more: a connection may break, and with `sf` = 1 the round is over without that peer.
+//! - A peer that has joined asks for more as long as it is told of members that it did not know: many join at once, and a view has
+//!   room for some hundreds.
 //! - A round in which too many die is not the last: after a time of silence, with nobody known that is further, a peer goes on
 //!   with the newest average that it has.
 //!
 //! What is promised where keys cost nothing, and any number of them belongs to one attacker:
 //!
 //! - A peer that is in a run believes no round that is more than a leap beyond what time allows since it was active itself: four
-//!   rounds in the mean time of one so far, or in that of the estimate, and never more than sixteen in that of the estimate. So no
+//!   rounds in the mean time of one of late, or in that of the estimate, and never more than sixteen in that of the estimate. So no
 //!   number of peers moves it to the end of all rounds, or makes it sign such a round. A newcomer believes those it was introduced
 //!   to, a window beyond where they were active.
 //! - Within that, an attacker whose keys fill a sample leads the run as any sample does: it may be faster than honest peers, and
@@ -34,6 +38,7 @@
 //!   members nor a still run from going on.
 
 mod aggregation;
+mod calling;
 #[cfg(test)]
 mod fuzz;
 mod joining;
@@ -51,14 +56,16 @@ use std::time::Duration;
 
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{KeyPair, PublicKey};
+use barnraise_protocol::run::Sampled;
 use barnraise_protocol::sampled::{
-    ActivityProof, ActivityToken, Membership, PeerPrefix, ROUND_MAX, SampledRoles, SampledTask, View,
-    ViewDigest,
+    ActivityProof, ActivityToken, Membership, PeerPrefix, PushEnd, ROUND_MAX, SampledRoles, SampledTask,
+    View, ViewDigest,
 };
 
 use self::aggregation::Aggregation;
+use self::calling::Calling;
 use self::joining::Joining;
-use self::limit::RoundLimit;
+use self::limit::{RoundLimit, RoundPace};
 use self::pull::Pull;
 pub use self::registry::Registry;
 use self::sampling::Sampling;
@@ -87,6 +94,18 @@ pub struct SampledSettings {
 }
 
 impl SampledSettings {
+    /// As a run's description has them.
+    pub fn of(scheme: &Sampled) -> Self {
+        Self {
+            sample_size: scheme.sample_size.into(),
+            n_aggregators: scheme.n_aggregators.into(),
+            success_fraction: scheme.success_fraction,
+            ping_timeout: Duration::from_millis(scheme.ping_timeout_ms.into()),
+            activity_window: scheme.activity_window.into(),
+            round_estimate: Duration::from_millis(scheme.round_estimate_ms.into()),
+        }
+    }
+
     /// Models that an aggregator waits for: `sf * s`, at least 1.
     pub fn models_wanted(&self) -> usize {
         let wanted = (f64::from(self.success_fraction) * self.sample_size as f64 - 1e-6).ceil();
@@ -107,7 +126,7 @@ pub struct SampledIdentity {
     pub key: KeyPair,
     /// Hash of the run's description.
     pub run: Sha256Hash,
-    /// The last event's counter that this peer has ever signed in the run; 0 for a new one.
+    /// The last event's counter that this peer has ever signed in the run, or a later one; 0 for a new one.
     pub counter: u64,
     /// What it does for the run.
     pub roles: SampledRoles,
@@ -183,8 +202,18 @@ pub enum PushOutcome {
     Declined,
     /// It has none, and waits for those that others send: it is offered again, as one of them may die.
     Busy,
-    /// It was not reached.
+    /// It was not reached: it is offered once more.
     Failed,
+}
+
+impl From<PushEnd> for PushOutcome {
+    fn from(end: PushEnd) -> Self {
+        match end {
+            PushEnd::Delivered => Self::Delivered,
+            PushEnd::Declined => Self::Declined,
+            PushEnd::Busy => Self::Busy,
+        }
+    }
 }
 
 /// One peer of a run in the sampled scheme. After each `on_*` the driver drains [`Self::poll_action`].
@@ -198,18 +227,21 @@ pub struct SampledPeer {
     random: SplitMix64,
     registry: Registry,
     joining: Joining,
+    calling: Calling,
     training: Training,
     aggregation: Aggregation,
     /// The newest average that came, or was made here, with its round.
     newest: Option<(u64, SampledModel)>,
-    /// Whose view is under way.
-    view_from: Option<PublicKey>,
+    /// Whose view is under way, and until when no other one is asked for.
+    view_from: Option<(PublicKey, Moment)>,
     /// When another peer came that takes this one for live.
     heard_at: Moment,
+    /// The latest round for which one of them asked.
+    pinged_round: u64,
     /// Round in which this peer was active last.
     active: Option<u64>,
-    /// Round and time in which it was active first.
-    first_active: Option<(u64, Moment)>,
+    /// Measures how long a round takes.
+    pace: RoundPace,
     /// How long a round takes: `Δt_S`.
     round_duration: Duration,
     /// How far the run can be by this peer's clock.
@@ -227,13 +259,15 @@ impl SampledPeer {
             settings,
             identity,
             joining: Joining::default(),
+            calling: Calling::default(),
             training: Training::default(),
             aggregation: Aggregation::default(),
             newest: None,
             view_from: None,
             heard_at: Moment::ZERO,
+            pinged_round: 0,
             active: None,
-            first_active: None,
+            pace: RoundPace::default(),
             round_duration: settings.round_estimate,
             limit: RoundLimit::default(),
             actions: VecDeque::new(),
@@ -263,13 +297,14 @@ impl SampledPeer {
 
     /// A candidate is asked whether it is live for a round. Returns whether it answers.
     ///
-    /// That others know this peer is shown by those alone that it knows, and by a round that it was not in yet: a stranger's pings
-    /// do not keep it from going on with a run that is still.
+    /// That others know this peer is shown by those alone that it knows, and by a round that it was not in yet and was not asked for
+    /// before: neither a stranger's pings nor a member's repeated ones keep it from going on with a run that is still.
     pub fn on_ping(&mut self, now: Moment, from: PublicKey, round: u64) -> bool {
         self.on_time(now);
-        let is_later = round > self.active.unwrap_or_default() && round <= self.round_offered_max();
+        let known = self.active.unwrap_or_default().max(self.pinged_round);
+        let is_later = round > known && round <= self.round_offered_max();
         if is_later && self.registry.activity_of(&from).is_some() {
-            self.heard_at = now;
+            (self.heard_at, self.pinged_round) = (now, round);
         }
         self.joining.is_member()
     }
@@ -302,7 +337,8 @@ impl SampledPeer {
     /// the sample; others share a few, until they have proven it.
     ///
     /// Where the view of another sender is under way, this peer asks for what the sender tells of itself alone: the members of a
-    /// sample know much the same, and offer at the same time.
+    /// sample know much the same, and offer at the same time. A sender that does not send its view in time keeps out no other one,
+    /// and one that is not expected none at all.
     ///
     /// # Errors
     /// It does not want the model, or not now.
@@ -334,10 +370,12 @@ impl SampledPeer {
         if !has_place {
             return Err(OfferRefusal::Busy);
         }
-        if self.view_from.is_some() {
+        if self.view_from.is_some_and(|(_, until)| now < until) {
             return Ok(ViewDigest::of_everything());
         }
-        self.view_from = Some(from);
+        if is_expected {
+            self.view_from = Some((from, now + patience));
+        }
         Ok(self.digest())
     }
 
@@ -359,7 +397,7 @@ impl SampledPeer {
 
     /// A view.
     fn on_view(&mut self, from: PublicKey, view: &View) {
-        self.view_from.take_if(|sender| *sender == from);
+        self.view_from.take_if(|(sender, _)| *sender == from);
         self.registry.merge(view);
     }
 
@@ -421,6 +459,7 @@ impl SampledPeer {
         self.retry_sampling(now);
         self.push_again(now);
         self.on_joining_timeout(now);
+        self.call_if_due(now);
         self.go_on(now);
     }
 
@@ -430,7 +469,7 @@ impl SampledPeer {
         let samplings = samplings.into_iter().flatten().filter_map(Sampling::next_deadline);
         let pushes = [self.training.pushes(), self.aggregation.pushes()];
         let pushes = pushes.into_iter().flatten().filter_map(|(_, pushes)| pushes.next_deadline());
-        samplings.chain(pushes).chain(self.joining_deadline()).min()
+        samplings.chain(pushes).chain(self.joining_deadline()).chain(self.calling.deadline()).min()
     }
 
     /// The next thing to do.
@@ -479,6 +518,11 @@ impl SampledPeer {
         self.training.is_computing()
     }
 
+    /// Whether it looks for aggregators of what it trained, or offers it to them.
+    pub fn is_handing_in(&self) -> bool {
+        self.training.sampling().is_some() || self.training.pushes().is_some()
+    }
+
     fn samplings(&mut self) -> impl Iterator<Item = &mut Sampling> {
         [self.training.sampling_mut(), self.aggregation.sampling_mut()].into_iter().flatten()
     }
@@ -493,11 +537,7 @@ impl SampledPeer {
     /// `UPDATEACTIVITY(i, k)`: this peer is active in a round, which it proves from now on.
     fn on_active(&mut self, now: Moment, round: u64) {
         if self.active.is_none_or(|last| last < round) {
-            // Over all rounds since the first: one after the other may be begun at once, or after a pause of the run.
-            let (first, at) = *self.first_active.get_or_insert((round, now));
-            if let Ok(n_rounds @ 1..) = u32::try_from(round - first) {
-                self.round_duration = now.saturating_sub(at) / n_rounds;
-            }
+            self.round_duration = self.pace.on_active(now, round).unwrap_or(self.round_duration);
             self.active = Some(round);
             self.limit.on_active(now, round);
         }
@@ -566,7 +606,7 @@ impl SampledPeer {
     }
 
     fn on_transfer_ended(&mut self, from: PublicKey, task: SampledTask) {
-        self.view_from.take_if(|sender| *sender == from);
+        self.view_from.take_if(|(sender, _)| *sender == from);
         match task {
             SampledTask::Train { round } => self.training.on_transfer_ended(from, round),
             SampledTask::Aggregate { round } => self.aggregation.on_transfer_ended(from, round),
@@ -615,7 +655,7 @@ impl SampledPeer {
         }
     }
 
-    /// Offers models again to those that were busy.
+    /// Offers models again to those that were busy or not reached.
     fn push_again(&mut self, now: Moment) {
         let of_trainer = SampledTask::Aggregate { round: self.training.round().saturating_add(1) };
         let of_aggregator = SampledTask::Train { round: self.aggregation.round() };

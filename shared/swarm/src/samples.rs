@@ -7,15 +7,18 @@
 //!
 //! Data that a backbone reads while the run trains have no last shard. Then a pass visits the shards of the newest window
 //! once, and a new window brings new ones; it is asked for before each shard, and with each epoch. What is about to leave the
-//! backbone is dropped from the buffer: no contribution of it would count.
+//! backbone is dropped from the buffer, and nothing is drawn by a window of many steps ago: no contribution of it would
+//! count. Another backbone, or one that began its sources again, may have another shard under the same number: its samples
+//! are dropped, too, since a commitment names them by the hash of their shard.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::commitment::SampleId;
-use barnraise_protocol::dataset::Samples;
+use barnraise_protocol::dataset::{Samples, ShardEntry};
 use barnraise_protocol::shard::ShardId;
-use barnraise_protocol::streamed::StreamWindow;
+use barnraise_protocol::streamed::{StreamWindow, WINDOW_STEPS_MAX};
 
 use crate::random::SplitMix64;
 
@@ -34,15 +37,27 @@ pub struct SampleStream {
 /// What a pass is over.
 #[derive(Debug)]
 enum ShardPass {
-    /// So many shards.
-    All { n_shards: u32 },
+    /// These shards.
+    All { shards: Vec<u32> },
     /// The window of a stream.
-    Window {
-        /// Shards that were visited, of those that the newest window has.
-        visited: BTreeSet<u32>,
-        /// Whether a newer window is to be asked for.
-        is_stale: bool,
-    },
+    Window(WindowPass),
+    /// Samples that are here, and in no shard.
+    Own(Arc<Samples>),
+}
+
+/// A pass over the newest window of a stream.
+#[derive(Debug, Default)]
+struct WindowPass {
+    newest: StreamWindow,
+    /// Whether a newer one is to be asked for.
+    is_stale: bool,
+    /// Shards that were visited, of those that the newest window has.
+    visited: BTreeMap<u32, Sha256Hash>,
+    /// Shards whose samples are in the buffer.
+    buffered: BTreeMap<u32, Arc<Sha256Hash>>,
+    /// The epoch now, and that in which the newest window came.
+    epoch: u64,
+    window_epoch: u64,
 }
 
 /// Samples for a micro-batch.
@@ -50,19 +65,67 @@ enum ShardPass {
 pub struct Drawn {
     /// The samples.
     pub samples: Samples,
-    /// Shard and index of each, in the same order.
-    pub ids: Vec<SampleId>,
+    /// Which they are, in the same order.
+    pub ids: Vec<DrawnSample>,
+}
+
+/// Which sample was drawn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DrawnSample {
+    /// Shard and index.
+    pub id: SampleId,
+    /// Hash of a shard of a stream, which all its samples share.
+    pub streamed: Option<Arc<Sha256Hash>>,
+}
+
+impl WindowPass {
+    /// Takes a newer window, and forgets what is no longer in it.
+    fn on_window(&mut self, window: StreamWindow) {
+        self.is_stale = false;
+        self.window_epoch = self.epoch;
+        let has =
+            |shard: u32, sha256: Sha256Hash| window.entry(shard).is_some_and(|entry| entry.sha256 == sha256);
+        // Half of the grace is left to contributions on their way, and to their recomputation.
+        let oldest = window.oldest().midpoint(window.first_drawn);
+        self.buffered.retain(|shard, sha256| *shard >= oldest && has(*shard, **sha256));
+        self.visited.retain(|shard, sha256| *shard >= window.first_drawn && has(*shard, *sha256));
+        self.newest = window;
+    }
+
+    fn on_shard(&mut self, shard: u32) {
+        self.is_stale = true;
+        if let Some(entry) = self.newest.entry(shard) {
+            self.visited.insert(shard, entry.sha256);
+            self.buffered.insert(shard, Arc::new(entry.sha256));
+        }
+    }
+
+    /// Whether contributions of what is drawn would come too late.
+    fn is_outdated(&self) -> bool {
+        self.epoch.saturating_sub(self.window_epoch) >= WINDOW_STEPS_MAX
+    }
 }
 
 impl SampleStream {
     /// Over `n_shards` shards, holding about `capacity` samples; `seed` decides the order.
     pub fn new(n_shards: u32, capacity: usize, seed: u64) -> Self {
-        Self::over(ShardPass::All { n_shards }, capacity, seed)
+        Self::of_shards((0..n_shards).collect(), capacity, seed)
+    }
+
+    /// Over these shards alone.
+    pub fn of_shards(shards: Vec<u32>, capacity: usize, seed: u64) -> Self {
+        Self::over(ShardPass::All { shards }, capacity, seed)
     }
 
     /// Over the windows of a stream.
     pub fn streamed(capacity: usize, seed: u64) -> Self {
-        Self::over(ShardPass::Window { visited: BTreeSet::new(), is_stale: true }, capacity, seed)
+        let pass = WindowPass { is_stale: true, ..WindowPass::default() };
+        Self::over(ShardPass::Window(pass), capacity, seed)
+    }
+
+    /// Over samples that are here already: nothing is fetched.
+    pub fn own(samples: Arc<Samples>, seed: u64) -> Self {
+        Self::over(ShardPass::Own(samples), 0, seed)
     }
 
     fn over(pass: ShardPass, capacity: usize, seed: u64) -> Self {
@@ -72,37 +135,43 @@ impl SampleStream {
 
     /// Whether the window of the stream is to be asked for now.
     pub fn wants_window(&self) -> bool {
-        matches!(self.pass, ShardPass::Window { is_stale: true, .. }) && self.fetching.is_none()
+        matches!(&self.pass, ShardPass::Window(pass) if pass.is_stale) && self.fetching.is_none()
     }
 
     /// There are parameters of another epoch: the window may have moved.
-    pub fn on_epoch(&mut self) {
-        if let ShardPass::Window { is_stale, .. } = &mut self.pass {
-            *is_stale = true;
+    pub fn on_epoch(&mut self, epoch: u64) {
+        if let ShardPass::Window(pass) = &mut self.pass {
+            (pass.epoch, pass.is_stale) = (epoch, true);
         }
     }
 
     /// The window of the stream has arrived. Where all of it was visited, a new pass over it begins.
-    pub fn on_window(&mut self, window: &StreamWindow) {
-        let ShardPass::Window { visited, is_stale } = &mut self.pass else { return };
-        *is_stale = false;
-        // Half of what is kept is left to contributions on their way, and to their recomputation.
-        let oldest = window.oldest().midpoint(window.first_drawn);
-        self.buffer.retain(|(_, id)| id.shard >= oldest);
-        visited.retain(|shard| *shard >= window.first_drawn);
-        self.order = window.drawn().filter(|shard| !visited.contains(shard)).collect();
+    pub fn on_window(&mut self, window: StreamWindow) {
+        let ShardPass::Window(pass) = &mut self.pass else { return };
+        pass.on_window(window);
+        self.buffer.retain(|(_, id)| pass.buffered.contains_key(&id.shard));
+        self.order = pass.newest.drawn().filter(|shard| !pass.visited.contains_key(shard)).collect();
         if self.order.is_empty() {
-            visited.clear();
-            self.order.extend(window.drawn());
+            pass.visited.clear();
+            self.order.extend(pass.newest.drawn());
         }
         self.random.shuffle(&mut self.order);
     }
 
+    /// A shard in the newest window of the stream.
+    pub fn in_window(&self, shard: u32) -> Option<&ShardEntry> {
+        match &self.pass {
+            ShardPass::All { .. } | ShardPass::Own(_) => None,
+            ShardPass::Window(pass) => pass.newest.entry(shard),
+        }
+    }
+
     /// Whether a shard is to be fetched now.
     pub fn is_hungry(&self) -> bool {
-        let has_shards = match self.pass {
-            ShardPass::All { n_shards } => n_shards > 0,
-            ShardPass::Window { is_stale, .. } => !is_stale && !self.order.is_empty(),
+        let has_shards = match &self.pass {
+            ShardPass::All { shards } => !shards.is_empty(),
+            ShardPass::Window(pass) => !pass.is_stale && !self.order.is_empty(),
+            ShardPass::Own(_) => false,
         };
         has_shards && self.fetching.is_none() && self.buffer.len() < self.capacity
     }
@@ -117,26 +186,29 @@ impl SampleStream {
         if !self.is_hungry() {
             return None;
         }
-        if let (true, ShardPass::All { n_shards }) = (self.order.is_empty(), &self.pass) {
-            self.order.extend(0..*n_shards);
+        if let (true, ShardPass::All { shards }) = (self.order.is_empty(), &self.pass) {
+            self.order.extend(shards);
             self.random.shuffle(&mut self.order);
         }
         // The order is random, so its last is a random one among equals.
         let rarest = (0..self.order.len()).rev().min_by_key(|&at| rarity(self.order[at]));
         self.fetching = rarest.map(|at| self.order.remove(at));
         match self.pass {
-            ShardPass::All { .. } => self.fetching.map(ShardId::Numbered),
-            ShardPass::Window { .. } => self.fetching.map(ShardId::Streamed),
+            ShardPass::All { .. } | ShardPass::Own(_) => self.fetching.map(ShardId::Numbered),
+            ShardPass::Window(_) => self.fetching.map(ShardId::Streamed),
         }
     }
 
     /// The shard of [`Self::next_fetch`] has arrived.
     pub fn on_shard(&mut self, samples: &Arc<Samples>) {
         let Some(shard) = self.fetching.take() else { return };
-        if let ShardPass::Window { visited, is_stale } = &mut self.pass {
-            visited.insert(shard);
-            *is_stale = true;
+        if let ShardPass::Window(pass) = &mut self.pass {
+            pass.on_shard(shard);
         }
+        self.buffer_all(shard, samples);
+    }
+
+    fn buffer_all(&mut self, shard: u32, samples: &Arc<Samples>) {
         let indices = 0..samples.n_samples() as u32;
         self.buffer.extend(indices.map(|index| (samples.clone(), SampleId { shard, index })));
     }
@@ -147,7 +219,8 @@ impl SampleStream {
         match &mut self.pass {
             ShardPass::All { .. } => self.order.insert(0, shard),
             // The next window tells whether it is still there.
-            ShardPass::Window { is_stale, .. } => *is_stale = true,
+            ShardPass::Window(pass) => pass.is_stale = true,
+            ShardPass::Own(_) => {}
         }
     }
 
@@ -156,12 +229,24 @@ impl SampleStream {
         self.buffer.len()
     }
 
-    /// Draws `n` samples at random without replacement; `None` while there are fewer.
+    /// Draws `n` samples at random without replacement; `None` while there are fewer, and until a newer window of a stream
+    /// came.
     ///
     /// Before the buffer has filled for the first time, batches are drawn from its samples, so that
     /// training starts with the first shard.
     pub fn take(&mut self, n: usize) -> Option<Drawn> {
-        if self.buffer.len() < n {
+        if let ShardPass::Own(samples) = &self.pass {
+            let samples = samples.clone();
+            // The next pass begins within a batch, and a batch may be longer than a pass.
+            while self.buffer.len() < n && samples.n_samples() > 0 {
+                self.buffer_all(0, &samples);
+            }
+        }
+        let window = match &self.pass {
+            ShardPass::Window(pass) => Some(pass),
+            ShardPass::All { .. } | ShardPass::Own(_) => None,
+        };
+        if self.buffer.len() < n || window.is_some_and(WindowPass::is_outdated) {
             return None;
         }
         let (first, _) = self.buffer.first()?;
@@ -170,7 +255,8 @@ impl SampleStream {
             let at = self.random.below(self.buffer.len());
             let (shard, id) = self.buffer.swap_remove(at);
             samples.push(&shard, id.index as usize);
-            ids.push(id);
+            let streamed = window.and_then(|window| window.buffered.get(&id.shard).cloned());
+            ids.push(DrawnSample { id, streamed });
         }
         Some(Drawn { samples, ids })
     }
@@ -178,8 +264,7 @@ impl SampleStream {
 
 #[cfg(test)]
 mod tests {
-    use barnraise_protocol::Sha256Hash;
-    use barnraise_protocol::dataset::{LabelledImages, ShardEntry, TokenSequences};
+    use barnraise_protocol::dataset::{LabelledImages, TokenSequences};
     use barnraise_protocol::streamed::StreamedShard;
 
     use super::*;
@@ -193,7 +278,7 @@ mod tests {
 
     fn take(stream: &mut SampleStream, n: usize) -> LabelledImages {
         let Some(Drawn { samples: Samples::Images(images), ids }) = stream.take(n) else { panic!("no {n}") };
-        let values: Vec<u8> = ids.iter().map(|id| (id.shard * 10 + id.index) as u8).collect();
+        let values: Vec<u8> = ids.iter().map(|drawn| (drawn.id.shard * 10 + drawn.id.index) as u8).collect();
         assert_eq!(images.images, values, "not the samples that are named");
         images
     }
@@ -202,6 +287,35 @@ mod tests {
     fn of_no_shards_none_is_fetched() {
         assert!(!SampleStream::new(0, 10, 1).is_hungry() && SampleStream::new(1, 10, 1).is_hungry());
         assert!(!SampleStream::new(1, 0, 1).is_hungry(), "there is no room");
+    }
+
+    #[test]
+    fn of_some_shards_no_other_is_fetched() {
+        let mut stream = SampleStream::of_shards(vec![2, 5], 10, 1);
+        let mut fetched = Vec::new();
+        for _ in 0..6 {
+            let id = stream.next_fetch().unwrap();
+            fetched.push(id);
+            stream.on_shard(&shard(id));
+            take(&mut stream, 10);
+        }
+        assert!(fetched.chunks(2).all(|pass| pass.contains(&ShardId::Numbered(2)) && pass[0] != pass[1]));
+        assert!(fetched.iter().all(|id| [2, 5].map(ShardId::Numbered).contains(id)), "{fetched:?}");
+    }
+
+    #[test]
+    fn samples_that_are_here_are_drawn_pass_by_pass_and_nothing_is_fetched() {
+        let own =
+            |n: u8| Samples::Images(LabelledImages { images: (0..n).collect(), labels: vec![0; n.into()] });
+        let mut stream = SampleStream::own(Arc::new(own(6)), 1);
+        assert!(!stream.is_hungry() && stream.next_fetch().is_none() && !stream.wants_window());
+        let mut seen: Vec<u8> = (0..3).flat_map(|_| take(&mut stream, 2).images).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, [0, 1, 2, 3, 4, 5]);
+        assert_eq!(take(&mut stream, 4).images.len(), 4);
+        let long = take(&mut stream, 15).images;
+        assert!((0..6).all(|value| long.iter().filter(|seen| **seen == value).count() >= 2), "{long:?}");
+        assert_eq!(SampleStream::own(Arc::new(own(0)), 1).take(1), None);
     }
 
     #[test]
@@ -326,16 +440,21 @@ mod tests {
         assert_eq!(stream.take(31), None);
     }
 
-    fn window(first_drawn: u32, shards: std::ops::Range<u32>) -> StreamWindow {
-        let entry = ShardEntry { n_samples: 10, n_bytes: 1, sha256: Sha256Hash([0; 32]) };
+    /// Whose shards have the hash `of`.
+    fn window_of(of: u8, first_drawn: u32, shards: std::ops::Range<u32>) -> StreamWindow {
+        let entry = ShardEntry { n_samples: 10, n_bytes: 1, sha256: Sha256Hash([of; 32]) };
         let shards = shards.map(|number| StreamedShard { number, entry }).collect();
         StreamWindow { first_drawn, shards }
+    }
+
+    fn window(first_drawn: u32, shards: std::ops::Range<u32>) -> StreamWindow {
+        window_of(0, first_drawn, shards)
     }
 
     /// Fetches a shard, as the window says.
     fn fetch(stream: &mut SampleStream, newest: &StreamWindow) -> u32 {
         assert!(stream.wants_window() && !stream.is_hungry(), "it is asked for first");
-        stream.on_window(newest);
+        stream.on_window(newest.clone());
         let Some(ShardId::Streamed(number)) = stream.next_fetch() else { panic!("none is wanted") };
         stream.on_shard(&shard(ShardId::Numbered(number)));
         number
@@ -360,19 +479,53 @@ mod tests {
         for _ in 0..2 {
             fetch(&mut stream, &window(0, 0..2));
         }
-        stream.on_window(&window(1, 0..3));
+        stream.on_window(window(1, 0..3));
         assert_eq!(stream.n_buffered(), 20);
-        stream.on_epoch();
+        stream.on_epoch(1);
         assert!(stream.wants_window());
-        stream.on_window(&window(2, 0..4));
+        stream.on_window(window(2, 0..4));
         assert_eq!(stream.n_buffered(), 10, "the oldest is about to leave");
-        assert!(stream.take(10).unwrap().ids.iter().all(|id| id.shard == 1));
+        assert!(stream.take(10).unwrap().ids.iter().all(|drawn| drawn.id.shard == 1));
+    }
+
+    #[test]
+    fn nothing_is_drawn_by_a_window_of_many_steps_ago() {
+        let mut stream = SampleStream::streamed(1000, 3);
+        stream.on_epoch(70);
+        fetch(&mut stream, &window(0, 0..1));
+        stream.on_epoch(71);
+        assert!(stream.take(1).is_some());
+        stream.on_epoch(72);
+        assert_eq!(stream.take(1), None, "it may have left by now");
+        stream.on_window(window(0, 0..2));
+        assert!(stream.take(9).is_some());
+    }
+
+    #[test]
+    fn samples_of_another_shard_under_the_same_number_are_dropped() {
+        let mut stream = SampleStream::streamed(1000, 3);
+        for _ in 0..2 {
+            fetch(&mut stream, &window_of(5, 0, 0..2));
+        }
+        let drawn = stream.take(4).unwrap();
+        assert!(drawn.ids.iter().all(|drawn| drawn.streamed.as_deref() == Some(&Sha256Hash([5; 32]))));
+        // A backbone whose first shard is the same, and whose second is not.
+        let mut other = window_of(6, 0, 0..2);
+        other.shards[0].entry.sha256 = Sha256Hash([5; 32]);
+        assert_eq!(fetch(&mut stream, &other), 1, "it was not visited");
+        let drawn = stream.take(stream.n_buffered()).unwrap();
+        let hash = |shard: u32| Sha256Hash([if shard == 0 { 5 } else { 6 }; 32]);
+        assert!(drawn.ids.iter().all(|drawn| drawn.streamed.as_deref() == Some(&hash(drawn.id.shard))));
+        assert_eq!(drawn.ids.iter().filter(|drawn| drawn.id.shard == 1).count(), 10);
+        stream.on_window(window_of(6, 1, 1..3));
+        assert_eq!(stream.in_window(2).unwrap().sha256, hash(2));
+        assert_eq!(stream.in_window(0), None);
     }
 
     #[test]
     fn a_shard_of_a_stream_that_failed_is_asked_for_by_the_next_window() {
         let mut stream = SampleStream::streamed(1000, 3);
-        stream.on_window(&window(0, 0..1));
+        stream.on_window(window(0, 0..1));
         assert_eq!(stream.next_fetch(), Some(ShardId::Streamed(0)));
         assert!(!stream.wants_window(), "it is being fetched");
         stream.on_fetch_failed();

@@ -1,6 +1,7 @@
 // What is wrong with how the page is laid out in a window as wide as the argument; the body of a function.
 const [width] = arguments;
 const TARGET_PX_MIN = 24;
+const FIELD_PX_MIN = 16;
 // Fractions of pixels, and the ink of letters that lean out of their line.
 const SLACK_PX = 1;
 const OVERLAP_PX_MIN = 4;
@@ -39,6 +40,12 @@ for (const element of document.querySelectorAll("a[href], button, input, select,
     if (box.width < TARGET_PX_MIN || box.height < TARGET_PX_MIN) {
         found.push(`${name(element)} is ${box.width.toFixed()} by ${box.height.toFixed()} px, too small to hit`);
     }
+}
+
+// iOS enlarges the whole page where somebody types or chooses in smaller letters, and leaves it so.
+for (const element of document.querySelectorAll("input:not([type=range], [type=checkbox], [type=file]), select, textarea")) {
+    const size = parseFloat(getComputedStyle(element).fontSize);
+    if (isShown(element) && size < FIELD_PX_MIN) found.push(`${name(element)} has letters of ${size} px`);
 }
 
 const texts = [];

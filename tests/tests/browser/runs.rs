@@ -90,6 +90,7 @@ async fn the_list_leads_to_a_run_and_back_and_a_code_leads_into_one_that_is_not_
     let code = test_run.run(&["invite", "--room", "--config", &class]).await?;
     tab.goto(&format!("{page}/runs/")).await?;
     tab.until("!element('room').hidden", SOON).await?;
+    tab.until("!element('room').checkValidity()", SOON).await?;
     tab.read("element('room-code').value = '000-000'").await?;
     tab.click("#room button").await?;
     tab.until("text('room-said').includes('No run has this code')", SOON).await?;

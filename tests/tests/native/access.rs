@@ -283,7 +283,7 @@ async fn those_on_the_list_sign_in_train_and_lose_access_with_their_name() {
     let said = test_run.command(&["allow", "list"]).await.unwrap();
     assert!(said.contains("alice  has access as"), "{said}");
     let said = test_run.command(&["allow", "remove", "alice"]).await.unwrap();
-    assert!(said.contains("1 tokens were taken back"), "{said}");
+    assert!(said.contains("1 token was taken back"), "{said}");
     let given = joined.end().await.unwrap();
     assert!(!given.status.success() && given.log.contains("samples were accepted"), "{given:?}");
     assert!(given.log.contains("alice is not on the list"), "{given:?}");

@@ -166,7 +166,7 @@ async fn a_full_disk_lets_nobody_in_or_out_says_so_and_loses_no_invitation() {
     assert!(refused.contains("as often as it may be"), "{refused}");
     let another = code_of(&test_run.command(&["invite"]).await.unwrap());
     redeem(&backbone, &third, &another).await.unwrap();
-    assert!(test_run.command(&["revoke", &revoked]).await.unwrap().starts_with("1 tokens were taken back"));
+    assert!(test_run.command(&["revoke", &revoked]).await.unwrap().starts_with("1 token was taken back"));
     for _ in 0..2 {
         let refused = redeem(&backbone, &first, &another).await.unwrap_err();
         assert!(refused.contains("access was revoked"), "{refused}");

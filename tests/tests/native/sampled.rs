@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use barnraise_protocol::contribute::RunProgress;
 use barnraise_tests::process::{PeerProcess, TestRun};
 
 const SAMPLED: &str = r#"
@@ -31,12 +32,16 @@ checkpoint_every_epochs = 3
 every_epochs = 5
 "#;
 
-/// The rounds that a participant has trained, as it logged.
-fn trained(peer: &PeerProcess) -> BTreeSet<u64> {
+/// The rounds that a participant has trained, in order, as it logged.
+fn logged(peer: &PeerProcess) -> Vec<u64> {
     let log = peer.log().unwrap();
     let rounds = log.lines().filter(|line| line.contains("trained"));
     let round = |line: &str| line.split("round=").nth(1)?.split(' ').next()?.parse().ok();
     rounds.filter_map(round).collect()
+}
+
+fn trained(peer: &PeerProcess) -> BTreeSet<u64> {
+    logged(peer).into_iter().collect()
 }
 
 /// Waits until one of them has trained a round after `round`.
@@ -63,8 +68,9 @@ async fn a_run_without_a_server_learns_and_goes_on_when_processes_are_killed() {
     let backbone = test_run.backbone().await.unwrap();
     let page = backbone.page();
     let mut peers: Vec<PeerProcess> = (0..7).map(|_| test_run.join(&[&page]).unwrap()).collect();
-    let shown = backbone.wait_for_epoch(12).await.unwrap();
-    assert!(shown.n_contributors >= 5, "{shown:?}");
+    // Three are enough for rounds: on a busy machine, many are over before the others have joined.
+    let is_met = |shown: &RunProgress| shown.epoch >= 12 && shown.n_contributors >= 5;
+    let shown = backbone.wait_for("round 12, and most of the participants", is_met).await.unwrap();
 
     // Three of seven are gone without a word.
     for peer in peers.drain(..3) {
@@ -92,8 +98,9 @@ async fn a_run_without_a_server_learns_and_goes_on_when_processes_are_killed() {
 
     // Nobody has trained a round twice.
     for peer in &peers {
-        let lines = peer.log().unwrap().lines().filter(|line| line.contains("trained")).count();
-        assert_eq!(lines, trained(peer).len());
+        // One look: it goes on meanwhile.
+        let logged = logged(peer);
+        assert_eq!(logged.len(), logged.iter().collect::<BTreeSet<_>>().len(), "{logged:?}");
     }
     for peer in peers {
         peer.interrupt().unwrap();

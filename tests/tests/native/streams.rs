@@ -3,17 +3,25 @@
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
+use barnraise_learning::tokenizer::Tokenizer;
+use barnraise_native::host::operator::view::RunView;
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::dataset::DataStream;
-use barnraise_protocol::shard;
-use barnraise_protocol::streamed::{StreamWindow, WINDOWS_KEPT};
+use barnraise_protocol::dataset::{DataStream, Samples};
+use barnraise_protocol::shard::{self, ShardId};
+use barnraise_protocol::streamed::{GRACE_SHARDS_MIN, StreamWindow, StreamedShard};
 use barnraise_tests::client::{TestClient, within};
-use barnraise_tests::process::{BackboneProcess, TestRun, metric};
+use barnraise_tests::process::{BackboneProcess, HANG, TestRun, metric};
+
+use super::aggregators::{TwoAggregators, agreed, leave, wait_for_log};
 
 const WINDOW: u32 = 8;
+/// Where the verses are, of a run that has them in its folder.
+const LOCAL: &str = "\"verses.jsonl\"";
+const HOUSE: &str = "This is the cat that lay in the house. ";
 /// Bytes of the source that come before the rest is released: more than a window, and far less than all.
 const FIRST_BYTES: usize = 128 * 1024;
 
@@ -73,9 +81,22 @@ fn serve(
     Ok(())
 }
 
-fn sections(address: &str, sha256: Sha256Hash) -> String {
-    let tokenizer =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/learning/tests/tokenizers/byte-level.json");
+fn tokenizer() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/learning/tests/tokenizers/byte-level.json")
+}
+
+fn verses() -> String {
+    let line = |n: u32| format!("{{\"text\": \"Verse {n}: {} sheep went over the fence.\"}}\n", n % 97);
+    (0..20_000).map(line).collect()
+}
+
+fn sections(verses: &str) -> String {
+    sections_of(verses, "[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n")
+}
+
+/// `verses`: where they are, in TOML.
+fn sections_of(verses: &str, network: &str) -> String {
+    let tokenizer = tokenizer();
     format!(
         r#"
 [run]
@@ -97,7 +118,7 @@ window_shards = {WINDOW}
 held_out_sequences = 16
 
 [[data.text.sources]]
-path = {{ url = "{address}", sha256 = "{sha256}" }}
+path = {verses}
 weight = 3.0
 
 [[data.text.sources]]
@@ -116,9 +137,7 @@ tolerance = 0.02
 [evaluation]
 every_epochs = 5
 
-[network]
-operator = "127.0.0.1:0"
-upnp = false
+{network}
 "#
     )
 }
@@ -133,20 +152,151 @@ async fn window(backbone: &BackboneProcess) -> (DataStream, StreamWindow) {
 
 /// Notes the hash of each shard; one that had another hash before is a defect.
 fn note(seen: &mut BTreeMap<u32, Sha256Hash>, window: &StreamWindow) {
-    assert!(window.shards.len() <= (WINDOW * WINDOWS_KEPT) as usize);
-    for (number, hash) in window.hashes() {
-        assert_eq!(*seen.entry(number).or_insert(hash), hash, "shard {number}");
+    assert!(window.shards.len() <= (WINDOW + GRACE_SHARDS_MIN) as usize);
+    for StreamedShard { number, entry } in &window.shards {
+        assert_eq!(*seen.entry(*number).or_insert(entry.sha256), entry.sha256, "shard {number}");
     }
+}
+
+/// Share of the sequences of a shard in which a text has this word.
+async fn share(backbone: &BackboneProcess, number: u32, word: &str) -> f64 {
+    let manifest = backbone.status().await.unwrap().run.data.manifest;
+    let (data, window) = window(backbone).await;
+    let entry = window.entry(number).unwrap();
+    let client = TestClient::connect(backbone.tcp().unwrap()).await.unwrap();
+    let mut stream = client.open(shard::PROTOCOL).await.unwrap();
+    let mut partial = None;
+    let fetched = shard::fetch(&mut stream, ShardId::Streamed(number), entry, &mut partial, |_| ());
+    let bytes = within("shard", fetched).await.unwrap().unwrap();
+    let Samples::Tokens(tokens) = Samples::decode(&bytes, entry, &manifest).unwrap() else {
+        panic!("no text")
+    };
+    let tokenizer = Tokenizer::read(&std::fs::read(tokenizer()).unwrap()).unwrap();
+    let has_word = |ids: &&[u32]| tokenizer.decode(ids).unwrap().contains(word);
+    tokens.sequences().filter(has_word).count() as f64 / f64::from(data.shard_samples)
+}
+
+async fn shown(test_run: &mut TestRun, args: &[&str]) -> RunView {
+    let text = test_run.command(&[&["run"][..], args, &["--json"]].concat()).await.unwrap();
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Waits until the window begins with this shard or a later one.
+async fn window_from(backbone: &BackboneProcess, number: u32) -> StreamWindow {
+    let moved = async {
+        loop {
+            let (_, window) = window(backbone).await;
+            if window.first_drawn >= number {
+                return window;
+            }
+            // It moves with the steps, and nothing tells of it.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(HANG, moved).await.expect("the window moves")
+}
+
+async fn refused(backbone: &BackboneProcess, reason: &str) -> f64 {
+    let name = format!("barnraise_contributions_refused_total{{reason=\"{reason}\"}}");
+    metric(&backbone.metrics().await.unwrap(), &name).unwrap()
+}
+
+#[tokio::test]
+async fn weights_that_are_set_are_those_of_later_shards_over_a_restart() {
+    let mut test_run = TestRun::new(&sections(LOCAL)).unwrap();
+    test_run.write("verses.jsonl", &verses()).unwrap();
+    test_run.write("house.txt", &HOUSE.repeat(2000)).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let joined = test_run.join(&[&backbone.page()]).unwrap();
+    let before = shown(&mut test_run, &["show"]).await;
+    let file = BTreeMap::from([("house".to_owned(), 1.0), ("verses".to_owned(), 3.0)]);
+    assert_eq!((before.settings.stream_weights, before.changed.stream_weights), (file, BTreeMap::new()));
+    for (setting, want) in [
+        ("stream_weights.letters=1", "there is no such source; there are house, verses"),
+        ("stream_weights.house=-1", "0 to 1000000000 is wanted"),
+        ("stream_weights.house=much", "invalid type"),
+    ] {
+        let error = test_run.command(&["run", "set", setting]).await.unwrap_err().to_string();
+        assert!(error.contains(want), "{setting}: {error}");
+    }
+    let none = ["run", "set", "stream_weights.house=0", "stream_weights.verses=0"];
+    let error = test_run.command(&none).await.unwrap_err().to_string();
+    assert!(error.contains("one above 0 is wanted"), "{error}");
+
+    let set = shown(&mut test_run, &["set", "stream_weights.house=0"]).await;
+    assert_eq!(set.settings.stream_weights["house"], 0.0);
+    let (_, window) = window(&backbone).await;
+    // One may be read already.
+    let changed = window.end() + 1;
+    assert!(share(&backbone, window.first_drawn, "cat").await > 0.0, "it is as it was");
+    window_from(&backbone, changed).await;
+    assert_eq!(share(&backbone, changed, "cat").await, 0.0);
+    backbone.kill().await.unwrap();
+
+    let backbone = test_run.backbone().await.unwrap();
+    let text = test_run.command(&["run", "show"]).await.unwrap();
+    assert!(text.contains("stream_weights.house      0 *\n"), "{text}");
+    assert!(text.contains("stream_weights.verses     3\n"), "{text}");
+    let after = self::window(&backbone).await.1.end() + 1;
+    window_from(&backbone, after).await;
+    assert_eq!(share(&backbone, after, "cat").await, 0.0, "what was set holds over a restart");
+    let back = shown(&mut test_run, &["set", "stream_weights=", "gradient_norm_max=500"]).await;
+    assert!(back.changed.stream_weights.is_empty(), "{back:?}");
+    let after = self::window(&backbone).await.1.end() + 1;
+    window_from(&backbone, after + 3).await;
+    let of_house = share(&backbone, after, "cat").await + share(&backbone, after + 1, "cat").await;
+    assert!(of_house > 0.0);
+    joined.interrupt().unwrap();
+    assert!(joined.end().await.unwrap().status.success());
+}
+
+#[tokio::test]
+async fn two_backbones_read_the_same_shards_and_one_with_another_file_is_told() {
+    let mut two = TwoAggregators::of(&sections_of(LOCAL, "")).await;
+    for test_run in [&two.one, &two.other] {
+        test_run.write("verses.jsonl", &verses()).unwrap();
+        test_run.write("house.txt", &HOUSE.repeat(2000)).unwrap();
+    }
+    let (one, other) = two.start().await;
+    let joined = [two.one.join(&[&one.page()]).unwrap(), two.other.join(&[&other.page()]).unwrap()];
+    let moved = window_from(&one, 3 * WINDOW).await;
+    let theirs = window_from(&other, moved.first_drawn).await;
+    assert_eq!(moved.first_difference(&theirs), None);
+    assert!(moved.end() > theirs.oldest(), "they have shards in common");
+    let error = two.one.command(&["run", "set", "stream_weights.house=0"]).await.unwrap_err().to_string();
+    assert!(error.contains("stream_weights has to be the same for all backbones"), "{error}");
+    assert!(leave(joined).await > 0);
+    agreed([&one, &other]).await;
+    for backbone in [&one, &other] {
+        assert_eq!(refused(backbone, "account").await, 0.0);
+        assert!(!backbone.log().unwrap().contains("another shard of the stream"));
+    }
+    assert!(other.terminate().await.unwrap().success());
+
+    // A file that begins alike, and is another one behind its first mebibyte.
+    let begins = verses();
+    assert!(begins.len() > 1024 * 1024);
+    let ends = |word: &str| format!("{begins}{}", format!("{{\"text\": \"{word}\"}}\n").repeat(20_000));
+    let large = sections_of(LOCAL, "").replace("shard_samples = 50", "shard_samples = 5000");
+    let mut two = TwoAggregators::of(&large.replace("window_shards = 8", "window_shards = 16")).await;
+    two.one.write("verses.jsonl", &ends("The sheep are asleep.")).unwrap();
+    two.other.write("verses.jsonl", &ends("The goats are not.")).unwrap();
+    for test_run in [&two.one, &two.other] {
+        test_run.write("house.txt", &HOUSE.repeat(2000)).unwrap();
+    }
+    let (one, _other) = two.start().await;
+    wait_for_log(&one, "this aggregator has another shard of the stream").await;
 }
 
 #[tokio::test]
 async fn a_run_trains_before_its_sources_are_read_and_goes_on_where_it_was() {
-    let line = |n: u32| format!("{{\"text\": \"Verse {n}: {} sheep went over the fence.\"}}\n", n % 97);
-    let verses: String = (0..20_000).map(line).collect();
+    let verses = verses();
     assert!(verses.len() > 8 * FIRST_BYTES);
     let server = HoldingServer::start(verses.clone().into_bytes());
-    let mut test_run = TestRun::new(&sections(&server.address, Sha256Hash::of(verses.as_bytes()))).unwrap();
-    test_run.write("house.txt", &"This is the cat that lay in the house. ".repeat(2000)).unwrap();
+    let (url, sha256) = (&server.address, Sha256Hash::of(verses.as_bytes()));
+    let address = format!("{{ url = \"{url}\", sha256 = \"{sha256}\" }}");
+    let mut test_run = TestRun::new(&sections(&address)).unwrap();
+    test_run.write("house.txt", &HOUSE.repeat(2000)).unwrap();
 
     let backbone = test_run.backbone().await.unwrap();
     let (data, first) = window(&backbone).await;
@@ -171,6 +321,7 @@ async fn a_run_trains_before_its_sources_are_read_and_goes_on_where_it_was() {
         epoch += 1;
     };
     assert!(before.first_drawn > first.end());
+    assert_eq!(refused(&backbone, "account").await, 0.0, "a window of eight shards loses nothing");
     let recomputed = "barnraise_contributions_recomputed_total{outcome=\"same\"}";
     assert!(metric(&backbone.metrics().await.unwrap(), recomputed).unwrap() > 0.0);
     backbone.kill().await.unwrap();

@@ -13,7 +13,9 @@ use std::fmt;
 
 pub use barnraise_protocol::DisplayName;
 pub use barnraise_protocol::check::CheckOutcome;
+use barnraise_protocol::columns::TableColumns;
 use barnraise_protocol::contribute::DeviceKind;
+use barnraise_protocol::dataset::TableTarget;
 use barnraise_protocol::receipt::SignedReceipt;
 pub use barnraise_swarm::activity::{Activity, Contribution, ContributorEvent, DeviceChange, Interruption};
 pub use barnraise_swarm::experts::{ExpertSeen, ExpertsSeen, LayerSeen};
@@ -44,6 +46,30 @@ pub enum PageToPeer {
     Stop,
     /// Changes the contributor's pacing. Before the first one it works without rests.
     Pacing(PacingSettings),
+    /// Train on these pictures from the next [`Self::Start`] on, in a run whose participants have data of their own. They never
+    /// leave this tab. Without any, it trains on the run's again.
+    OwnPictures {
+        /// `[n_samples, height, width, channels]`, as the run's are.
+        #[serde(with = "serde_bytes")]
+        pixels: Vec<u8>,
+        /// `[n_samples]`: the class of each.
+        #[serde(with = "serde_bytes")]
+        labels: Vec<u8>,
+    },
+    /// Train on the rows of this table from the next [`Self::Start`] on, in such a run. They never leave this tab. Answered by
+    /// [`PeerToPage::OwnRowsRead`] or [`PeerToPage::NoOwnRows`] with the same `request`; in the latter case, and after
+    /// [`Self::OwnPictures`] without any, it trains on the run's data again.
+    OwnTable {
+        /// Echoed.
+        request: u32,
+        /// Of a CSV file.
+        #[serde(with = "serde_bytes")]
+        text: Vec<u8>,
+        /// The columns of the run's table.
+        columns: TableColumns,
+        /// What is to be told of a row.
+        target: TableTarget,
+    },
     /// Classify an image. `pixels` is `[height, width, channels]`, 0 is background; answered by
     /// [`ContributorEvent::Prediction`] with the same `request`.
     Predict {
@@ -255,6 +281,24 @@ pub enum PeerToPage {
     },
     /// Nothing could be told or recommended.
     NotTold {
+        /// Echo.
+        request: u32,
+        /// Why not.
+        reason: String,
+    },
+    /// Answer to `OwnTable`: the rows that can be trained on.
+    OwnRowsRead {
+        /// Echo.
+        request: u32,
+        /// One at least.
+        n_rows: u32,
+        /// Rows that are not as the run's are, and are left out.
+        n_broken: u32,
+        /// Where the first of them stands, and what is wrong with it.
+        first_broken: Option<String>,
+    },
+    /// Nothing can be trained on in the table.
+    NoOwnRows {
         /// Echo.
         request: u32,
         /// Why not.

@@ -1,6 +1,7 @@
 //! Listeners to the visitor's input and to the browser's own events.
 
 mod limits;
+mod own;
 mod rows;
 
 use std::cell::{Cell, RefCell};
@@ -61,6 +62,7 @@ pub(crate) fn listen(app: &Rc<App>, sensors: &Rc<Sensors>) -> Result<(), DomErro
     listen_to_gallery(app, &sketch)?;
     listen_to_giving(app)?;
     rows::listen(app)?;
+    own::listen(app)?;
     mend_canvases(app, &sketch);
     listen_to_sketch(app, &sketch)?;
     listen_to_photos(app)?;

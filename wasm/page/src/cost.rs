@@ -3,6 +3,7 @@
 
 use barnraise_protocol::api::AcceptedTotals;
 use barnraise_protocol::contribute::RunProgress;
+use barnraise_protocol::dataset::{Manifest, ShardEntry};
 use barnraise_protocol::run::RunDescription;
 
 /// Contributions of a shorter time say nothing of an hour.
@@ -41,8 +42,37 @@ pub(crate) struct RunCost {
     /// Average size of a shard.
     pub(crate) shard_bytes: u64,
     pub(crate) data_bytes: u64,
+    /// Of data that come as a stream: bytes and number of samples like them, and the samples of a shard.
+    pub(crate) streamed: Option<StreamCost>,
     target_batch_size: u32,
     contribution_samples_max: u32,
+}
+
+/// What a stream of samples costs, by the held-out ones, which are encoded alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StreamCost {
+    bytes: u64,
+    n_samples: u32,
+    shard_samples: u32,
+}
+
+impl StreamCost {
+    fn of(manifest: &Manifest) -> Option<Self> {
+        let ShardEntry { n_bytes, n_samples, .. } = manifest.gallery;
+        let shard_samples = manifest.stream?.shard_samples;
+        Some(Self { bytes: n_bytes.into(), n_samples: n_samples.max(1), shard_samples })
+    }
+
+    /// Bytes of so many samples.
+    fn sample_bytes(self, n_samples: u64) -> u64 {
+        let bytes = u128::from(self.bytes) * u128::from(n_samples) / u128::from(self.n_samples);
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+
+    /// Bytes of a shard.
+    pub(crate) fn shard_bytes(self) -> u64 {
+        self.sample_bytes(self.shard_samples.into())
+    }
 }
 
 impl RunCost {
@@ -62,6 +92,7 @@ impl RunCost {
             n_shards,
             shard_bytes: data_bytes / n_shards.max(1),
             data_bytes,
+            streamed: StreamCost::of(&run.data.manifest),
             target_batch_size: run.scheme.step_samples(),
             contribution_samples_max: run.scheme.contribution_samples_max(),
         }
@@ -72,24 +103,31 @@ impl RunCost {
         self.update_bytes.saturating_add(self.model_bytes)
     }
 
-    /// Bytes of an hour of a contributor's time, as it was for all contributors so far: their gradients, and the model for
-    /// each. `None` while too little was given to tell.
+    /// Bytes of samples that come as a stream: each is fetched once more.
+    fn streamed_bytes(self, n_samples: u64) -> u64 {
+        self.streamed.map_or(0, |streamed| streamed.sample_bytes(n_samples))
+    }
+
+    /// Bytes of an hour of a contributor's time, as it was for all contributors so far: their gradients, the model for each,
+    /// and the samples of a stream. `None` while too little was given to tell.
     pub(crate) fn hour_bytes(self, so_far: &AcceptedTotals) -> Option<u64> {
         if so_far.seconds < TOTALS_MIN_S {
             return None;
         }
         let models = u128::from(so_far.n_contributions) * u128::from(self.model_bytes);
-        let bytes = (u128::from(so_far.n_bytes) + models) * HOUR_S / u128::from(so_far.seconds);
+        let samples = u128::from(self.streamed_bytes(so_far.n_samples));
+        let bytes = (u128::from(so_far.n_bytes) + models + samples) * HOUR_S / u128::from(so_far.seconds);
         u64::try_from(bytes).ok()
     }
 
     /// Bytes of an hour in a run that takes so many samples a second, for a contributor that gives as many as the others:
-    /// for each step the model down, and as many updates up as its samples take.
+    /// for each step the model down, and as many updates up as its samples take, which come down where they are a stream.
     fn hour_bytes_at(self, samples_per_second: f64, n_contributors: u32) -> u64 {
         let n_samples = self.target_batch_size.max(1);
         let own_samples = n_samples.div_ceil(n_contributors.max(1));
         let n_updates = own_samples.div_ceil(self.contribution_samples_max.max(1));
         let step_bytes = self.model_bytes.saturating_add(self.update_bytes.saturating_mul(n_updates.into()));
+        let step_bytes = step_bytes.saturating_add(self.streamed_bytes(own_samples.into()));
         (samples_per_second * HOUR_S as f64 / f64::from(n_samples) * step_bytes as f64) as u64
     }
 }
@@ -183,6 +221,8 @@ impl DataMeter {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use barnraise_protocol::dataset::DataStream;
+
     use super::*;
     use crate::fixture;
 
@@ -194,6 +234,22 @@ mod tests {
         assert_eq!(cost.hour_bytes(&AcceptedTotals { seconds: 59, ..so_far }), None);
         let huge = AcceptedTotals { n_contributions: u64::MAX, n_bytes: u64::MAX, ..so_far };
         assert_eq!(cost.hour_bytes(&huge), None, "no number is better than a wrong one");
+    }
+
+    #[test]
+    fn a_stream_costs_its_samples_each_hour() {
+        let mut run = fixture::run();
+        let of_set = RunCost::of(&run, fixture::N_PARAMETERS);
+        let manifest = &mut run.data.manifest;
+        let sources = manifest.gallery.sha256;
+        (manifest.gallery.n_bytes, manifest.gallery.n_samples) = (3000, 10);
+        manifest.stream = Some(DataStream { sources, shard_samples: 500, window_shards: 8 });
+        let cost = RunCost::of(&run, fixture::N_PARAMETERS);
+        assert_eq!(cost.streamed.unwrap().shard_bytes(), 150_000);
+        let so_far = AcceptedTotals { n_contributions: 10, n_samples: 1000, n_bytes: 1000, seconds: 3600 };
+        assert_eq!(cost.hour_bytes(&so_far), of_set.hour_bytes(&so_far).map(|bytes| bytes + 300_000));
+        let more = cost.hour_bytes_at(409.6, 2) - of_set.hour_bytes_at(409.6, 2);
+        assert!(more.abs_diff(360 * 2048 * 300) < 1000, "{more}");
     }
 
     #[test]

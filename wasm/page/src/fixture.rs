@@ -13,8 +13,8 @@ use barnraise_protocol::hash::Sha256Hash;
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
 use barnraise_protocol::run::model::presets::{Albert, Swav, SwavTrunk};
 use barnraise_protocol::run::{
-    DataSpec, GradientCodec, OptimizerDescription, Preset, RunDescription, RunIdentity, ScheduleDescription,
-    Scheme, Synchronous,
+    DataSpec, GradientCodec, ModelAverage, OptimizerDescription, Preset, RunDescription, RunIdentity,
+    Sampled, ScheduleDescription, Scheme, Synchronous,
 };
 
 use crate::preflight::{Capabilities, WebGpu};
@@ -74,6 +74,29 @@ pub(crate) fn run() -> RunDescription {
     }
 }
 
+/// A page of a run without a server.
+pub(crate) fn sampled_page() -> PageState {
+    let mut page = page();
+    if let Some(run) = &mut page.run {
+        run.scheme = Scheme::Sampled(Sampled {
+            sample_size: 3,
+            n_aggregators: 2,
+            success_fraction: 0.75,
+            average: ModelAverage::Mean,
+            ping_timeout_ms: 2000,
+            activity_window: 20,
+            round_estimate_ms: 10_000,
+            micro_batch_size: 64,
+            local_passes: 1,
+            local_shards: 1,
+            state_codec: TensorCodec::F16,
+            optimizer: OptimizerDescription::plain_sgd(),
+            schedule: ScheduleDescription::constant(0.5),
+        });
+    }
+    page
+}
+
 /// A page on which a run learns from text.
 pub(crate) fn text_page() -> PageState {
     let mut page = page();
@@ -95,6 +118,17 @@ pub(crate) fn table_page() -> PageState {
         run.data.manifest.samples = SampleKind::Rows(TableShape { columns, target });
         run.model.graph = Preset::Mlp { hidden: vec![8] }.graph();
     }
+    page
+}
+
+/// A page of a run without a server that learns from a table, whose columns are known.
+pub(crate) fn sampled_table_page() -> PageState {
+    let mut page = sampled_page();
+    if let (Some(run), Some(of_table)) = (&mut page.run, table_page().run) {
+        run.data.manifest.samples = of_table.data.manifest.samples;
+        run.model = of_table.model;
+    }
+    page.on_event(0.0, PageEvent::ColumnsKnown(Box::new(table_columns())));
     page
 }
 

@@ -48,7 +48,35 @@ pub(crate) fn show(canvas: &HtmlCanvasElement, pixels: &[u8], shape: ImageShape)
     }
 }
 
+/// A photo, `[height, width, 3]`, with the channels that samples of `shape` have: of one, its luminance (Rec. 709).
+pub(crate) fn of_photo(photo: &[u8], shape: ImageShape) -> Vec<u8> {
+    if is_photo(shape) {
+        return photo.to_vec();
+    }
+    let luminance = |pixel: &[u8; 3]| {
+        let [red, green, blue] = pixel.map(u32::from);
+        u8::try_from((2126 * red + 7152 * green + 722 * blue + 5000) / 10_000).unwrap_or(u8::MAX)
+    };
+    let n_channels = usize::from(shape.channels);
+    let (pixels, _) = photo.as_chunks::<3>();
+    pixels.iter().flat_map(|pixel| std::iter::repeat_n(luminance(pixel), n_channels)).collect()
+}
+
 fn mean(channels: &[u8]) -> u8 {
     let sum: usize = channels.iter().copied().map(usize::from).sum();
     u8::try_from(sum / channels.len().max(1)).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_photo_has_the_channels_of_the_samples() {
+        let shape = |channels| ImageShape { height: 1, width: 3, channels };
+        let photo = [255, 255, 255, 0, 0, 0, 0, 255, 0];
+        assert_eq!(of_photo(&photo, shape(3)), photo);
+        assert_eq!(of_photo(&photo, shape(1)), [255, 0, 182]);
+        assert_eq!(of_photo(&photo, shape(2)), [255, 255, 0, 0, 182, 182]);
+    }
 }

@@ -337,12 +337,18 @@ pub(crate) fn data(page: &PageState) -> Vec<ReportLine> {
         "ratings" => "Ratings",
         _ => "Pictures",
     };
-    let parts = format!(
-        "{samples} to learn from come in {} of about {}, {} in all, and are kept for the next time.",
-        format::counted(cost.n_shards, "part", "parts"),
-        format::bytes(cost.shard_bytes),
-        format::bytes(cost.data_bytes),
-    );
+    let parts = match cost.streamed {
+        Some(stream) => format!(
+            "{samples} to learn from come in parts of about {}, others all the time, and are not kept.",
+            format::bytes(stream.shard_bytes())
+        ),
+        None => format!(
+            "{samples} to learn from come in {} of about {}, {} in all, and are kept for the next time.",
+            format::counted(cost.n_shards, "part", "parts"),
+            format::bytes(cost.shard_bytes),
+            format::bytes(cost.data_bytes),
+        ),
+    };
     let update =
         format!("Then up to {} up and {model} down with each step.", format::bytes(cost.update_bytes));
     let idle = "Nothing of it is fetched before you start.";

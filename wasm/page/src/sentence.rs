@@ -196,25 +196,30 @@ fn activity(page: &PageState, device: DeviceKind) -> Sentence {
         }
         Activity::Training { epoch } => {
             let (samples, device) = (page.samples_in_words(), device_in_words(device));
-            let text =
-                format!("Learning from {samples} for step {} on {device}{}.", step(*epoch), share(page));
+            let step = step(page, *epoch);
+            let text = match page.is_sampled() {
+                true => {
+                    format!("In the sample of {step}: learning from {samples} on {device}{}.", share(page))
+                }
+                false => format!("Learning from {samples} for {step} on {device}{}.", share(page)),
+            };
             at_work(Sentence::new("training", text + &missed(page)))
         }
         Activity::Sending { epoch, bytes, bytes_total } => {
             let so_far = format::transfer(*bytes, Some(*bytes_total));
             at_work(Sentence::new(
                 "sending",
-                format!("Handing in what it learned for step {}: {so_far}.", step(*epoch)),
+                format!("Handing in what it learned for {}: {so_far}.", step(page, *epoch)),
             ))
         }
         Activity::BeingChecked { epoch, n_left } => {
-            let step = step(*epoch);
+            let step = step(page, *epoch);
             let text = match n_left {
                 0 => format!(
-                    "Handed in for step {step}. The backbone computes it once more before it counts, as it does with some."
+                    "Handed in for {step}. The backbone computes it once more before it counts, as it does with some."
                 ),
                 n_left => format!(
-                    "Handed in for step {step}. The backbone computes the first of every newcomer once more before it \
+                    "Handed in for {step}. The backbone computes the first of every newcomer once more before it \
                      counts: {n_left} to go, then this is faster."
                 ),
             };
@@ -222,8 +227,24 @@ fn activity(page: &PageState, device: DeviceKind) -> Sentence {
         }
         Activity::WaitingForOthers { epoch } => {
             let text =
-                format!("Handed in for step {}. Waiting for the others to finish theirs.", step(*epoch));
+                format!("Handed in for {}. Waiting for the others to finish theirs.", step(page, *epoch));
             at_work(Sentence::new("waiting-for-others", text + &missed(page)))
+        }
+        Activity::WaitingForTurn { round, n_trainers, sample_size } => {
+            let of_round = format::counted((*sample_size).into(), "device trains", "devices train");
+            let all = format::count((*n_trainers).into());
+            let text = match n_trainers > sample_size {
+                true => format!(
+                    "Waiting for its turn: {of_round} a round, drawn by chance from {all}, and this tab is not among those of \
+                     {}.",
+                    step(page, *round)
+                ),
+                false => format!(
+                    "Waiting to be found: {} is under way with those who were there before this tab.",
+                    step(page, *round)
+                ),
+            };
+            at_work(Sentence::new("waiting-for-turn", text))
         }
         Activity::Stopping if page.pause().is_some() => {
             Sentence::new("stopping", "Handing in what is finished, then pausing.")
@@ -257,9 +278,12 @@ fn share(page: &PageState) -> String {
     }
 }
 
-/// Steps are counted from one: the parameters of epoch 0 are trained in step 1.
-fn step(epoch: u64) -> String {
-    format::count(epoch.saturating_add(1))
+/// Steps are counted from one: the parameters of epoch 0 are trained in step 1. The rounds of a run without a server are.
+fn step(page: &PageState, epoch: u64) -> String {
+    match page.is_sampled() {
+        true => format!("round {}", format::count(epoch)),
+        false => format!("step {}", format::count(epoch.saturating_add(1))),
+    }
 }
 
 /// Until the first batch, each stage has a spoken text of its own.

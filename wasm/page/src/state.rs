@@ -13,6 +13,7 @@ mod halted;
 mod load;
 mod models;
 mod opening;
+mod own;
 mod parts;
 mod questions;
 mod rows;
@@ -41,9 +42,10 @@ pub(crate) use endurance::Endurance;
 pub(crate) use events::{PageAction, PageEvent};
 pub(crate) use giving::{Giving, RECEIPTS_MAX, Rank};
 pub(crate) use models::Comparison;
+pub(crate) use own::{TableProgress, class_of_path};
 pub(crate) use parts::{
-    AnswerError, BackboneLoss, BackboneStatus, Gallery, GalleryRequest, PeerLoss, Prediction, Question,
-    WorkerState,
+    AnswerError, BackboneLoss, BackboneStatus, Gallery, GalleryRequest, OwnFile, PeerLoss, Prediction,
+    Question, WorkerState,
 };
 pub(crate) use rows::{RowAnswer, Rows, placeholder};
 pub(crate) use tab_messages::{LoadEvent, LockHolder, TabEvent, TabMessage, TabRole};
@@ -109,6 +111,10 @@ pub(crate) struct PageState {
     pub(crate) prediction: Option<Prediction>,
     /// The visitor chose a photo that cannot be read.
     pub(crate) is_photo_unreadable: bool,
+    /// Pictures of the visitor's own.
+    own: own::OwnPictures,
+    /// A table of the visitor's own.
+    own_table: own::OwnTable,
     pub(crate) checks: Option<(DeviceKind, Vec<CheckOutcome>)>,
     pub(crate) tabs: Tabs,
     pub(crate) endurance: Endurance,
@@ -185,6 +191,8 @@ impl PageState {
             question: None,
             prediction: None,
             is_photo_unreadable: false,
+            own: own::OwnPictures::default(),
+            own_table: own::OwnTable::default(),
             checks: None,
             tabs: Tabs::default(),
             endurance: Endurance::default(),
@@ -290,6 +298,11 @@ impl PageState {
                 (self.question, self.prediction) = (None, None);
                 self.is_photo_unreadable = event == PageEvent::PhotoUnreadable;
                 self.comparison.forget();
+                Vec::new()
+            }
+            PageEvent::OwnFile(file) => self.on_own_file(file),
+            PageEvent::OwnForgotten => {
+                self.forget_own();
                 Vec::new()
             }
             PageEvent::CheckDevice => {
@@ -439,6 +452,12 @@ impl PageState {
             }
             PeerToPage::NotTold { request, reason } => {
                 self.on_row_answer(request, RowAnswer::Failed { reason });
+            }
+            PeerToPage::OwnRowsRead { request, n_rows, n_broken, first_broken } => {
+                self.on_own_rows(request, TableProgress::Used { n_rows, n_broken, first_broken });
+            }
+            PeerToPage::NoOwnRows { request, reason } => {
+                self.on_own_rows(request, TableProgress::Refused { reason });
             }
             PeerToPage::Downloaded { bytes } => self.limits.on_received(bytes),
             // Handled by the driver.

@@ -9,6 +9,7 @@ mod giving;
 mod glance;
 mod leaders;
 mod limits;
+mod own;
 mod preflight;
 mod rows;
 mod run;
@@ -24,6 +25,7 @@ pub(crate) struct PageView {
     run: run::RunView,
     tab: tab::TabView,
     limits: limits::LimitsView,
+    own: own::OwnView,
     preflight: preflight::PreflightView,
     glance: glance::GlanceView,
     everyone: everyone::EveryoneView,
@@ -43,6 +45,7 @@ impl PageView {
             run: run::RunView::find()?,
             tab: tab::TabView::find()?,
             limits: limits::LimitsView::find()?,
+            own: own::OwnView::find()?,
             preflight: preflight::PreflightView::find()?,
             glance: glance::GlanceView::find()?,
             everyone: everyone::EveryoneView::find()?,
@@ -69,6 +72,7 @@ impl PageView {
         self.run.draw(page);
         let again_in_ms = self.tab.draw(now_ms, page);
         self.limits.draw(page);
+        self.own.draw(page);
         self.preflight.draw(page);
         self.glance.draw(page);
         self.everyone.draw(page);

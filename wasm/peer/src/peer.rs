@@ -9,6 +9,9 @@ use barnraise_contributor::{
 use barnraise_learning::{ComputeDevice, DeviceError, conformance, open_device};
 use barnraise_messages::{DeviceChange, DeviceChoice, PageToPeer, PeerToPage, TransportKind};
 use barnraise_protocol::access::KeyPair;
+use barnraise_protocol::columns::TableColumns;
+use barnraise_protocol::columns::rows::OwnRows;
+use barnraise_protocol::dataset::{LabelledImages, Samples, TableTarget};
 use futures::StreamExt;
 use futures::channel::mpsc;
 use libp2p::identity::{DecodingError, Keypair, ed25519};
@@ -161,6 +164,14 @@ impl RunningPeer {
                 PageToPeer::Start => self.command(ContributorCommand::Start),
                 PageToPeer::Stop => self.command(ContributorCommand::Stop),
                 PageToPeer::Pacing(pacing) => self.command(ContributorCommand::Pacing(pacing)),
+                PageToPeer::OwnPictures { pixels, labels } => {
+                    let pictures = LabelledImages { images: pixels, labels };
+                    let own = (pictures.n_samples() > 0).then_some(Samples::Images(pictures));
+                    self.command(ContributorCommand::OwnData(own));
+                }
+                PageToPeer::OwnTable { request, text, columns, target } => {
+                    self.take_table(request, &text, &columns, &target);
+                }
                 PageToPeer::Predict { request, pixels } => {
                     self.command(ContributorCommand::Predict { request, pixels });
                 }
@@ -184,6 +195,24 @@ impl RunningPeer {
         if self.commands.try_send(command).is_err() {
             failed("the training program is too busy for more requests".to_owned());
         }
+    }
+
+    /// Reads a table of the visitor's own, whose rows are trained on from the next start on.
+    fn take_table(&mut self, request: u32, text: &[u8], columns: &TableColumns, target: &TableTarget) {
+        let (samples, answer) = match OwnRows::read(text, columns, target) {
+            Ok(OwnRows { rows, broken }) => {
+                let answer = PeerToPage::OwnRowsRead {
+                    request,
+                    n_rows: rows.n_samples() as u32,
+                    n_broken: broken.n() as u32,
+                    first_broken: broken.first().map(|(place, reason)| format!("{place}: {reason}")),
+                };
+                (Some(Samples::Rows(rows)), answer)
+            }
+            Err(error) => (None, PeerToPage::NoOwnRows { request, reason: error.to_string() }),
+        };
+        self.command(ContributorCommand::OwnData(samples));
+        page::post(&answer);
     }
 
     /// Runs beside the contributor, with a model of its own.

@@ -24,8 +24,10 @@ const TEST_MAX: Duration = Duration::from_secs(15);
 const SLOW_MAX: Duration = Duration::from_secs(30);
 /// Tests that take no longer are tried before the others.
 const QUICK: Duration = Duration::from_millis(300);
+/// Those of the quick tests that reach the fewest mutants, and so are about this one, are tried first: as many as take so long together.
+const CLOSEST: Duration = Duration::from_millis(400);
 /// Tests that take this long and [`LIMIT_FACTOR`] times what they usually take have been caught in a loop.
-const LIMIT_MIN: Duration = Duration::from_secs(20);
+const LIMIT_MIN: Duration = Duration::from_secs(10);
 const LIMIT_FACTOR: u32 = 10;
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Address space of a test program, KiB: a loop that fills the memory ends itself.
@@ -53,6 +55,8 @@ struct Test {
     program: usize,
     name: String,
     took: Duration,
+    /// Mutants that it reaches.
+    n_reached: usize,
 }
 
 /// Outcome of a mutant.
@@ -109,11 +113,12 @@ impl<'a> Trials<'a> {
         match end {
             TrialEnd::Passed if numbers.is_empty() => {}
             TrialEnd::Passed => {
+                let n_reached = numbers.lines().count();
                 for number in numbers.lines() {
                     let number = number.parse().context("a mutant's number is none")?;
                     self.reached_by.entry(number).or_default().push(self.tests.len());
                 }
-                self.tests.push(Test { program, name: name.to_owned(), took });
+                self.tests.push(Test { program, name: name.to_owned(), took, n_reached });
             }
             TrialEnd::Failed => println!("mutants: {name} fails with nothing changed, and is left out"),
             TrialEnd::TooLong => {
@@ -165,11 +170,17 @@ impl<'a> Trials<'a> {
         self.reached_by.get(&mutant).into_iter().flatten().map(|&test| &self.tests[test])
     }
 
-    /// The tests that are quick, those of a program together.
+    /// The tests that are quick, the closest before the others, and of both those of a program together.
     fn quick(&self, mutant: usize) -> Vec<Vec<&Test>> {
         let mut quick: Vec<&Test> = self.reaching(mutant).filter(|test| test.took <= QUICK).collect();
-        quick.sort_by_key(|test| test.program);
-        quick.chunk_by(|a, b| a.program == b.program).map(<[_]>::to_vec).collect()
+        quick.sort_by_key(|test| test.n_reached);
+        let mut left = CLOSEST;
+        let n_closest = quick.iter().take_while(|test| {
+            left = left.saturating_sub(test.took);
+            !left.is_zero()
+        });
+        let (closest, others) = quick.split_at(n_closest.count());
+        [closest, others].into_iter().flat_map(of_each_program).collect()
     }
 
     /// The others, each by itself, as many as [`SLOW_MAX`] has room for.
@@ -221,6 +232,13 @@ impl<'a> Trials<'a> {
     }
 }
 
+/// Those of a program together, as one run of it.
+fn of_each_program<'t>(tests: &[&'t Test]) -> Vec<Vec<&'t Test>> {
+    let mut tests = tests.to_vec();
+    tests.sort_by_key(|test| test.program);
+    tests.chunk_by(|a, b| a.program == b.program).map(<[_]>::to_vec).collect()
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TrialEnd {
     Passed,
@@ -269,6 +287,31 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         watch(command, limit).unwrap()
+    }
+
+    #[test]
+    fn the_tests_that_are_closest_to_a_mutant_come_first() {
+        let test = |program, name: &str, millis, n_reached| Test {
+            program,
+            name: name.to_owned(),
+            took: Duration::from_millis(millis),
+            n_reached,
+        };
+        let tests = vec![
+            test(0, "slow", 301, 1),
+            test(0, "of-all", 10, 900),
+            test(1, "near", 200, 3),
+            test(0, "nearest", 199, 2),
+            test(0, "further", 1, 4),
+        ];
+        let reached_by = [(7, (0..tests.len()).collect())].into();
+        let trials = Trials { programs: &[], tests, reached_by, scratch: PathBuf::new() };
+        let names = |batches: Vec<Vec<&Test>>| -> Vec<Vec<String>> {
+            batches.iter().map(|batch| batch.iter().map(|test| test.name.clone()).collect()).collect()
+        };
+        assert_eq!(names(trials.quick(7)), [vec!["nearest"], vec!["near"], vec!["further", "of-all"]]);
+        assert_eq!(names(trials.slow(7)), [["slow"]]);
+        assert!(trials.quick(8).is_empty());
     }
 
     #[test]

@@ -7,18 +7,18 @@ use std::collections::hash_map::RandomState;
 use std::env;
 use std::ffi::OsString;
 use std::hash::{BuildHasher as _, Hasher as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
 
-pub(crate) use self::totals::Totals;
+use self::programs::TestProgram;
+use self::totals::Totals;
 use crate::build::{self, NativeProfile};
 use crate::dist;
 use crate::lints;
 use crate::process;
 use crate::setup;
-use crate::toolchain::WasmToolchain;
 use crate::wasm;
 use crate::workspace::Workspace;
 
@@ -50,33 +50,54 @@ pub(crate) fn run(workspace: &Workspace, is_strict: bool) -> Result<()> {
         build::with_features(&mut command, workspace);
         command
     };
-    let mut totals = all(workspace, cargo(), &environment)?;
+    let programs = programs(workspace, cargo())?;
+    // Tests wait more than they compute: what is only compiled takes the processors that they leave.
+    let beside = || {
+        setup::cargo_program(TEST_RUNNER)?;
+        let module = wasm::build_tests(workspace, toolchain)?;
+        check_cuda(workspace)?;
+        Ok(module)
+    };
+    let (mut totals, module) = run_programs(&programs, &environment, beside)?;
     let mut examples = cargo();
     examples.args(["--doc", "--", "--show-output"]);
     totals.add(programs::follow(examples, "examples in documentation")?);
-    totals.add(in_a_worker(workspace, toolchain, &environment)?);
-    check_cuda(workspace)?;
-    totals.finish(is_strict)
+    let in_a_worker = module.and_then(|module| in_a_worker(&module, &environment));
+    let in_a_worker = in_a_worker.map(|passed| totals.add(passed));
+    totals.finish(is_strict)?;
+    in_a_worker
 }
 
-/// All test programs that a `cargo test` selects.
-pub(crate) fn all(
-    workspace: &Workspace,
-    cargo_test: Command,
-    environment: &[(&str, PathBuf)],
-) -> Result<Totals> {
+/// Runs the test programs that a `cargo test` selects, with nothing that was installed or built for them.
+pub(crate) fn quick(workspace: &Workspace, cargo_test: Command) -> Result<()> {
+    let (totals, nothing) = run_programs(&programs(workspace, cargo_test)?, &[], || Ok(()))?;
+    nothing?;
+    totals.finish(false)
+}
+
+/// All test programs that a `cargo test` selects, and this program's own.
+fn programs(workspace: &Workspace, cargo_test: Command) -> Result<Vec<TestProgram>> {
     let mut programs = programs::build(cargo_test, &workspace.root)?;
-    // This program's own, built as it is.
+    // Built as it is.
     let mut own = self::cargo_test(workspace);
     own.args(["-p", env!("CARGO_PKG_NAME")]);
     programs.extend(programs::build(own, &workspace.root)?);
     println!("test: {} programs, two at a time", programs.len());
+    Ok(programs)
+}
+
+/// Runs them, and does `beside` meanwhile.
+fn run_programs<T: Send>(
+    programs: &[TestProgram],
+    environment: &[(&str, PathBuf)],
+    beside: impl FnOnce() -> Result<T> + Send,
+) -> Result<(Totals, Result<T>)> {
     let drawn = || RandomState::new().build_hasher().finish().to_string();
     let seed = env::var(PROPTEST_SEED).unwrap_or_else(|_| drawn());
     println!("test: property tests draw from a seed, and draw the same with {PROPTEST_SEED}={seed}");
     let seed = (PROPTEST_SEED, OsString::from(seed));
     let environment = environment.iter().map(|(name, path)| (*name, path.clone().into_os_string()));
-    programs::run(&programs, &environment.chain([seed]).collect::<Vec<_>>())
+    programs::run(programs, &environment.chain([seed]).collect::<Vec<_>>(), beside)
 }
 
 /// `cargo test` with lints, as all that is tested is built.
@@ -88,14 +109,9 @@ pub(crate) fn cargo_test(workspace: &Workspace) -> Command {
 }
 
 /// The tests of the module that trains, in a worker of a page of a browser without a window.
-fn in_a_worker(
-    workspace: &Workspace,
-    toolchain: WasmToolchain,
-    environment: &[(&str, PathBuf)],
-) -> Result<Totals> {
-    setup::cargo_program(TEST_RUNNER)?;
+fn in_a_worker(module: &Path, environment: &[(&str, PathBuf)]) -> Result<Totals> {
     let mut runner = Command::new(TEST_RUNNER);
-    runner.arg(wasm::build_tests(workspace, toolchain)?);
+    runner.arg(module);
     runner.envs(environment.iter().map(|(name, value)| (name, value)));
     // Seconds; 20 unless it is said.
     runner.env("WASM_BINDGEN_TEST_TIMEOUT", "600");
@@ -108,5 +124,5 @@ fn check_cuda(workspace: &Workspace) -> Result<()> {
     println!("test: type-check of the CUDA device");
     let mut command = workspace.cargo();
     command.env("DOCS_RS", "1").args(["check", "--quiet", "-p", "barnraise-learning", "--features", "cuda"]);
-    process::run(&mut command)
+    process::run(&mut process::at_lowest_priority(&command))
 }

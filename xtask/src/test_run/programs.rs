@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use serde_json::Value;
 
 use super::totals::{Section, Totals};
@@ -24,8 +24,6 @@ const OF_PROCESSES: &str = "tests";
 const LONGEST: [&str; 2] = ["browser", "native"];
 /// It measures what attacks leave of a speed: nothing else runs beside it.
 const ALONE: &str = "tests/hostile";
-/// More failures than this are no accident: nothing is run again.
-const N_AGAIN_MAX: usize = 3;
 /// Lines of its output that wait to be looked at.
 const LINES_MAX: usize = 1024;
 /// A program in which no test ends for so long hangs; the longest test takes a third of it.
@@ -83,15 +81,22 @@ pub(crate) fn build(mut command: Command, root: &Path) -> Result<Vec<TestProgram
     Ok(programs)
 }
 
-/// Runs all of them and adds up.
-pub(crate) fn run(programs: &[TestProgram], environment: &[(&str, OsString)]) -> Result<Totals> {
+/// Runs all of them and adds up, and does `beside` meanwhile, but for the program that wants to be alone.
+pub(crate) fn run<T: Send>(
+    programs: &[TestProgram],
+    environment: &[(&str, OsString)],
+    beside: impl FnOnce() -> Result<T> + Send,
+) -> Result<(Totals, Result<T>)> {
     let (alone, others): (Vec<_>, Vec<_>) = programs.iter().partition(|program| program.name == ALONE);
-    let mut outcomes = run_lanes(SIDE_BY_SIDE, &others, environment)?;
+    let (outcomes, beside) = thread::scope(|scope| {
+        let beside = scope.spawn(beside);
+        (run_lanes(SIDE_BY_SIDE, &others, environment), beside.join())
+    });
+    let mut outcomes = outcomes?;
     outcomes.extend(run_lanes(1, &alone, environment)?);
-    run_again(&mut outcomes, environment)?;
     let mut sum = Totals::default();
     outcomes.into_iter().for_each(|(program, totals)| sum.add(totals.within(&program.name)));
-    Ok(sum)
+    Ok((sum, beside.map_err(|_| anyhow!("what was done beside the tests panicked"))?))
 }
 
 /// Runs so many of them at once.
@@ -111,23 +116,6 @@ fn run_lanes<'p>(
         );
         Ok((program, totals))
     })
-}
-
-/// Processes and browsers share the machine with all else that runs there. Where few tests failed and all are of that
-/// kind, each gets a second run by itself, and what passes only then is named at the end.
-fn run_again(outcomes: &mut [(&TestProgram, Totals)], environment: &[(&str, OsString)]) -> Result<()> {
-    let failed = || outcomes.iter().filter(|(_, totals)| totals.n_failed > 0);
-    let n_failed: usize = failed().map(|(_, totals)| totals.n_failed as usize).sum();
-    if n_failed > N_AGAIN_MAX || failed().any(|(program, _)| !program.starts_processes) {
-        return Ok(());
-    }
-    for (program, totals) in outcomes.iter_mut().filter(|(_, totals)| totals.n_failed > 0) {
-        println!("test: once more what failed: {}", totals.failed.join(", "));
-        let mut command = program.command(environment);
-        command.arg("--exact").args(&totals.failed);
-        totals.on_second_run(&follow(command, &program.name)?);
-    }
-    Ok(())
 }
 
 /// Runs a test program, shows its output but of the tests that passed, each line with the program's name, and adds up
@@ -172,6 +160,7 @@ fn follow_within(mut command: Command, name: &str, silence_max: Duration) -> Res
 
 #[cfg(test)]
 mod tests {
+    use anyhow::bail;
     use serde_json::json;
 
     use super::*;
@@ -220,23 +209,17 @@ mod tests {
     const PASSED: &str = "echo 'test result: ok. 1 passed; 0 failed; 0 ignored'";
 
     #[test]
-    fn what_fails_in_one_program_is_run_again_there_and_only_there() {
+    fn what_fails_is_named_with_its_program_and_is_not_run_again() {
         let folder = tempfile::tempdir().unwrap();
-        let failed = "echo 'test a::b ... FAILED'; echo 'test result: FAILED. 2 passed; 1 failed; 0 ignored'; exit 101";
-        let again = format!("case \"$*\" in *--exact*a::b*) {PASSED};; *) {failed};; esac");
-        let programs = [says(folder.path(), "one", &again), says(folder.path(), "two", PASSED)];
-        let totals = run(&programs, &[]).unwrap();
-        assert_eq!((totals.n_passed, totals.n_failed), (4, 0));
-        assert!(totals.clone().finish(true).is_ok());
-
+        let failed = "echo once >> \"$0.runs\"; echo 'test a::b ... FAILED'; \
+                      echo 'test result: FAILED. 2 passed; 1 failed; 0 ignored'; exit 101";
         let programs = [says(folder.path(), "one", failed), says(folder.path(), "two", PASSED)];
-        let totals = run(&programs, &[]).unwrap();
-        assert_eq!(totals.failed, ["one a::b"]);
+        let (totals, beside) = run(&programs, &[], || Ok("beside")).unwrap();
+        assert_eq!(beside.unwrap(), "beside");
+        assert_eq!((totals.n_passed, totals.n_failed), (3, 1));
+        assert_eq!(totals.failed.iter().map(|failed| failed.name.as_str()).collect::<Vec<_>>(), ["one a::b"]);
         assert!(totals.finish(false).is_err());
-
-        let mut programs = [says(folder.path(), "one", &again)];
-        programs[0].starts_processes = false;
-        assert!(run(&programs, &[]).unwrap().finish(false).is_err(), "no accident where nothing is started");
+        assert_eq!(std::fs::read_to_string(folder.path().join("one.runs")).unwrap(), "once\n");
     }
 
     #[test]
@@ -246,7 +229,7 @@ mod tests {
                      echo \"test $name has been running for over 60 seconds\"; done; echo 'test a ... ok'; sleep 60";
         let program = says(folder.path(), "one", hangs);
         let totals = follow_within(program.command(&[]), "one", Duration::from_secs(1)).unwrap();
-        assert_eq!((totals.failed.as_slice(), totals.n_failed), (["b".to_owned()].as_slice(), 1));
+        assert_eq!((totals.failed.len(), totals.failed[0].name.as_str(), totals.n_failed), (1, "b", 1));
         let program = says(folder.path(), "two", "sleep 60");
         assert!(follow_within(program.command(&[]), "two", Duration::from_secs(1)).unwrap().is_broken);
     }
@@ -255,6 +238,8 @@ mod tests {
     fn a_program_that_crashes_is_no_success() {
         let folder = tempfile::tempdir().unwrap();
         let programs = [says(folder.path(), "one", "kill -SEGV $$"), says(folder.path(), "two", PASSED)];
-        assert!(run(&programs, &[]).unwrap().finish(false).is_err());
+        let (totals, beside) = run(&programs, &[], || -> Result<()> { bail!("beside") }).unwrap();
+        assert!(totals.finish(false).is_err() && beside.is_err());
+        assert!(run(&programs, &[], || -> Result<()> { panic!("beside") }).is_err());
     }
 }

@@ -1,5 +1,7 @@
 //! Adds up the results that test programs print.
 
+use std::collections::VecDeque;
+
 use anyhow::{Result, bail};
 
 /// Sums over some test programs.
@@ -8,17 +10,25 @@ pub(crate) struct Totals {
     pub(super) n_passed: u64,
     pub(super) n_failed: u64,
     n_ignored: u64,
-    /// The names of those that failed.
-    pub(super) failed: Vec<String>,
+    pub(super) failed: Vec<FailedTest>,
     /// The names of those that said that they had nothing to test with, and why.
     skipped: Vec<(String, String)>,
-    /// The names of those that passed only when they were run again.
-    unsteady: Vec<String>,
     /// The names of those that take long and have not ended.
     running: Vec<String>,
     /// A program ended with an error although no test failed: it crashed or did not build.
     pub(super) is_broken: bool,
 }
+
+/// A test that failed.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct FailedTest {
+    pub(super) name: String,
+    /// The last lines of what it printed.
+    output: VecDeque<String>,
+}
+
+/// Lines of a failed test that are told once more in the end, without stacks, which would be all of them.
+const LAST_LINES: usize = 60;
 
 /// What a test prints, with the reason, that passes because this machine lacks what it tests with.
 const SKIPPED: &str = "SKIPPED: ";
@@ -29,11 +39,28 @@ const TAKES_LONG: &str = " has been running for over 60 seconds";
 /// Where in the output of a test program the last line was.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) enum Section {
-    /// Names of tests with their results, or the output of failed ones.
+    /// Names of tests with their results.
     #[default]
     Results,
+    /// What failed tests printed: of this one.
+    Failed(Option<String>),
     /// What tests that passed printed: of this one, if it had its head already.
     Passed(Option<String>),
+}
+
+/// Whether a line is one of a stack: `  3: a::function`, or where that is.
+fn is_of_stack(line: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let line = line.trim_start();
+    line.starts_with("at /")
+        || line.starts_with("at ./")
+        || line.split_once(": ").is_some_and(|(number, _)| is_number(number))
+}
+
+impl FailedTest {
+    fn named(name: &str) -> Self {
+        Self { name: name.to_owned(), output: VecDeque::new() }
+    }
 }
 
 impl Totals {
@@ -41,14 +68,28 @@ impl Totals {
     pub(super) fn on_line(&mut self, line: &str, section: &mut Section) -> bool {
         match line {
             "successes:" => *section = Section::Passed(None),
-            "failures:" => *section = Section::Results,
+            "failures:" => *section = Section::Failed(None),
             _ if line.starts_with("test result: ") => *section = Section::Results,
             _ => {}
         }
-        if let Section::Passed(test) = section {
-            if let Some(head) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"))
+        let head = || line.strip_prefix("---- ")?.strip_suffix(" stdout ----").map(str::to_owned);
+        if let Section::Failed(test) = section {
+            if let Some(head) = head() {
+                *test = Some(head);
+            } else if !is_of_stack(line)
+                && let Some(name) = test
+                && let Some(failed) = self.failed.iter_mut().find(|failed| failed.name == *name)
             {
-                *test = Some(head.to_owned());
+                failed.output.push_back(line.to_owned());
+                if failed.output.len() > LAST_LINES {
+                    failed.output.pop_front();
+                }
+            }
+            return !line.is_empty();
+        }
+        if let Section::Passed(test) = section {
+            if let Some(head) = head() {
+                *test = Some(head);
             } else if let Some(reason) = line.strip_prefix(SKIPPED)
                 // Once, however often it says so.
                 && let Some(test) = test.take()
@@ -66,7 +107,7 @@ impl Totals {
             self.running.extend(test.strip_suffix(TAKES_LONG).map(str::to_owned));
             if let Some((name, result)) = test.split_once(" ... ") {
                 self.running.retain(|running| running != name);
-                self.failed.extend((result == "FAILED").then(|| name.to_owned()));
+                self.failed.extend((result == "FAILED").then(|| FailedTest::named(name)));
             }
         }
         let Some(counts) = line.strip_prefix("test result: ") else { return };
@@ -81,27 +122,15 @@ impl Totals {
 
     /// Takes in that the program hung, and that no more comes of it.
     pub(super) fn on_hang(&mut self) {
-        self.failed.append(&mut self.running);
+        self.failed.extend(self.running.drain(..).map(|name| FailedTest::named(&name)));
         self.n_failed = self.failed.len() as u64;
-    }
-
-    /// Takes in that `again` is what came of running the failed ones a second time, if it was of all of them.
-    pub(super) fn on_second_run(&mut self, again: &Self) {
-        if again.is_broken || again.n_passed + again.n_failed != self.n_failed {
-            return;
-        }
-        let (failed, unsteady) =
-            std::mem::take(&mut self.failed).into_iter().partition(|name| again.failed.contains(name));
-        (self.failed, self.unsteady) = (failed, unsteady);
-        self.n_passed += again.n_passed;
-        self.n_failed = again.n_failed;
-        self.skipped.extend_from_slice(&again.skipped);
     }
 
     /// The same, each name with the program's before it.
     pub(super) fn within(mut self, program: &str) -> Self {
-        let names = self.failed.iter_mut().chain(&mut self.unsteady);
-        names.chain(self.skipped.iter_mut().map(|(name, _)| name)).for_each(|name| {
+        let failed = self.failed.iter_mut().map(|failed| &mut failed.name);
+        let names = failed.chain(self.skipped.iter_mut().map(|(name, _)| name));
+        names.for_each(|name| {
             name.insert_str(0, &format!("{program} "));
         });
         self
@@ -114,21 +143,18 @@ impl Totals {
         self.n_ignored += other.n_ignored;
         self.failed.extend(other.failed);
         self.skipped.extend(other.skipped);
-        self.unsteady.extend(other.unsteady);
         self.is_broken |= other.is_broken;
     }
 
     /// Prints the closing lines; an error where anything failed, and where `is_strict` also where anything was
     /// skipped.
     pub(crate) fn finish(self, is_strict: bool) -> Result<()> {
-        for name in &self.unsteady {
-            println!("unsteady: {name} failed, and passed when it was run again by itself");
-        }
         for (name, reason) in &self.skipped {
             println!("skipped: {name}: {reason}");
         }
-        for name in &self.failed {
-            println!("failed: {name}");
+        for FailedTest { name, output } in &self.failed {
+            println!("failed: {name}, which said last:");
+            output.iter().for_each(|line| println!("    {line}"));
         }
         let n_skipped = self.skipped.len() as u64;
         let n_passed = self.n_passed.saturating_sub(n_skipped);
@@ -169,31 +195,6 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_the_second_time_is_named_and_what_fails_again_has_failed() {
-        let read = |lines: &[&str]| {
-            let mut totals = Totals::default();
-            for line in lines {
-                totals.on_line(line, &mut Section::default());
-            }
-            totals
-        };
-        let mut totals = read(&[
-            "test relay::one ... FAILED",
-            "test relay::two ... FAILED",
-            "test result: FAILED. 12 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.10s",
-        ]);
-        totals.on_second_run(&read(&[
-            "test relay::one ... ok",
-            "test relay::two ... FAILED",
-            "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.10s",
-        ]));
-        let (failed, unsteady) = (vec!["relay::two".to_owned()], vec!["relay::one".to_owned()]);
-        let expected = Totals { n_passed: 13, n_failed: 1, failed, unsteady, ..Totals::default() };
-        assert_eq!(totals, expected);
-        assert!(totals.finish(false).is_err());
-    }
-
-    #[test]
     fn what_had_nothing_to_test_with_is_named_and_no_success_where_it_is_strict() {
         let output = "running 3 tests\n\
             test nat::one ... ok\n\
@@ -214,6 +215,9 @@ mod tests {
             \n\
             ---- nat::three stdout ----\n\
             SKIPPED: who fails is not skipped\n\
+            stack backtrace:\n\
+            \x20  0: std::panicking::begin\n\
+            \x20            at ./library/std/src/panicking.rs:3:1\n\
             \n\
             test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.10s";
         let (mut totals, mut section) = (Totals::default(), Section::default());
@@ -221,7 +225,8 @@ mod tests {
         assert!(shown.contains(&"SKIPPED: who fails is not skipped"), "{shown:?}");
         assert!(!shown.contains(&"SKIPPED: no namespaces here"), "{shown:?}");
         let skipped = vec![("nat::two".to_owned(), "no namespaces here".to_owned())];
-        let failed = vec!["nat::three".to_owned()];
+        let output = ["SKIPPED: who fails is not skipped", "stack backtrace:", ""].map(String::from).into();
+        let failed = vec![FailedTest { name: "nat::three".to_owned(), output }];
         assert_eq!(totals, Totals { n_passed: 2, n_failed: 1, failed, skipped, ..Totals::default() });
         let only_skipped = Totals { n_failed: 0, ..totals };
         assert!(only_skipped.clone().finish(false).is_ok());

@@ -27,7 +27,7 @@ pub struct SampledSection {
     pub ping_timeout: Duration,
     /// Rounds after which an inactive peer is asked no more: twice as many as it takes until each was in a sample (`Δk`).
     pub activity_window: u32,
-    /// How long a round takes, until participants have measured it. No run makes more than sixteen rounds in that time.
+    /// How long a round takes, until participants have measured it. No run makes more than eight rounds in that time.
     #[serde(with = "humantime_serde")]
     pub round_estimate: Duration,
     /// Samples in one forward and backward pass of a trainer, each of which is a step (`B`).

@@ -1,9 +1,11 @@
 //! Pictures in an archive: ZIP, or tar, which may be compressed by gzip or Zstandard.
 //!
 //! The archive is read twice from front to back: for the names of the pictures, then for their contents. Nothing of it is
-//! written to the disk, so that no name in it leads anywhere. What it says of itself is never trusted: entries, names, the
-//! bytes of a picture and of all are bounded. Blocking: call it from a thread that may block.
+//! written to the disk, so that no name in it leads anywhere; a hard link is another name of a file before it. What it says of
+//! itself is never trusted: entries, names, the bytes of a picture and of all are bounded. Blocking: call it from a thread that
+//! may block.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
@@ -49,50 +51,103 @@ pub enum PictureArchiveError {
     Unpacked,
 }
 
-/// Names of all entries that are files, with their folders, in the order of the archive.
-pub(super) fn names(path: &Path) -> Result<Vec<String>, PictureArchiveError> {
-    let mut names = Vec::new();
-    if is_zip(path)? {
-        let archive = open_zip(path)?;
-        for name in (0..archive.len()).filter_map(|index| archive.name_for_index(index)) {
-            check_name(name.as_bytes())?;
-            if !name.ends_with('/') {
-                names.push(name.to_owned());
-            }
-        }
-    } else {
-        walk_tar(path, UNPACKED_BYTES_MAX, |name, _| names.push(name))?;
-    }
-    Ok(names)
+/// What an archive has, in its order.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct ArchiveListing {
+    /// Names of files, with their folders, and the number of the content that each has. Hard links have that of another file.
+    pub(super) files: Vec<(String, usize)>,
+    /// Names that lead to no file of the archive, and why.
+    pub(super) links: Vec<(String, UnusableLink)>,
 }
 
-/// Gives each wanted file to `read`: its name and its content, or why that cannot be read.
+/// Why a link has no content.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum UnusableLink {
+    /// Its file lies in another archive, or behind it.
+    #[error("it is a hard link to {target:?}, which is not before it in the archive")]
+    Missing { target: String },
+    /// Its file may be anywhere.
+    #[error("it is a symbolic link to {target:?}: `tar --dereference` packs what it leads to")]
+    Symbolic { target: String },
+}
+
+/// An entry of a tar file.
+enum TarEntry<'a> {
+    File(&'a mut dyn Read),
+    HardLink { target: String },
+    SymbolicLink { target: String },
+}
+
+/// Lists all entries that are files or links.
+pub(super) fn list(path: &Path) -> Result<ArchiveListing, PictureArchiveError> {
+    let mut listing = ArchiveListing::default();
+    if is_zip(path)? {
+        let archive = open_zip(path)?;
+        for index in 0..archive.len() {
+            let Some(name) = archive.name_for_index(index) else { continue };
+            check_name(name.as_bytes())?;
+            if !name.ends_with('/') {
+                listing.files.push((name.to_owned(), index));
+            }
+        }
+        return Ok(listing);
+    }
+    // The content that a name has so far: a later entry of the same name takes the place of an earlier one.
+    let (mut of_name, mut n_contents): (BTreeMap<String, usize>, usize) = (BTreeMap::new(), 0);
+    walk_tar(path, UNPACKED_BYTES_MAX, |name, entry| {
+        let content = match entry {
+            TarEntry::File(_) => {
+                n_contents += 1;
+                Ok(n_contents - 1)
+            }
+            TarEntry::HardLink { target } => {
+                of_name.get(plain(&target)).copied().ok_or(UnusableLink::Missing { target })
+            }
+            TarEntry::SymbolicLink { target } => Err(UnusableLink::Symbolic { target }),
+        };
+        match content {
+            Ok(content) => {
+                of_name.insert(plain(&name).to_owned(), content);
+                listing.files.push((name, content));
+            }
+            Err(error) => listing.links.push((name, error)),
+        }
+    })?;
+    Ok(listing)
+}
+
+/// Gives each wanted content to `read`: its number, and its bytes, or why they cannot be read.
 pub(super) fn contents(
     path: &Path,
-    is_wanted: impl Fn(&str) -> bool,
-    mut read: impl FnMut(&str, io::Result<Vec<u8>>),
+    is_wanted: impl Fn(usize) -> bool,
+    mut read: impl FnMut(usize, io::Result<Vec<u8>>),
 ) -> Result<(), PictureArchiveError> {
     if !is_zip(path)? {
-        return walk_tar(path, UNPACKED_BYTES_MAX, |name, content| {
-            if is_wanted(&name) {
-                read(&name, picture(content));
+        let mut n_contents = 0;
+        return walk_tar(path, UNPACKED_BYTES_MAX, |_, entry| {
+            let TarEntry::File(content) = entry else { return };
+            if is_wanted(n_contents) {
+                read(n_contents, picture(content));
             }
+            n_contents += 1;
         });
     }
     let mut archive = open_zip(path)?;
     let mut n_bytes = 0;
-    for index in 0..archive.len() {
-        let Some(name) = archive.name_for_index(index).map(str::to_owned) else { continue };
-        if is_wanted(&name) {
-            let content = archive.by_index(index).map_err(io::Error::other).and_then(picture);
-            n_bytes += content.as_ref().map_or(0, |content| content.len() as u64);
-            if n_bytes > UNPACKED_BYTES_MAX {
-                return Err(PictureArchiveError::Unpacked);
-            }
-            read(&name, content);
+    for index in (0..archive.len()).filter(|index| is_wanted(*index)) {
+        let content = archive.by_index(index).map_err(io::Error::other).and_then(picture);
+        n_bytes += content.as_ref().map_or(0, |content| content.len() as u64);
+        if n_bytes > UNPACKED_BYTES_MAX {
+            return Err(PictureArchiveError::Unpacked);
         }
+        read(index, content);
     }
     Ok(())
+}
+
+/// A name as it may be written elsewhere in the archive.
+fn plain(name: &str) -> &str {
+    name.trim_start_matches("./")
 }
 
 fn is_zip(path: &Path) -> io::Result<bool> {
@@ -113,11 +168,12 @@ fn open_zip(path: &Path) -> Result<ZipArchive<BufReader<File>>, PictureArchiveEr
     }
 }
 
-/// Gives each file of a tar file to `visit`. Its own long names are read here, bounded, in place of those of the library.
+/// Gives each file and each link of a tar file to `visit`. Its own long names are read here, bounded, in place of those of the
+/// library.
 fn walk_tar(
     path: &Path,
     unpacked_bytes_max: u64,
-    mut visit: impl FnMut(String, &mut dyn Read),
+    mut visit: impl FnMut(String, TarEntry<'_>),
 ) -> Result<(), PictureArchiveError> {
     let mut archive = tar::Archive::new(unpack::open(path)?.take(unpacked_bytes_max));
     let walked = walk_entries(&mut archive, &mut visit);
@@ -129,48 +185,66 @@ fn walk_tar(
 
 fn walk_entries(
     archive: &mut tar::Archive<impl Read>,
-    visit: &mut impl FnMut(String, &mut dyn Read),
+    visit: &mut impl FnMut(String, TarEntry<'_>),
 ) -> Result<(), PictureArchiveError> {
-    // What the entry before says of the name of the next one.
-    let mut long_name: Option<Vec<u8>> = None;
+    // What the entries before say of the name of the next one, and of where it leads.
+    let (mut long_name, mut long_target): (Option<Vec<u8>>, Option<Vec<u8>>) = (None, None);
     for (nth, entry) in archive.entries()?.raw(true).enumerate() {
         let mut entry = entry?;
         if nth >= ENTRIES_MAX {
             return Err(PictureArchiveError::Entries);
         }
         match entry.header().entry_type() {
-            EntryType::GNULongName => {
-                let mut name = Vec::new();
-                (&mut entry).take(NAME_BYTES_MAX as u64 + 2).read_to_end(&mut name)?;
-                while name.last() == Some(&0) {
-                    name.pop();
-                }
-                long_name = Some(name);
-            }
+            EntryType::GNULongName => long_name = Some(gnu_name(&mut entry)?),
+            EntryType::GNULongLink => long_target = Some(gnu_name(&mut entry)?),
             EntryType::XHeader => {
                 let extensions = unpack::read_bounded(&mut entry, EXTENSIONS_BYTES_MAX)?;
                 let extensions =
                     extensions.ok_or_else(|| io::Error::other("an extended header is too long"))?;
-                if let Some(name) = extended_name(&extensions) {
-                    long_name = Some(name);
-                }
+                long_name = extension(&extensions, b"path").or(long_name);
+                long_target = extension(&extensions, b"linkpath").or(long_target);
             }
             EntryType::Regular | EntryType::Continuous => {
                 let name = long_name.take().unwrap_or_else(|| entry.path_bytes().into_owned());
-                check_name(&name)?;
-                visit(String::from_utf8_lossy(&name).into_owned(), &mut entry);
+                long_target = None;
+                visit(checked_name(&name)?, TarEntry::File(&mut entry));
             }
-            EntryType::XGlobalHeader | EntryType::GNULongLink => {}
-            _ => long_name = None,
+            kind @ (EntryType::Link | EntryType::Symlink) => {
+                let name = long_name.take().unwrap_or_else(|| entry.path_bytes().into_owned());
+                let short = || entry.link_name_bytes().unwrap_or_default().into_owned();
+                let target = checked_name(&long_target.take().unwrap_or_else(short))?;
+                let link = match kind {
+                    EntryType::Link => TarEntry::HardLink { target },
+                    _ => TarEntry::SymbolicLink { target },
+                };
+                visit(checked_name(&name)?, link);
+            }
+            EntryType::XGlobalHeader => {}
+            _ => (long_name, long_target) = (None, None),
         }
     }
     Ok(())
 }
 
-/// The path in an extended header of POSIX.
-fn extended_name(extensions: &[u8]) -> Option<Vec<u8>> {
+/// The content of an entry that is a name of the next one.
+fn gnu_name(entry: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut name = Vec::new();
+    entry.take(NAME_BYTES_MAX as u64 + 2).read_to_end(&mut name)?;
+    while name.last() == Some(&0) {
+        name.pop();
+    }
+    Ok(name)
+}
+
+/// A value in an extended header of POSIX.
+fn extension(extensions: &[u8], key: &[u8]) -> Option<Vec<u8>> {
     let mut extensions = tar::PaxExtensions::new(extensions).filter_map(Result::ok);
-    extensions.find(|extension| extension.key_bytes() == b"path").map(|path| path.value_bytes().to_vec())
+    extensions.find(|extension| extension.key_bytes() == key).map(|value| value.value_bytes().to_vec())
+}
+
+fn checked_name(name: &[u8]) -> Result<String, PictureArchiveError> {
+    check_name(name)?;
+    Ok(String::from_utf8_lossy(name).into_owned())
 }
 
 fn check_name(name: &[u8]) -> Result<(), PictureArchiveError> {

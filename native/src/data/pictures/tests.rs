@@ -225,6 +225,48 @@ fn broken_pictures_of_an_archive_are_named_with_it_and_left_out_up_to_the_share(
 }
 
 #[test]
+fn a_hard_link_is_the_picture_that_it_leads_to_and_one_that_leads_away_is_broken() {
+    let folder = tempfile::tempdir().unwrap();
+    red_and_blue(folder.path());
+    let linked = |links: &[(tar::EntryType, &str, &str)]| {
+        let mut archive = tar::Builder::new(Vec::new());
+        archive.append_dir_all("photos", folder.path()).unwrap();
+        for (kind, name, target) in links {
+            let mut header = tar::Header::new_gnu();
+            header.set_entry_type(*kind);
+            header.set_size(0);
+            archive.append_link(&mut header, name, target).unwrap();
+        }
+        archive.into_inner().unwrap()
+    };
+    let hard = linked(&[
+        (tar::EntryType::Link, "photos/red/00.png", "photos/red/0.png"),
+        (tar::EntryType::Link, "photos/blue/4x.jpg", "photos/blue/4.JPG"),
+    ]);
+    let away = linked(&[
+        (tar::EntryType::Link, "photos/red/00.png", "elsewhere/0.png"),
+        (tar::EntryType::Symlink, "photos/blue/4x.jpg", "4.JPG"),
+        (tar::EntryType::Symlink, "photos/notes.md", "notes.txt"),
+    ]);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let cache = elsewhere.path();
+    let settings_of = |name: &str, bytes: &[u8]| archived(&elsewhere.path().join(name), bytes);
+    let error = settings_of("away.tar", &away).load(cache).unwrap_err().to_string();
+    for part in
+        ["2 of 22 pictures", "photos/red/00.png in", "away.tar: it is a hard link to \"elsewhere/0.png\""]
+    {
+        assert!(error.contains(part), "{part} is missing in: {error}");
+    }
+    let whole = settings(folder.path()).load(cache).unwrap();
+    let allowing = PictureSettings { broken: 0.1, ..settings_of("away.tar", &away) };
+    assert_eq!(allowing.load(cache).unwrap(), whole, "as if they were not there");
+    std::fs::copy(folder.path().join("red/0.png"), folder.path().join("red/00.png")).unwrap();
+    std::fs::copy(folder.path().join("blue/4.JPG"), folder.path().join("blue/4x.jpg")).unwrap();
+    let copied = settings(folder.path()).load(cache).unwrap();
+    assert_eq!(settings_of("hard.tar", &hard).load(cache).unwrap(), copied);
+}
+
+#[test]
 fn an_archive_with_classes_in_two_places_or_none_is_refused_and_so_is_half_of_one() {
     let folder = tempfile::tempdir().unwrap();
     red_and_blue(folder.path());

@@ -8,10 +8,13 @@ use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
+use tempfile::NamedTempFile;
+
 use super::archive::{Archive, ArchiveError};
 use super::spec::{FileError, FileSpec, checked};
 use crate::data::download::download;
 use crate::data::unpack;
+use crate::part;
 
 /// Bytes that a gzip stream may have beyond its content: far more than gzip ever adds.
 const GZIP_OVERHEAD_MAX: u64 = 1024 * 1024;
@@ -105,12 +108,14 @@ impl Sources {
                 }
             }
         }
-        let cache = |source| FilesError::Cache { folder: self.cache.clone(), source };
-        std::fs::create_dir_all(&self.cache).map_err(cache)?;
+        let part = |name: &str| {
+            let cache = |source| FilesError::Cache { folder: self.cache.clone(), source };
+            part::beside(&self.cache.join(name)).map_err(cache)
+        };
         let name = if self.are_packed { &packed } else { &spec.name };
         for base_url in &self.base_urls {
             let url = format!("{base_url}/{name}");
-            match self.fetch(&url, name, spec) {
+            match self.fetch(&url, part(name)?, (name, spec)) {
                 Ok(bytes) => return Ok(bytes),
                 Err(error) => {
                     tracing::warn!(%url, %error, "data file could not be fetched");
@@ -119,7 +124,7 @@ impl Sources {
             }
         }
         for archive in &self.archives {
-            match self.unpack(archive, spec, all) {
+            match self.unpack(archive, part("archive")?, (spec, all)) {
                 Ok(bytes) => return Ok(bytes),
                 Err(error) => {
                     tracing::warn!(url = archive.url, %error, "data files could not be fetched");
@@ -130,55 +135,43 @@ impl Sources {
         Err(FilesError::Unavailable { file: spec.name.clone(), attempts })
     }
 
-    /// Downloads a file, checks it, and only then gives it its name in the cache.
-    fn fetch(&self, url: &str, name: &str, spec: &FileSpec) -> Result<Vec<u8>, FileError> {
+    /// Downloads a file into `part`, checks it, and only then gives it its name in the cache.
+    fn fetch(
+        &self,
+        url: &str,
+        part: NamedTempFile,
+        (name, spec): (&str, &FileSpec),
+    ) -> Result<Vec<u8>, FileError> {
         tracing::info!(%url, "fetching data file");
-        let part = self.part(name);
-        let result = download(url, &part, spec.n_bytes + GZIP_OVERHEAD_MAX)
-            .map_err(FileError::from)
-            .and_then(|_| read_checked(&part, spec))
-            .and_then(|bytes| {
-                std::fs::rename(&part, self.cache.join(name)).map(|()| bytes).map_err(FileError::from)
-            });
-        if result.is_err() && part.exists() {
-            std::fs::remove_file(&part)?;
-        }
-        result
+        download(url, part.path(), spec.n_bytes + GZIP_OVERHEAD_MAX)?;
+        let bytes = read_checked(part.path(), spec)?;
+        part.persist(self.cache.join(name)).map_err(io::Error::from)?;
+        Ok(bytes)
     }
 
-    /// Downloads an archive, keeps those of its files that are the known ones, and gives the wanted one.
+    /// Downloads an archive into `part`, keeps those of its files that are the known ones, and gives the wanted one.
     fn unpack(
         &self,
         archive: &Archive,
-        wanted: &FileSpec,
-        all: &[FileSpec],
+        part: NamedTempFile,
+        (wanted, all): (&FileSpec, &[FileSpec]),
     ) -> Result<Vec<u8>, ArchiveError> {
         tracing::info!(url = archive.url, "fetching data files");
-        let part = self.part("archive");
-        let unpacked = archive.fetch(&part, all);
-        if part.exists() {
-            std::fs::remove_file(&part)?;
-        }
+        let unpacked = archive.fetch(part.path(), all);
+        drop(part);
         let mut found = Err(ArchiveError::Missing { file: wanted.name.clone() });
         for (name, content) in unpacked? {
             let Some(spec) = all.iter().find(|spec| spec.name == name) else { continue };
             let checked =
                 checked(content, spec).map_err(|source| ArchiveError::File { file: name.clone(), source });
             if let Ok(content) = &checked {
-                let part = self.part(&name);
-                std::fs::write(&part, content)?;
-                std::fs::rename(&part, self.cache.join(&name))?;
+                part::write(&self.cache.join(&name), content)?;
             }
             if name == wanted.name {
                 found = checked;
             }
         }
         found
-    }
-
-    /// The process id keeps two programs that share the cache from writing into one file.
-    fn part(&self, name: &str) -> PathBuf {
-        self.cache.join(format!("{name}.part-{}", std::process::id()))
     }
 }
 

@@ -13,14 +13,20 @@ use crate::storage::simulated::SimulatedDisk;
 const WINDOW: u32 = 3;
 const SHARD_SAMPLES: u32 = 10;
 
-fn settings(folder: &Path) -> StreamSettings {
+/// A stream of one file, which is written.
+pub(crate) fn settings(folder: &Path) -> StreamSettings {
     let path = folder.join("a.txt");
     let text: String = (0..9000).map(|n| format!("the sheep number {n} is over the fence\n")).collect();
     std::fs::write(&path, text).unwrap();
     StreamSettings {
         text: TextSettings {
             name: "Sheep".into(),
-            sources: vec![TextSource { file: path.into(), field: "text".into(), weight: 1.0 }],
+            sources: vec![TextSource {
+                name: "a".into(),
+                file: path.into(),
+                field: "text".into(),
+                weight: 1.0,
+            }],
             tokenizer: None,
             vocabulary: 100,
             sequence_tokens: 8,
@@ -44,10 +50,12 @@ async fn open(storage: &Storage, (settings, data): &(StreamSettings, TrainingDat
     StreamFeed::open(storage.clone(), settings.clone(), of_data).await.unwrap()
 }
 
-/// Makes shards until none is due for a run that has trained on so many samples.
+/// Makes shards until none is due for a run that has trained on so many samples, in steps of a shard.
 async fn fill(feed: &mut StreamFeed, n_samples: u64) {
-    while feed.is_due(n_samples) {
-        feed.make().await.unwrap();
+    for step in (0..n_samples).step_by(SHARD_SAMPLES as usize).chain([n_samples]) {
+        while feed.is_due(step) {
+            feed.make().await.unwrap();
+        }
     }
 }
 
@@ -69,16 +77,71 @@ async fn the_window_moves_as_the_run_trains_and_stays_bounded() {
     assert_eq!(numbers(&feed), [0, 1, 2]);
     fill(&mut feed, u64::from(SHARD_SAMPLES) * 2 - 1).await;
     assert_eq!((numbers(&feed), feed.shards().window().first_drawn), (vec![0, 1, 2, 3], 1));
-    for trained in 2..40 {
+    let n_kept = loaded.1.stream.unwrap().shards_kept() as usize;
+    for trained in 2..100 {
         fill(&mut feed, u64::from(SHARD_SAMPLES) * trained).await;
-        let n_kept = (WINDOW * WINDOWS_KEPT) as usize;
         assert!(numbers(&feed).len() <= n_kept && stored(&storage).await <= n_kept);
         assert_eq!(feed.shards().window().drawn().count(), WINDOW as usize);
         assert_eq!(feed.shards().window().end(), trained as u32 + WINDOW);
     }
     assert_eq!(feed.shards().get(3).await.unwrap(), None, "it left");
-    let newest = feed.shards().get(41).await.unwrap().unwrap();
-    assert_eq!(Sha256Hash::of(&newest), feed.shards().window().entry(41).unwrap().sha256);
+    let newest = feed.shards().get(101).await.unwrap().unwrap();
+    assert_eq!(Sha256Hash::of(&newest), feed.shards().window().entry(101).unwrap().sha256);
+}
+
+#[tokio::test]
+async fn after_a_source_was_slow_it_catches_up_in_steps_and_what_was_drawn_before_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let loaded = loaded(folder.path());
+    let mut feed = open(&Storage::in_memory(), &loaded).await;
+    fill(&mut feed, 0).await;
+    let step_max = loaded.1.stream.unwrap().step_shards_max();
+    // The run went over its window until it had trained on 60 shards.
+    let mut end = WINDOW;
+    for step in 600..603 {
+        while feed.is_due(step) {
+            feed.make().await.unwrap();
+        }
+        end += step_max;
+        assert_eq!(feed.shards().window().end(), end);
+        assert!(feed.shards().get(WINDOW - 1).await.unwrap().is_some(), "its contributions still count");
+    }
+    fill(&mut feed, 1000).await;
+    assert_eq!(feed.shards().window().end(), 100 + WINDOW, "it has caught up");
+}
+
+#[tokio::test]
+async fn weights_that_an_operator_changes_hold_over_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut settings, _) = loaded(folder.path());
+    let goats = folder.path().join("b.txt");
+    std::fs::write(&goats, "a goat is a goat and no sheep\n".repeat(3000)).unwrap();
+    let (name, weight) = ("b".to_owned(), 1.0);
+    settings.text.sources.push(TextSource { name, file: goats.into(), field: "text".into(), weight });
+    let data = crate::data::DataSource::Stream(settings.clone()).load(folder.path()).unwrap();
+    let loaded = (settings, data);
+    let no_goats: BTreeMap<String, f64> = [("a".to_owned(), 1.0), ("b".to_owned(), 0.0)].into();
+    let (once, often) = (Storage::in_memory(), Storage::in_memory());
+    let mut want = open(&once, &loaded).await;
+    fill(&mut want, 50).await;
+    let as_in_the_file = want.shards().window();
+    want.set_weights(no_goats.clone());
+    fill(&mut want, 300).await;
+    for n_samples in (0..=300).step_by(50) {
+        let mut feed = open(&often, &loaded).await;
+        if n_samples > 50 {
+            feed.set_weights(no_goats.clone());
+        }
+        fill(&mut feed, n_samples).await;
+    }
+    let feed = open(&often, &loaded).await;
+    assert_eq!(feed.shards().window(), want.shards().window());
+    let mut unchanged = open(&Storage::in_memory(), &loaded).await;
+    fill(&mut unchanged, 300).await;
+    let (unchanged, changed) = (unchanged.shards().window(), feed.shards().window());
+    assert_eq!(unchanged.shards[..8], as_in_the_file.shards[..]);
+    assert_eq!(unchanged.shards[..8], changed.shards[..8]);
+    assert!((8..33).all(|number| unchanged.entry(number) != changed.entry(number)));
 }
 
 #[tokio::test]
@@ -94,6 +157,28 @@ async fn a_restart_goes_on_at_the_same_place() {
     }
     let feed = open(&often, &loaded).await;
     assert_eq!(feed.shards().window(), want.shards().window());
+}
+
+#[tokio::test]
+async fn contributors_take_a_window_that_is_shorter_than_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = Storage::in_memory();
+    let with = |window_shards| {
+        let settings = StreamSettings { window_shards, ..settings(folder.path()) };
+        let data = crate::data::DataSource::Stream(settings.clone()).load(folder.path()).unwrap();
+        (settings, data)
+    };
+    let long = with(100);
+    let mut feed = open(&storage, &long).await;
+    fill(&mut feed, u64::from(SHARD_SAMPLES) * 150).await;
+    assert_eq!(numbers(&feed).len(), 200);
+    let short = with(WINDOW);
+    let stream = short.1.stream.unwrap();
+    let feed = open(&storage, &short).await;
+    let window = feed.shards().window();
+    assert_eq!((window.first_drawn, window.end()), (250 - WINDOW, 250));
+    assert_eq!(StreamWindow::decode(&window.encode().unwrap(), &stream).as_ref(), Ok(&*window));
+    assert_eq!(stored(&storage).await, stream.shards_kept() as usize);
 }
 
 #[tokio::test]

@@ -3,20 +3,23 @@
 //! What a Parquet file has as a number is written out, so that both kinds of file with the same content give the same
 //! samples. All of a file is in memory, up to a limit.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-use barnraise_protocol::columns::TableColumns;
+use barnraise_protocol::columns::rows::{
+    BrokenRows, CsvRows, MissingColumns, RowDecoder, RowError, RowPlace,
+};
+use barnraise_protocol::columns::{TableColumns, number};
+use barnraise_protocol::dataset::TableTarget;
 
-use super::error::{RowError, RowPlace, TableError};
+use super::error::TableError;
 use super::{BROKEN_PART, BYTES_MAX};
 use crate::data::parquet::{self, ParquetFile, ParquetFileError, Value};
 use crate::data::unpack;
 
-/// Longest first line of a CSV file.
-const HEAD_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// What a row takes beside its text, and each of its values.
 const ROW_BYTES: usize = 96;
 const VALUE_BYTES: usize = 8;
@@ -29,71 +32,66 @@ pub(super) struct Cells {
     n_bytes: u64,
 }
 
-/// Rows that were left out.
-#[derive(Default)]
-struct BrokenRows {
-    n: usize,
-    first: Option<(RowPlace, RowError)>,
+/// A file whose format is known.
+enum TableFile {
+    Parquet(Box<ParquetFile<File>>),
+    /// Compressed or not.
+    Csv(BufReader<File>),
 }
 
-impl BrokenRows {
-    fn add(&mut self, place: RowPlace, reason: RowError) {
-        self.n += 1;
-        self.first.get_or_insert((place, reason));
+impl TableFile {
+    fn open(path: &Path) -> Result<Self, TableError> {
+        let mut file = BufReader::new(File::open(path).map_err(|error| not_csv(path, error))?);
+        let is_parquet = file.fill_buf().map_err(|error| not_csv(path, error))?.starts_with(&parquet::MAGIC);
+        if !is_parquet {
+            return Ok(Self::Csv(file));
+        }
+        let file = ParquetFile::open(file.into_inner()).map_err(|source| not_parquet(path, source))?;
+        Ok(Self::Parquet(Box::new(file)))
     }
+}
+
+/// Columns of a Parquet file that are no cells: lists, groups, and types that are not read.
+pub(super) fn nested(path: &Path) -> Result<BTreeSet<String>, TableError> {
+    let TableFile::Parquet(file) = TableFile::open(path)? else { return Ok(BTreeSet::new()) };
+    let names = file.names().into_iter().enumerate();
+    Ok(names.filter(|(column, _)| !file.is_flat(*column)).map(|(_, name)| name).collect())
 }
 
 impl Cells {
     /// Reads a file: Parquet, or CSV with commas, semicolons or tabs between the values and the columns' names in its
     /// first line, compressed or not. Columns of Parquet that are not `wanted` are empty.
     pub(super) fn read(path: &Path, wanted: impl Fn(&str) -> bool) -> Result<Self, TableError> {
-        let failed = |error: io::Error| TableError::Csv { path: path.to_owned(), source: error.into() };
-        let mut file = BufReader::new(File::open(path).map_err(failed)?);
-        if file.fill_buf().map_err(failed)?.starts_with(&parquet::MAGIC) {
-            let broken = |source| TableError::Parquet { path: path.to_owned(), source };
-            let file = ParquetFile::open(file.into_inner()).map_err(broken)?;
-            return Self::of_parquet(&file, wanted).map_err(broken)?.ok_or_else(|| too_large(path));
+        match TableFile::open(path)? {
+            TableFile::Parquet(file) => {
+                let read = Self::of_parquet(&file, wanted).map_err(|source| not_parquet(path, source))?;
+                read.ok_or_else(|| too_large(path))
+            }
+            TableFile::Csv(file) => {
+                Self::read_text(path, unpack::content(file).map_err(|error| not_csv(path, error))?)
+            }
         }
-        Self::read_text(path, unpack::content(file).map_err(failed)?)
     }
 
     /// Reads the text of a CSV file; errors name `path`.
     pub(super) fn read_text(path: &Path, text: impl Read) -> Result<Self, TableError> {
-        let cells = Self::of_csv(text).map_err(|source| TableError::Csv { path: path.to_owned(), source })?;
+        let cells = Self::of_csv(text).map_err(|error| not_csv(path, error))?;
         cells.ok_or_else(|| too_large(path))
     }
 
     /// None if it is too large.
     fn of_csv(text: impl Read) -> Result<Option<Self>, csv::Error> {
-        let mut text = BufReader::new(text.take(BYTES_MAX + 1));
-        let mut head = String::new();
-        text.by_ref().take(HEAD_BYTES_MAX).read_line(&mut head)?;
-        let count = |byte: char| head.matches(byte).count();
-        let delimiter = [',', ';', '\t'].into_iter().max_by_key(|&byte| count(byte)).unwrap_or(',');
-        let mut reader = csv::ReaderBuilder::new()
-            .delimiter(delimiter as u8)
-            .trim(csv::Trim::All)
-            .flexible(true)
-            .from_reader(Cursor::new(head).chain(text));
-        let names: Vec<String> = reader.headers()?.iter().map(str::to_owned).collect();
+        let rows = CsvRows::read(text.take(BYTES_MAX + 1))?;
+        let names = rows.names().to_vec();
         let mut cells = Self { names, rows: Vec::new(), broken: BrokenRows::default(), n_bytes: 0 };
-        for record in reader.records() {
-            let line =
-                |position: Option<&csv::Position>| RowPlace::Line(position.map_or(0, csv::Position::line));
-            match record {
-                Ok(record) if record.len() == cells.names.len() => {
-                    if !cells.push(line(record.position()), record) {
+        for row in rows {
+            match row? {
+                (place, Ok(record)) => {
+                    if !cells.push(place, record) {
                         return Ok(None);
                     }
                 }
-                Ok(record) => {
-                    let (want, got) = (cells.names.len(), record.len());
-                    cells.broken.add(line(record.position()), RowError::Length { want, got });
-                }
-                Err(error) if matches!(error.kind(), csv::ErrorKind::Utf8 { .. }) => {
-                    cells.broken.add(line(error.position()), RowError::NotUtf8);
-                }
-                Err(error) => return Err(error),
+                (place, Err(reason)) => cells.broken.add(place, reason),
             }
         }
         Ok(Some(cells))
@@ -171,9 +169,19 @@ impl Cells {
         });
     }
 
-    /// Where the columns are.
-    pub(super) fn places(&self, path: &Path, columns: &TableColumns) -> Result<Vec<usize>, TableError> {
-        columns.columns.iter().map(|column| self.column(path, &column.name)).collect()
+    /// Decodes the rows, each with what is to be told of it where there is a `target`.
+    pub(super) fn decoder<'c>(
+        &self,
+        path: &Path,
+        columns: &'c TableColumns,
+        target: Option<&'c TableTarget>,
+    ) -> Result<RowDecoder<'c>, TableError> {
+        let missing = |MissingColumns { missing, got, .. }: MissingColumns| TableError::NoColumn {
+            path: path.to_owned(),
+            name: missing.into_iter().next().unwrap_or_default(),
+            names: got,
+        };
+        RowDecoder::new(columns, target, &self.names).map_err(missing)
     }
 
     /// Refuses a file with too few rows, or with too many broken ones.
@@ -185,22 +193,36 @@ impl Cells {
         }
     }
 
-    /// Refuses a file with too many broken rows, and logs a few.
+    /// Refuses a file with too many broken rows; logs how many there are of each kind, and the first.
     pub(super) fn check_broken(&self, path: &Path) -> Result<(), TableError> {
-        let n_rows = self.rows.len() + self.broken.n;
-        if let Some((place, reason)) = self.broken.first.clone() {
-            let (path, n_broken) = (path.to_owned(), self.broken.n);
-            if n_broken * BROKEN_PART > n_rows {
-                return Err(TableError::Broken { path, n_broken, n_rows, place, reason });
-            }
-            tracing::warn!(path = %path.display(), n_broken, %place, %reason, "rows are left out; of the first one");
+        let n_broken = self.broken.n();
+        let (n_rows, broken) = (self.rows.len() + n_broken, &self.broken);
+        if n_broken * BROKEN_PART > n_rows {
+            let (path, broken) = (path.to_owned(), Box::new(broken.clone()));
+            return Err(TableError::Broken { path, n_rows, broken });
+        }
+        if n_broken > 0 {
+            tracing::warn!(path = %path.display(), n_rows, n_broken, %broken, "rows are left out");
         }
         Ok(())
+    }
+
+    /// Whether a column has numbers only, some of which may be missing.
+    pub(super) fn is_number(&self, column: usize) -> bool {
+        self.cells(column).all(|cell| cell.is_empty() || number(cell).is_some())
     }
 
     pub(super) fn cells(&self, column: usize) -> impl Iterator<Item = &str> + Clone {
         self.rows.iter().map(move |(_, record)| record.get(column).unwrap_or_default())
     }
+}
+
+fn not_csv(path: &Path, error: impl Into<csv::Error>) -> TableError {
+    TableError::Csv { path: path.to_owned(), source: error.into() }
+}
+
+fn not_parquet(path: &Path, source: ParquetFileError) -> TableError {
+    TableError::Parquet { path: path.to_owned(), source }
 }
 
 fn too_large(path: &Path) -> TableError {

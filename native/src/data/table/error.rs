@@ -1,17 +1,13 @@
 //! Why a table or ratings cannot be learned from.
 
-use std::fmt;
 use std::path::PathBuf;
 
-use barnraise_protocol::columns::NoNumber;
+use barnraise_protocol::columns::rows::{BrokenRows, shown};
 use barnraise_protocol::dataset::{COLUMNS_MAX, LABEL_BYTES_MAX, RATED_MAX};
 
 use super::{BROKEN_PART, BYTES_MAX, CLASSES_MAX, WORDS_MAX};
 use crate::data::file::DataFileError;
 use crate::data::parquet::ParquetFileError;
-
-/// Characters of a value that an error shows.
-const SHOWN_CHARS: usize = 80;
 
 /// Why a table cannot be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +42,7 @@ pub enum TableError {
         names: Vec<String>,
     },
     /// A column that cannot be learned from.
-    #[error("column {column:?} of {}: {reason}", path.display())]
+    #[error("column {column:?} of {}: {reason}{}", path.display(), reason.remedy())]
     Column {
         /// The file.
         path: PathBuf,
@@ -57,21 +53,17 @@ pub enum TableError {
     },
     /// Too many broken rows to be a few bad ones.
     #[error(
-        "{n_broken} of {n_rows} rows of {} cannot be read, more than one in {BROKEN_PART}; the first is {place}: \
-        {reason}",
+        "{} of {n_rows} rows of {} cannot be read, more than one in {BROKEN_PART}: {broken}",
+        broken.n(),
         path.display()
     )]
     Broken {
         /// The file.
         path: PathBuf,
-        /// Rows that cannot be used.
-        n_broken: usize,
         /// All rows.
         n_rows: usize,
-        /// Of the first broken one.
-        place: RowPlace,
-        /// What is wrong with it.
-        reason: RowError,
+        /// Those that cannot be used.
+        broken: Box<BrokenRows>,
     },
     /// Too few rows to train on some and hold out others.
     #[error("{} has {got} rows that can be read, at least 2 are wanted", path.display())]
@@ -87,93 +79,6 @@ pub enum TableError {
         /// The file.
         path: PathBuf,
     },
-}
-
-/// Where a row stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RowPlace {
-    /// Of CSV, from 1 for the head.
-    Line(u64),
-    /// Of Parquet, from 1.
-    Row(u64),
-}
-
-impl fmt::Display for RowPlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Line(line) => write!(f, "line {line}"),
-            Self::Row(row) => write!(f, "row {row}"),
-        }
-    }
-}
-
-/// What is wrong with a row.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RowError {
-    /// More or fewer values than columns.
-    #[error("it has {got} values, the head has {want}")]
-    Length {
-        /// Columns.
-        want: usize,
-        /// Values.
-        got: usize,
-    },
-    /// No text.
-    #[error("it is not UTF-8")]
-    NotUtf8,
-    /// Nothing in the column that is to be told.
-    #[error("what is to be told is missing")]
-    NoTarget,
-    /// A word in the column that is to be told, for a model that tells numbers.
-    #[error("{got:?} is to be told, a number is wanted")]
-    Target {
-        /// The beginning of what is there.
-        got: String,
-    },
-    /// A word in a column of numbers.
-    #[error(transparent)]
-    Number(#[from] NoNumber),
-    /// A class that the model does not tell.
-    #[error("{got:?} is none of the classes: {names}")]
-    Class {
-        /// The beginning of what is there.
-        got: String,
-        /// Of the model.
-        names: String,
-    },
-    /// An item that the run does not know.
-    #[error("the run does not know {got:?}")]
-    Item {
-        /// The beginning of what is there.
-        got: String,
-    },
-    /// A rating of nobody, or of nothing.
-    #[error("who or what it is of is missing")]
-    NoRated,
-    /// No rating.
-    #[error("the rating is {got:?}, a number is wanted")]
-    Rating {
-        /// The beginning of what is there.
-        got: String,
-    },
-}
-
-impl RowError {
-    pub(super) fn target(got: &str) -> Self {
-        Self::Target { got: shown(got) }
-    }
-
-    pub(super) fn class(got: &str, names: &[String]) -> Self {
-        Self::Class { got: shown(got), names: names.join(", ") }
-    }
-
-    pub(super) fn item(got: &str) -> Self {
-        Self::Item { got: shown(got) }
-    }
-
-    pub(super) fn rating(got: &str) -> Self {
-        Self::Rating { got: shown(got) }
-    }
 }
 
 /// Why a column cannot be learned from.
@@ -192,18 +97,17 @@ pub enum ColumnError {
         got: String,
     },
     /// Free text, or the like.
-    #[error(
-        "{got} different words, at most {WORDS_MAX} are supported; say \"ignored\" in data.table.columns to leave it out"
-    )]
+    #[error("{got} different words, at most {WORDS_MAX} are supported")]
     ManyWords {
         /// Words.
         got: usize,
     },
     /// A word that no manifest has.
-    #[error(
-        "a word is longer than {LABEL_BYTES_MAX} bytes; say \"ignored\" in data.table.columns to leave it out"
-    )]
+    #[error("a word is longer than {LABEL_BYTES_MAX} bytes")]
     LongWord,
+    /// Not one value in each row.
+    #[error("booleans, numbers and strings are read, this is a list, a group or of another type")]
+    Nested,
     /// Nothing to tell the target from, or too much.
     #[error("it is to be told from {got} numbers of a row, 1 to {COLUMNS_MAX} are wanted")]
     Width {
@@ -231,11 +135,22 @@ pub enum ColumnError {
 }
 
 impl ColumnError {
+    /// What to do, behind what is wrong.
+    fn remedy(&self) -> &'static str {
+        match self {
+            Self::ManyWords { .. } | Self::LongWord | Self::LongName | Self::Nested => {
+                "; say \"ignored\" in data.table.columns to leave it out"
+            }
+            Self::Twice
+            | Self::Number { .. }
+            | Self::Width { .. }
+            | Self::LongClass
+            | Self::Classes { .. }
+            | Self::Rated { .. } => "",
+        }
+    }
+
     pub(super) fn number(got: &str) -> Self {
         Self::Number { got: shown(got) }
     }
-}
-
-fn shown(value: &str) -> String {
-    value.chars().take(SHOWN_CHARS).collect()
 }

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use barnraise_protocol::columns::rows::RowError;
 use barnraise_protocol::columns::{RatingColumns, TableColumns, number};
-use barnraise_protocol::dataset::{RowTargets, TableShape, TableTarget};
+use barnraise_protocol::dataset::{RowTargets, TableShape};
 
+use super::TableError;
 use super::cells::Cells;
-use super::{RowError, TableError, values};
 
 /// Rows of a table, each as the model takes it.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,42 +44,19 @@ pub fn rows(
     wanted: bool,
 ) -> Result<OtherRows, TableError> {
     let mut cells = Cells::read(path, |_| true)?;
-    let places = cells.places(path, columns)?;
-    let target = wanted.then(|| cells.column(path, &columns.target)).transpose()?;
-    cells.retain(|record| {
-        values(columns, &places, record)?;
-        let told = target.map(|target| told(record.get(target).unwrap_or_default(), &shape.target));
-        told.transpose().map(drop)
-    });
+    let decoder = cells.decoder(path, columns, wanted.then_some(&shape.target))?;
+    cells.retain(|record| decoder.row(record).map(drop));
     cells.check_broken(path)?;
-    let n_rows = cells.rows.len();
-    let mut read = Vec::with_capacity(n_rows * shape.columns.len());
+    let (mut values, mut told) = (Vec::with_capacity(cells.rows.len() * shape.columns.len()), Vec::new());
     // Broken rows are gone.
-    cells
-        .rows
-        .iter()
-        .for_each(|(_, record)| read.extend(values(columns, &places, record).unwrap_or_default()));
-    let targets = target.map(|target| {
-        let told = cells.cells(target).filter_map(|cell| told(cell, &shape.target).ok());
-        match &shape.target {
-            TableTarget::Class(_) => RowTargets::Classes(told.map(|told| told as u8).collect()),
-            TableTarget::Values(_) => RowTargets::Values { n_values: 1, values: told.collect() },
-        }
-    });
+    for (row, of_row) in cells.rows.iter().filter_map(|(_, record)| decoder.row(record).ok()) {
+        values.extend(row);
+        told.extend(of_row);
+    }
+    let targets = decoder.targets(told);
     let of_row = |record: &csv::StringRecord| record.iter().map(str::to_owned).collect();
     let all = cells.rows.iter().map(|(_, record)| of_row(record)).collect();
-    Ok(OtherRows { names: cells.names, cells: all, values: read, targets })
-}
-
-/// What is to be told: a number, or that of a class.
-fn told(cell: &str, target: &TableTarget) -> Result<f32, RowError> {
-    match target {
-        TableTarget::Class(names) => match names.iter().position(|name| name == cell) {
-            Some(class) => Ok(class as f32),
-            None => Err(RowError::class(cell, names)),
-        },
-        TableTarget::Values(_) => number(cell).ok_or_else(|| RowError::target(cell)),
-    }
+    Ok(OtherRows { names: cells.names, cells: all, values, targets })
 }
 
 /// Reads ratings. A file without the column of who rates is of one user.
@@ -106,6 +84,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use barnraise_protocol::columns::{Column, ColumnContent, Scale};
+    use barnraise_protocol::dataset::TableTarget;
 
     use super::*;
 

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::Path;
 
+use barnraise_protocol::columns::rows::RowError;
 use barnraise_protocol::columns::{DataColumns, ITEM_NAMES_BYTES_MAX, RatingColumns, number};
 use barnraise_protocol::dataset::{RATED_MAX, RatingShape, Ratings, SampleKind, Samples};
 
 use super::cells::Cells;
-use super::{ColumnError, RowError, TableError, held_out};
+use super::{ColumnError, TableError, held_out};
 use crate::data::TrainingData;
 use crate::data::file::DataFile;
 

@@ -3,7 +3,8 @@
 use barnraise_fuzz::fuzz;
 use bytes::Bytes;
 
-use super::source::{decode, json_lines, parquet_column};
+use super::encoding::decode;
+use super::source::{json_lines, parquet_column};
 use crate::data::parquet::ParquetFile;
 
 const BYTES_MAX: u64 = 4096;

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use parquet::file::reader::ChunkReader;
 
+use super::encoding::{DecodedFile, EncodingError, decode};
 use crate::data::file::DataFileError;
 use crate::data::parquet::{self as parquet_file, ParquetFile, ParquetFileError, Value};
 use crate::data::unpack;
@@ -17,8 +18,6 @@ use crate::data::unpack;
 pub(super) const TEXT_BYTES_MAX: u64 = 512 * 1024 * 1024;
 /// What a document counts as, at least.
 const DOCUMENT_BYTES_MIN: usize = 24;
-/// One byte in this many may be invalid UTF-8, such as a letter of an older encoding. It is replaced.
-const BYTES_PER_BAD_BYTE: usize = 1000;
 
 /// Why a file cannot be read as text.
 #[derive(Debug, thiserror::Error)]
@@ -39,13 +38,8 @@ pub enum SourceError {
         max: u64,
     },
     /// The file is not UTF-8 text.
-    #[error("{n_bad} of {n_bytes} bytes are no UTF-8: it is no text, or in another encoding")]
-    Encoding {
-        /// Invalid sequences.
-        n_bad: usize,
-        /// Bytes in total.
-        n_bytes: usize,
-    },
+    #[error(transparent)]
+    Encoding(#[from] EncodingError),
     /// A line that is no JSON object with the field.
     #[error("line {line}: an object with a text named {field:?} is wanted, {got}")]
     Line {
@@ -120,7 +114,7 @@ pub(super) fn parquet_column<R: ChunkReader + 'static>(
     let names = file.names();
     let column = names.iter().position(|known| known == name).filter(|&column| file.is_text(column));
     let column = column.ok_or_else(|| SourceError::Column { want: name.into(), got: names })?;
-    let (mut documents, mut bytes_left) = (Vec::new(), bytes_max);
+    let (mut documents, mut decoded, mut bytes_left) = (Vec::new(), DecodedFile::default(), bytes_max);
     for (group, n_rows) in file.groups()?.into_iter().enumerate() {
         let mut values = file.column(group, column)?;
         for _ in 0..n_rows {
@@ -132,22 +126,12 @@ pub(super) fn parquet_column<R: ChunkReader + 'static>(
             let n_bytes = document.as_ref().map_or(1, |bytes| bytes.len().max(DOCUMENT_BYTES_MIN));
             let left = bytes_left.checked_sub(n_bytes as u64);
             bytes_left = left.ok_or(SourceError::TooLong { max: bytes_max })?;
-            documents.extend(document.map(|bytes| decode(&bytes)).transpose()?);
+            documents.extend(document.map(|bytes| decoded.decode(&bytes)));
+            decoded.check_within(bytes_max)?;
         }
     }
+    decoded.check()?;
     Ok(documents)
-}
-
-/// Decodes text; a few invalid bytes are replaced.
-pub(super) fn decode(bytes: &[u8]) -> Result<String, SourceError> {
-    let n_bad = bytes.utf8_chunks().filter(|chunk| !chunk.invalid().is_empty()).count();
-    if n_bad > bytes.len() / BYTES_PER_BAD_BYTE {
-        return Err(SourceError::Encoding { n_bad, n_bytes: bytes.len() });
-    }
-    if n_bad > 0 {
-        tracing::warn!(n_bad, n_bytes = bytes.len(), "bytes that are no UTF-8 were replaced");
-    }
-    Ok(String::from_utf8_lossy(bytes).into_owned())
 }
 
 /// `x.jsonl`, `x.ndjson`, and both compressed.
@@ -243,7 +227,10 @@ mod tests {
     #[test]
     fn what_is_no_text_is_refused() {
         assert!(matches!(read_as("a.txt", b" \n"), Err(SourceError::Empty)));
-        assert!(matches!(read_as("a.txt", &[0xff; 900]), Err(SourceError::Encoding { n_bad: 900, .. })));
+        assert!(matches!(
+            read_as("a.txt", &[0xff; 900]),
+            Err(SourceError::Encoding(EncodingError::File { n_bad: 900, .. }))
+        ));
         let mut nearly = vec![b'a'; 3000];
         nearly[7] = 0x92;
         assert_eq!(read_as("a.txt", &nearly).unwrap()[0].matches('\u{fffd}').count(), 1);

@@ -1,7 +1,8 @@
 //! A text that is read while the run trains: more than fits into memory or onto the disk.
 //!
 //! The sources are read lazily, cut into sequences, and interleaved by their weights ([`weights`]). Each shard has the
-//! next sequences of this order, so that its number decides its bytes: the same on each backbone with the same sources.
+//! next sequences of this order, so that its number decides its bytes: the same on each backbone with the same sources, as
+//! long as no operator changes the weights.
 //! The first sequences of each source are held out. A source that ends is read again from its beginning.
 //!
 //! In memory is a piece of each source, and the shard that is being filled. Blocking: call it from a thread that may block.
@@ -9,7 +10,7 @@
 mod lazy;
 mod weights;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
 use std::path::Path;
 
@@ -122,6 +123,11 @@ impl StreamSettings {
         Ok(self.open(tokenizer, position))
     }
 
+    /// Weights of the sources, by their names.
+    pub fn weights(&self) -> BTreeMap<String, f64> {
+        self.text.sources.iter().map(|source| (source.name.clone(), source.weight)).collect()
+    }
+
     fn open(&self, tokenizer: Tokenizer, position: &StreamPosition) -> StreamReader {
         let nowhere = SourcePosition::default();
         let places = position.sources.iter().chain(std::iter::repeat(&nowhere));
@@ -187,6 +193,13 @@ fn failed(source: &TextSource, error: impl Into<super::SourceError>) -> TextErro
 }
 
 impl StreamReader {
+    /// Chooses the sources of the next sequences by other weights, of which one is above zero. A source that `weights` does not
+    /// name keeps that of `settings`.
+    pub fn set_weights(&mut self, settings: &StreamSettings, weights: &BTreeMap<String, f64>) {
+        let weight = |source: &TextSource| *weights.get(&source.name).unwrap_or(&source.weight);
+        self.weights = SourceWeights::new(settings.text.sources.iter().map(weight), settings.text.seed);
+    }
+
     /// The next shard, compressed. After an error it goes on where it was.
     ///
     /// # Errors

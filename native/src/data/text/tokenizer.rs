@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 use tokenizers::models::unigram::{Unigram, UnigramTrainer};
 use tokenizers::utils::parallelism::set_parallelism;
 
+use crate::part;
+
 /// Raised when the same text and settings give another vocabulary.
 const VERSION: u32 = 2;
 /// Most words that the vocabulary is trained on, the most frequent ones.
@@ -113,19 +115,14 @@ pub(super) fn cached(
     train: impl FnOnce() -> Result<Vec<u8>, RunTokenizerError>,
 ) -> Result<(Vec<u8>, Tokenizer), RunTokenizerError> {
     let key = Sha256Hash::of(&[key, &VERSION.to_le_bytes()].concat());
-    let folder = cache.join("vocabularies");
-    let path = folder.join(format!("{key}.json"));
+    let path = cache.join("vocabularies").join(format!("{key}.json"));
     if let Ok(kept) = existing(&path) {
         return Ok(kept);
     }
     tracing::info!("training a vocabulary on the text");
     let bytes = train()?;
     let tokenizer = Tokenizer::read(&bytes)?;
-    let failed = |source| RunTokenizerError::File { path: path.clone(), source };
-    std::fs::create_dir_all(&folder).map_err(failed)?;
-    // The process id keeps two programs that share the cache from writing into one file.
-    let part = folder.join(format!("{key}.part-{}", std::process::id()));
-    std::fs::write(&part, &bytes).and_then(|()| std::fs::rename(&part, &path)).map_err(failed)?;
+    part::write(&path, &bytes).map_err(|source| RunTokenizerError::File { path, source })?;
     Ok((bytes, tokenizer))
 }
 

@@ -282,3 +282,30 @@ impl From<framing::FrameError> for Unavailable {
         Self::inside(&error)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_shortened_to_whole_characters_of_a_tokens_length() {
+        let n = token::USER_BYTES_MAX;
+        for (name, n_bytes) in [
+            ("a".repeat(n - 1), n - 1),
+            ("a".repeat(n), n),
+            ("a".repeat(n + 1), n),
+            // Of two bytes each: the last one would be cut in the middle.
+            (format!("a{}", "\u{e4}".repeat(n)), n - 1),
+        ] {
+            let short = shortened(&name);
+            assert!(short.len() == n_bytes && name.starts_with(&short), "{name} -> {short}");
+        }
+    }
+
+    #[test]
+    fn a_guest_is_named_by_the_end_of_its_peer_id() {
+        let peer = KeyPair::from_seed(&[2; 32]).public();
+        let id = peer_id(peer).map(|id| id.to_string()).unwrap_or_default();
+        assert_eq!(guest_name(peer), format!("guest {}", &id[id.len() - 8..]));
+    }
+}

@@ -6,7 +6,7 @@ mod args;
 
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use barnraise_protocol::access::{AccessMode, PublicKey, UnixTime};
 use libp2p::PeerId;
 use serde_json::{Value, json};
@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 pub use self::args::{AddArgs, AllowAction, AllowArgs, InviteArgs, RevokeArgs, RunArgs, WhoArgs};
 use super::random;
 use super::rooms::{LASTS_DEFAULT, LASTS_MAX, RoomCode, RoomKey, USES_DEFAULT};
-use super::store::{AllowOutcome, RevocationTarget, Store};
+use super::store::{AllowOutcome, InvitationTerms, RevocationTarget, Store};
 use crate::config::RunConfig;
 use crate::host::audit::{AuditLog, AuditRecord, OPERATOR};
 use crate::host::clock::system_clock;
-use crate::host::{hex, peer_id};
+use crate::host::{hex, identity, peer_id};
 
 /// Default lifetime of an invitation link.
 const INVITATION_LASTS: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -81,7 +81,7 @@ async fn remove(config: &RunConfig, store: &Store, who: &WhoArgs) -> anyhow::Res
     let mut text = String::new();
     for name in &who.who {
         let said = match store.disallow(issuer, who.by, name, now()).await? {
-            Some(n_revoked) => format!("is off the list; {n_revoked} tokens were taken back"),
+            Some(n_revoked) => format!("is off the list; {}", taken_back(n_revoked)),
             None => "was not on the list".to_owned(),
         };
         text.push_str(&format!("{name} {said}.\n"));
@@ -112,19 +112,17 @@ pub async fn invite(args: InviteArgs) -> anyhow::Result<String> {
     if args.room && lasts > LASTS_MAX {
         bail!("the code of a room can be guessed in time: let it last 7 days at most");
     }
+    let terms = InvitationTerms { uses, expires_at, may_host: args.host };
     let arguments = json!({"room": args.room, "host": args.host, "uses": uses, "expires_at": expires_at.0});
     let inviting = async {
         if args.room {
             let code = RoomCode::random()?;
             let invitation = RoomKey::load_or_create(&config.storage.folder)?.invitation(&code);
-            store.invite(&invitation, uses, expires_at, now()).await?;
+            store.invite(&invitation, terms, now()).await?;
             return anyhow::Ok(format!("{code}\n"));
         }
         let code = hex(&random::<16>()?);
-        match args.host {
-            true => store.invite_hosts(&code, uses, expires_at, now()).await?,
-            false => store.invite(&code, uses, expires_at, now()).await?,
-        }
+        store.invite(&code, terms, now()).await?;
         let page = config.access.page.clone().unwrap_or_else(|| format!("http://{}", config.network.http));
         anyhow::Ok(format!("{page}/#invitation={code}\n"))
     };
@@ -135,15 +133,24 @@ pub async fn invite(args: InviteArgs) -> anyhow::Result<String> {
 /// `barnraise revoke`: revokes tokens. Returns how many, as text.
 ///
 /// # Errors
-/// An open run, or a database that cannot be used.
+/// An open run, a name that nobody has, or a database that cannot be used.
 pub async fn revoke(args: RevokeArgs) -> anyhow::Result<String> {
     let config = RunConfig::load(&args.run.config)?;
     if config.access.mode == AccessMode::Open {
         bail!("the run is open to everybody: there is nothing to take back");
     }
+    check_authority(&config)?;
     let store = Store::open(&config.storage.folder).await?;
     let key = args.who.parse::<PeerId>().ok().and_then(|peer| PublicKey::of_peer_id(&peer.to_bytes()));
     let whose = key.map_or_else(|| RevocationTarget::User(args.who.clone()), RevocationTarget::Peer);
+    if let RevocationTarget::User(user) = &whose {
+        let is_known = store.has_user(user).await?;
+        ensure!(
+            is_known,
+            "nobody of the name `{user}` has come so far, and nothing was taken back: `barnraise allow list` has the \
+            names of those with access, and `barnraise allow remove` takes off the list who has not come yet"
+        );
+    }
     let arguments = json!({"who": args.who, "with_invitation": args.with_invitation});
     let revoking = async { anyhow::Ok(store.revoke(&whose, args.with_invitation, now()).await?) };
     let n_revoked = audited(&config, "revoke", arguments, revoking).await?;
@@ -156,7 +163,14 @@ pub async fn revoke(args: RevokeArgs) -> anyhow::Result<String> {
         }
         _ => "These keys stay out; another invitation does not let them in.",
     };
-    finish(&store, format!("{n_revoked} tokens were taken back. {lasts}\n")).await
+    finish(&store, format!("{}. {lasts}\n", taken_back(n_revoked))).await
+}
+
+fn taken_back(n_revoked: usize) -> String {
+    match n_revoked {
+        1 => "1 token was taken back".to_owned(),
+        n => format!("{n} tokens were taken back"),
+    }
 }
 
 /// Runs `doing` between its two entries in the run's audit log, which the backbone may be writing as well.
@@ -185,8 +199,20 @@ async fn open(config: &std::path::Path, mode: AccessMode) -> anyhow::Result<(Run
     if config.access.mode != mode {
         bail!("the run is {}: see `mode` in its [access]", config.access.mode.words());
     }
+    check_authority(&config)?;
     let store = Store::open(&config.storage.folder).await?;
     Ok((config, store))
+}
+
+/// Refuses where another backbone decides who takes part: nobody would read what is written here.
+fn check_authority(config: &RunConfig) -> anyhow::Result<()> {
+    let Some(authority) = &config.access.authority else { return Ok(()) };
+    let is_here = identity::is_own(&config.storage.folder, authority)?;
+    ensure!(
+        is_here,
+        "the backbone at {authority} decides who takes part: say this there, with its configuration"
+    );
+    Ok(())
 }
 
 fn issuer(config: &RunConfig) -> anyhow::Result<&str> {
@@ -232,14 +258,17 @@ mod tests {
 
     use std::path::Path;
 
+    use barnraise_protocol::access::KeyPair;
     use clap::Parser;
 
     use super::*;
     use crate::cli::{Cli, CliCommand};
+    use crate::host::access::store::Identity;
     use crate::host::operator::view::AuditEntry;
 
     const LIST: &str = "mode = \"allowlist\"\npage = \"http://127.0.0.1:8080\"\n\
         [access.oidc]\nissuer = \"http://127.0.0.1:9\"\nclient_id = \"barnraise\"\n";
+    const PEER: &str = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
     const INVITATION: &str = "mode = \"invitation\"\nroom = true\n";
 
     /// The configuration of a run called `barn`, whose folder is `run` beside it.
@@ -275,6 +304,7 @@ mod tests {
         let folder = configured(LIST);
         said(folder.path(), &["allow", "add", "alice", "bob"]).await.unwrap();
         said(folder.path(), &["allow", "remove", "alice", "--by", "email"]).await.unwrap();
+        sign_in(folder.path(), "bob").await;
         said(folder.path(), &["revoke", "bob"]).await.unwrap();
         said(folder.path(), &["allow", "list"]).await.unwrap();
         let lines = lines(folder.path());
@@ -287,6 +317,29 @@ mod tests {
         assert_eq!(lines[0].arguments, json!({"by": "name", "who": ["alice", "bob"], "host": false}));
         assert_eq!(lines[2].arguments, json!({"by": "email", "who": ["alice"]}));
         assert_eq!(lines[4].arguments, json!({"who": "bob", "with_invitation": false}));
+    }
+
+    /// Somebody of this name comes.
+    async fn sign_in(folder: &Path, name: &str) {
+        let store = Store::open(&folder.join("run")).await.unwrap();
+        let issuer = "http://127.0.0.1:9".to_owned();
+        let identity = Identity { issuer, subject: name.into(), name: name.into(), email: String::new() };
+        store.sign_in(KeyPair::from_seed(&[1; 32]).public(), &identity, now()).await.unwrap();
+        store.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_name_that_nobody_has_is_not_said_to_stay_out() {
+        let folder = configured(LIST);
+        said(folder.path(), &["allow", "add", "alice"]).await.unwrap();
+        for name in ["alcie", "alice"] {
+            let error = said(folder.path(), &["revoke", name]).await.unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("barnraise allow remove"), "{error}");
+        }
+        sign_in(folder.path(), "alice").await;
+        let stays_out = said(folder.path(), &["revoke", "alice"]).await.unwrap();
+        assert!(stays_out.contains("A person of that name stays out"), "{stays_out}");
+        assert!(lines(folder.path()).iter().all(|line| line.arguments["who"] != "alcie"));
     }
 
     #[tokio::test]
@@ -302,6 +355,65 @@ mod tests {
         for secret in [code, room.trim()] {
             assert!(secret.len() >= 6 && !text(folder.path()).contains(secret), "{secret}");
         }
+    }
+
+    #[tokio::test]
+    async fn each_change_of_the_list_says_what_it_did() {
+        let folder = configured(LIST);
+        let say = async |args: &[&str]| said(folder.path(), args).await.unwrap();
+        assert_eq!(say(&["allow", "add", "alice"]).await, "alice is on the list now.\n");
+        assert_eq!(say(&["allow", "add", "alice"]).await, "alice was on the list before.\n");
+        assert_eq!(say(&["allow", "list"]).await, "alice  name at http://127.0.0.1:9\n");
+        let off = "alice is off the list; 0 tokens were taken back.\n";
+        assert_eq!(say(&["allow", "remove", "alice"]).await, off);
+        assert_eq!(say(&["allow", "remove", "alice"]).await, "alice was not on the list.\n");
+        let nobody = said(folder.path(), &["revoke", "bob"]).await.unwrap_err().to_string();
+        assert!(nobody.contains("nobody of the name `bob`"), "{nobody}");
+        assert!(say(&["revoke", PEER]).await.contains("This key stays out"));
+        let folder = configured(INVITATION);
+        assert!(said(folder.path(), &["revoke", PEER]).await.unwrap().contains("These keys stay out"));
+    }
+
+    #[tokio::test]
+    async fn a_command_that_does_not_fit_the_run_is_refused_with_the_reason() {
+        let longer = (LASTS_MAX.as_secs() + 1).to_string() + "s";
+        let cases: [(&str, &[&str], Option<&str>); 8] = [
+            (INVITATION, &["invite", "--room", "--expires", "7d"], None),
+            (INVITATION, &["invite", "--room", "--expires", &longer], Some("7 days at most")),
+            (INVITATION, &["invite", "--expires", &longer], None),
+            ("mode = \"invitation\"\n", &["invite"], None),
+            ("mode = \"invitation\"\n", &["invite", "--room"], Some("no rooms")),
+            (INVITATION, &["allow", "add", "alice"], Some("see `mode`")),
+            (LIST, &["invite"], Some("see `mode`")),
+            ("mode = \"open\"\n", &["revoke", "bob"], Some("open to everybody")),
+        ];
+        for (access, args, wrong) in cases {
+            let folder = configured(access);
+            let done = said(folder.path(), args).await.map_err(|error| format!("{error:#}"));
+            match wrong {
+                None => assert!(done.is_ok(), "{args:?}: {done:?}"),
+                Some(reason) => assert!(done.as_ref().is_err_and(|error| error.contains(reason)), "{done:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_lifetime_is_above_zero_and_ends_within_all_time() {
+        assert_eq!(duration("1s"), Ok(Duration::from_secs(1)));
+        assert_eq!(duration("0s"), Err(LifetimeError::OutOfRange));
+        assert_eq!(duration("500000000000y"), Err(LifetimeError::OutOfRange));
+        assert!(matches!(duration("soon"), Err(LifetimeError::Unparsed(_))));
+    }
+
+    #[tokio::test]
+    async fn where_another_backbone_decides_nothing_is_done() {
+        let at = format!("/ip4/192.0.2.1/tcp/4001/p2p/{PEER}");
+        let folder = configured(&format!("mode = \"invitation\"\nauthority = \"{at}\"\n"));
+        for args in [&["invite"][..], &["revoke", "bob"]] {
+            let error = said(folder.path(), args).await.unwrap_err().to_string();
+            assert!(error.contains(&at), "{error}");
+        }
+        assert!(!folder.path().join("run").exists());
     }
 
     #[tokio::test]

@@ -196,3 +196,106 @@ fn speaker(peer: PeerId, question: &ContributorToBackbone) -> Option<PeerId> {
 fn key_of(peer: PeerId) -> Result<PublicKey, AccessRefusal> {
     PublicKey::of_peer_id(&peer.to_bytes()).ok_or(AccessRefusal::KeyKind)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_protocol::access::{AccessMode, Nonce};
+    use barnraise_relay::NodeConfig;
+    use libp2p::identity::Keypair;
+
+    use super::super::tests::{AuthorityHarness, pair, peer_id, terms, world};
+    use super::*;
+
+    /// A backbone that is the authority, or asks the one at `remote_authority`.
+    async fn conversation(
+        world: &AuthorityHarness,
+        is_authority: bool,
+        remote_authority: Option<Multiaddr>,
+    ) -> Conversation {
+        let (gate, authority) = (world.gate.clone(), is_authority.then(|| world.authority.clone()));
+        let access = Access { gate, authority, remote_authority, here: pair(8).public() };
+        let node = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await.unwrap();
+        Conversation { access, node }
+    }
+
+    /// Where nobody listens.
+    fn address() -> Multiaddr {
+        format!("/ip4/127.0.0.1/tcp/1/p2p/{}", peer_id(pair(1).public())).parse().unwrap()
+    }
+
+    /// A request of peer 2 to this receiver.
+    async fn request(world: &AuthorityHarness, receiver: PublicKey) -> ContributorToBackbone {
+        let (token, now) = (world.invited(2).await, world.now());
+        let request = SignedRequest::sign(&pair(2), token, receiver, now, Nonce([1; 16]), Vec::new());
+        ContributorToBackbone::Relay(Box::new(request.unwrap()))
+    }
+
+    #[tokio::test]
+    async fn a_code_of_the_greatest_length_is_looked_up_and_a_longer_one_is_not() {
+        let world = world(AccessMode::Invitation).await;
+        let conversation = conversation(&world, true, None).await;
+        for (seed, n_bytes, is_granted) in
+            [(2, access::CODE_BYTES_MAX, true), (3, access::CODE_BYTES_MAX + 1, false)]
+        {
+            let (peer, code, now) = (peer_id(pair(seed).public()), "c".repeat(n_bytes), world.now());
+            world.store().invite(&code, terms(1, now.after(60)), now).await.unwrap();
+            let answer = conversation.answer(peer, ContributorToBackbone::Redeem { code }).await;
+            assert_eq!(answer.is_ok(), is_granted, "{answer:?}");
+            assert_eq!(world.gate.check(peer).is_ok(), is_granted);
+        }
+        let asked = ContributorToBackbone::Revoked { since: 0 };
+        let answer = conversation.answer(peer_id(pair(4).public()), asked).await.unwrap();
+        assert_eq!(answer, BackboneToContributor::Revoked { tokens: Vec::new(), next: 0 });
+    }
+
+    #[tokio::test]
+    async fn who_asks_another_backbone_than_the_authority_is_told_where_that_is() {
+        let world = world(AccessMode::Invitation).await;
+        let elsewhere = conversation(&world, false, Some(address())).await;
+        let nowhere = conversation(&world, false, None).await;
+        let (peer, mode) = (peer_id(pair(4).public()), AccessMode::Invitation);
+        let redeem = || ContributorToBackbone::Redeem { code: "code".to_owned() };
+        let told = elsewhere.answer(peer, redeem()).await.unwrap_err();
+        assert_eq!(told, AccessRefusal::Elsewhere { at: address().to_string() });
+        let told = nowhere.answer(peer, redeem()).await.unwrap_err();
+        assert_eq!(told, AccessRefusal::OtherWay { mode, wanted: "invitation".to_owned() });
+        let asked = ContributorToBackbone::Revoked { since: 0 };
+        let told = elsewhere.answer(peer, asked).await.unwrap_err();
+        assert_eq!(
+            told,
+            AccessRefusal::Needed { mode },
+            "the authority is asked for those with access alone"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_request_is_passed_on_to_the_authority_alone() {
+        let (authority, other) = (pair(1).public(), pair(9).public());
+        for (remote, receiver, is_passed_on) in
+            [(Some(address()), authority, true), (Some(address()), other, false), (None, authority, false)]
+        {
+            let world = world(AccessMode::Invitation).await;
+            let conversation = conversation(&world, false, remote).await;
+            let question = request(&world, receiver).await;
+            let told = conversation.answer(peer_id(pair(2).public()), question).await.unwrap_err();
+            let here = pair(8).public();
+            let refusal = AccessRefusal::from(RequestRefusal::Receiver { named: receiver, here });
+            match is_passed_on {
+                // And does not answer.
+                true => assert!(matches!(told, AccessRefusal::Unavailable { .. }), "{told}"),
+                false => assert_eq!(told, refusal),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn who_carries_a_request_is_not_blamed_for_it() {
+        let world = world(AccessMode::Invitation).await;
+        let question = request(&world, pair(1).public()).await;
+        let [own, carrier] = [2, 3].map(|seed| peer_id(pair(seed).public()));
+        assert_eq!((speaker(own, &question), speaker(carrier, &question)), (Some(own), None));
+        assert_eq!(speaker(carrier, &ContributorToBackbone::Claim), Some(carrier));
+    }
+}

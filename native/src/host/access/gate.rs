@@ -164,7 +164,7 @@ impl Gate {
 
     /// Whether `peer`, which has access, may also host experts.
     pub fn may_host(&self, peer: PeerId) -> bool {
-        self.policy.mode == AccessMode::Open || self.lock().admissions.may_host(&PeerKey(peer.to_bytes()))
+        self.lock().admissions.may_host(&PeerKey(peer.to_bytes()))
     }
 
     /// Whether `peer` was blocked by the operator or convicted. This backbone sends no requests to such a peer, although

@@ -46,7 +46,7 @@ const LOGINS_OF_GROUP_MAX: usize = 128;
 const FORM_BYTES_MAX: usize = 4096;
 
 /// Style sheet of the login pages, which use nothing of the main page.
-pub(crate) const STYLE_PATH: &str = "/login/style.css";
+const STYLE_PATH: &str = "/login/style.css";
 const STYLE: &str = include_str!("login.css");
 
 /// Stricter than that of the main page: the form may be sent, and only the style sheet is loaded.
@@ -161,7 +161,7 @@ impl Login {
         Router::new()
             .route("/login", get(begin))
             .route(CALLBACK_PATH, get(come_back))
-            .route(STYLE_PATH, get(style))
+            .merge(style_route())
             .route("/login/confirm", post(confirm).layer(DefaultBodyLimit::max(FORM_BYTES_MAX)))
             .with_state(self)
     }
@@ -363,7 +363,12 @@ fn page_response(status: StatusCode, body: &str) -> Response {
     (status, [policy, no_store()], Html(html)).into_response()
 }
 
-pub(crate) async fn style() -> Response {
+/// The style sheet alone.
+pub(super) fn style_route<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    Router::new().route(STYLE_PATH, get(style))
+}
+
+async fn style() -> Response {
     let headers = [(header::CONTENT_TYPE, "text/css; charset=utf-8"), (header::CACHE_CONTROL, "no-cache")];
     (headers, STYLE).into_response()
 }
@@ -429,9 +434,14 @@ impl IntoResponse for LoginError {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use barnraise_protocol::access::KeyPair;
+    use axum::body::Body;
+    use axum::http::Request;
+    use barnraise_protocol::access::{AccessMode, KeyPair};
+    use tower::ServiceExt as _;
 
+    use super::super::tests::{AuthorityHarness, pair, world};
     use super::*;
+    use crate::config::OidcSection;
 
     fn of(address: &str) -> Option<Visitor> {
         Some(Visitor(address.parse().unwrap()))
@@ -439,7 +449,11 @@ mod tests {
 
     /// Begins a login that waits for its confirmation.
     fn begin(under_way: &PendingLogins, from: &str, number: String, until: Instant) {
-        let slot = under_way.slot(of(from));
+        begin_by(under_way, of(from), number, until);
+    }
+
+    fn begin_by(under_way: &PendingLogins, visitor: Option<Visitor>, number: String, until: Instant) {
+        let slot = under_way.slot(visitor);
         let (cookie, peer) = ("c".to_owned(), KeyPair::from_seed(&[1; 32]).public());
         let (issuer, subject) = ("https://id.example".to_owned(), "7".to_owned());
         let stage =
@@ -482,6 +496,128 @@ mod tests {
         assert!(!comes_back(&under_way, "0") && comes_back(&under_way, "1"), "the oldest gave way");
         begin(&under_way, "203.0.113.7", "over".to_owned(), Instant::now());
         assert!(!comes_back(&under_way, "over"));
+    }
+
+    #[test]
+    fn there_is_room_for_so_many_and_then_the_largest_group_gives_way() {
+        let under_way = PendingLogins::default();
+        let later = Instant::now() + LOGIN_MAX;
+        for idx in 0..LOGINS_MAX {
+            begin(&under_way, &format!("10.{}.{}.1", idx / 256, idx % 256), idx.to_string(), later);
+        }
+        assert_eq!(under_way.lock().logins.len(), LOGINS_MAX);
+        begin(&under_way, "10.0.7.2", "one more".to_owned(), later);
+        assert_eq!(under_way.lock().logins.len(), LOGINS_MAX);
+        let come_back = ["7", "0", "8", "one more"].map(|number| comes_back(&under_way, number));
+        assert_eq!(come_back, [false, true, true, true]);
+    }
+
+    #[test]
+    fn those_whose_address_is_not_known_share_all_there_is() {
+        let under_way = PendingLogins::default();
+        let later = Instant::now() + LOGIN_MAX;
+        for idx in 0..=LOGINS_OF_GROUP_MAX {
+            begin_by(&under_way, None, idx.to_string(), later);
+        }
+        assert_eq!(under_way.lock().logins.len(), LOGINS_OF_GROUP_MAX + 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_login_lasts_until_its_time_and_is_of_one_browser() {
+        let under_way = PendingLogins::default();
+        let now = Instant::now();
+        for (number, until) in [("over", now), ("just", now + Duration::from_millis(1))] {
+            begin(&under_way, "203.0.113.7", number.to_owned(), until);
+        }
+        assert!(!comes_back(&under_way, "over"));
+        let mut headers = HeaderMap::new();
+        assert!(under_way.take("just", &headers).is_err(), "without a cookie");
+        headers.insert(header::COOKIE, HeaderValue::from_static("other=c; barnraise_login=d"));
+        assert!(under_way.take("just", &headers).is_err(), "another browser's");
+        headers.insert(header::COOKIE, HeaderValue::from_static("other=d; barnraise_login=c"));
+        assert!(under_way.take("just", &headers).is_ok());
+        assert!(!comes_back(&under_way, "just"), "a second time");
+    }
+
+    #[test]
+    fn a_network_is_known_by_the_start_of_its_addresses() {
+        for (address, group) in [
+            ("198.51.100.7", "198.51.100.0"),
+            ("::ffff:198.51.100.7", "198.51.100.0"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1::"),
+        ] {
+            let [address, group] = [address, group].map(|text| text.parse::<IpAddr>().unwrap());
+            assert_eq!(group_of(address), group);
+        }
+    }
+
+    fn login(world: &AuthorityHarness, page: &str) -> Login {
+        let (issuer, client_id) = ("http://127.0.0.1:9".to_owned(), "barnraise".to_owned());
+        let oidc = Some(OidcSection { issuer, client_id, client_secret_file: None });
+        let section = AccessSection { page: Some(page.to_owned()), oidc, ..AccessSection::default() };
+        Login::new(&section, Some(&world.authority)).unwrap().unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_cookie_is_for_the_login_alone_and_over_https_where_the_page_is() {
+        let world = world(AccessMode::Allowlist).await;
+        for (page, secure) in [("https://barn.example", "; Secure"), ("http://127.0.0.1:8080", "")] {
+            let cookie = login(&world, page).set_cookie("c", LOGIN_MAX).unwrap();
+            let want = format!("barnraise_login=c; Path=/login; Max-Age=600; HttpOnly; SameSite=Lax{secure}");
+            assert_eq!(cookie.to_str().unwrap(), want);
+        }
+    }
+
+    #[tokio::test]
+    async fn each_page_refuses_whom_it_has_no_login_of() {
+        let world = world(AccessMode::Allowlist).await;
+        let routes = login(&world, "https://barn.example").routes();
+        let url = world.authority.login_url(pair(2).public()).unwrap();
+        let with_ticket = url.strip_prefix("https://barn.example").unwrap();
+        let without = with_ticket.split_once("&ticket=").unwrap().0;
+        for (method, path, status) in [
+            ("GET", "/login", 400),
+            ("GET", without, 400),
+            // The provider is asked, and does not answer.
+            ("GET", with_ticket, 502),
+            ("GET", "/login/callback?state=1&code=2", 400),
+            ("POST", "/login/confirm", 400),
+            ("GET", STYLE_PATH, 200),
+        ] {
+            let request = Request::builder().method(method).uri(path);
+            let request = request.header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
+            let response = routes.clone().oneshot(request.body(Body::from("number=1")).unwrap()).await;
+            let response = response.unwrap();
+            assert_eq!(response.status().as_u16(), status, "{method} {path}");
+            let is_page = status != 200;
+            assert_eq!(response.headers().contains_key(header::CONTENT_SECURITY_POLICY), is_page, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_others_call_themselves_is_text_and_no_page() {
+        assert_eq!(escape("<a b=\"c\">&'"), "&lt;a b=&quot;c&quot;&gt;&amp;&#39;");
+        let peer = pair(2).public();
+        let page = confirmation("<alice>", peer, "0123");
+        let id = peer_id(peer).unwrap().to_string();
+        for part in ["&lt;alice&gt;", "value=\"0123\"", &id] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+    }
+
+    #[test]
+    fn each_refusal_has_its_status() {
+        let (name, subject) = ("alice".to_owned(), "7".to_owned());
+        for (error, status) in [
+            (LoginError::Declined("no".to_owned()), 400),
+            (LoginError::NotOnList { name, subject }, 403),
+            (LoginError::TooManyKeys, 403),
+            (LoginError::Full, 503),
+            (LoginError::Inside, 502),
+        ] {
+            let said = error.to_string();
+            assert_eq!(error.into_response().status().as_u16(), status, "{said}");
+        }
     }
 
     #[test]

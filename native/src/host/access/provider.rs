@@ -247,3 +247,38 @@ fn failed(error: impl std::error::Error) -> ProviderError {
     }
     ProviderError::Provider(text)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    const ISSUER: &str = "https://id.example";
+
+    #[test]
+    fn an_identity_has_plain_texts_of_bounded_length() {
+        let of = |subject: &str, name: &str, email: &str| {
+            identity(ISSUER, subject, Some(name.to_owned()), Some(email))
+        };
+        let longest = "\u{e4}".repeat(NAME_CHARS_MAX);
+        let known = of(&longest, &longest, &longest).unwrap();
+        assert_eq!((&known.subject, &known.name, &known.email), (&longest, &longest, &longest));
+        for wrong in [format!("{longest}a"), "two\nlines".to_owned()] {
+            for refused in [of(&wrong, "a", "b"), of("a", &wrong, "b"), of("a", "b", &wrong)] {
+                assert!(matches!(refused, Err(ProviderError::Refused(_))), "{refused:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_has_no_name_is_called_by_the_providers_identifier() {
+        for (name, called) in [(None, "7"), (Some(" "), "7"), (Some("alice"), "alice")] {
+            let known = identity(ISSUER, "7", name.map(str::to_owned), None).unwrap();
+            assert_eq!(
+                (known.issuer.as_str(), known.name.as_str(), known.email.as_str()),
+                (ISSUER, called, "")
+            );
+        }
+    }
+}

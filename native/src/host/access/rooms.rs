@@ -143,11 +143,13 @@ impl Rooms {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::collections::BTreeSet;
     use std::sync::Arc;
 
     use barnraise_protocol::access::UnixTime;
 
     use super::*;
+    use crate::host::access::store::InvitationTerms;
 
     #[test]
     fn a_code_is_read_as_people_write_it() {
@@ -168,6 +170,8 @@ mod tests {
         let codes: Vec<RoomCode> = (0..20).map(|_| RoomCode::random().unwrap()).collect();
         assert!(codes.iter().all(|code| code.to_string().parse() == Ok(*code)));
         assert!(codes.iter().any(|code| *code != codes[0]));
+        let all: BTreeSet<u8> = (0..500).flat_map(|_| RoomCode::random().unwrap().0).collect();
+        assert!(all.iter().eq(ALPHABET), "each symbol may come: {all:?}");
     }
 
     #[tokio::test]
@@ -178,7 +182,8 @@ mod tests {
         let (code, other): (RoomCode, RoomCode) = ("K7M-4PQ".parse().unwrap(), "K7M-4PR".parse().unwrap());
         let invitation = key.invitation(&code);
         assert_eq!(invitation.len(), 2 * INVITATION_BYTES);
-        store.invite(&invitation, 1, UnixTime(200), UnixTime(100)).await.unwrap();
+        let terms = InvitationTerms { uses: 1, expires_at: UnixTime(200), may_host: false };
+        store.invite(&invitation, terms, UnixTime(100)).await.unwrap();
         let again = RoomKey::load_or_create(folder.path()).unwrap();
         let rooms = |now| Rooms::new(again.clone(), store.clone(), Arc::new(move || UnixTime(now)));
         assert_eq!(rooms(150).invitation(&code).await.unwrap(), Some(invitation));

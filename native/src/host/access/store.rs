@@ -104,8 +104,12 @@ impl StoreError {
     pub fn is_full(&self) -> bool {
         let Self::Query(sqlx::Error::Database(error)) = self else { return false };
         let code = error.code().and_then(|code| code.parse::<u32>().ok());
-        code.is_some_and(|code| code & 0xff == SQLITE_FULL || code == SQLITE_IOERR_SHMSIZE)
+        code.is_some_and(is_full_code)
     }
+}
+
+fn is_full_code(code: u32) -> bool {
+    code & 0xff == SQLITE_FULL || code == SQLITE_IOERR_SHMSIZE
 }
 
 /// The part of an identity that an entry of the list is compared with.
@@ -151,6 +155,17 @@ pub struct Entry {
     pub kind: String,
     /// Value of that part of the identity.
     pub value: String,
+}
+
+/// What an invitation is good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InvitationTerms {
+    /// Peers that may redeem it.
+    pub uses: u32,
+    /// End of its validity.
+    pub expires_at: UnixTime,
+    /// Whether those who redeem it may also host experts.
+    pub may_host: bool,
 }
 
 /// An access token as it is stored.
@@ -242,34 +257,8 @@ impl Store {
     }
 
     /// Creates an invitation that `code` redeems.
-    pub async fn invite(
-        &self,
-        code: &str,
-        uses: u32,
-        expires_at: UnixTime,
-        now: UnixTime,
-    ) -> Result<(), StoreError> {
-        self.insert_invitation(code, uses, (expires_at, now), false).await
-    }
-
-    /// The same, for peers that may also host experts.
-    pub async fn invite_hosts(
-        &self,
-        code: &str,
-        uses: u32,
-        expires_at: UnixTime,
-        now: UnixTime,
-    ) -> Result<(), StoreError> {
-        self.insert_invitation(code, uses, (expires_at, now), true).await
-    }
-
-    async fn insert_invitation(
-        &self,
-        code: &str,
-        uses: u32,
-        (expires_at, now): (UnixTime, UnixTime),
-        may_host: bool,
-    ) -> Result<(), StoreError> {
+    pub async fn invite(&self, code: &str, terms: InvitationTerms, now: UnixTime) -> Result<(), StoreError> {
+        let InvitationTerms { uses, expires_at, may_host } = terms;
         let insert = "INSERT INTO invitations (code_hash, uses_left, expires_at, created_at, may_host) \
             VALUES ($1, $2, $3, $4, $5)";
         let query = sqlx::query(insert).bind(hash(code)).bind(i64::from(uses)).bind(seconds(expires_at));

@@ -4,26 +4,20 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::ADDRESS_FILE;
+use super::address::noted_address;
+use super::client::AdminClient;
 use super::table;
 use super::token::{TOKEN_FILE, read_token};
 use crate::config::RunConfig;
 use crate::host::hex;
 use crate::host::operator::view::{AuditList, CheckpointCard, CheckpointList, PeerList, RunList, RunView};
-use crate::host::problem::ProblemBody;
-use crate::storage::is_in_use;
 
-/// Longest wait for an answer: a little longer than the backbone's own timeout.
-const ANSWER_MAX: Duration = Duration::from_secs(40);
-/// Largest answer that is read whole.
-const ANSWER_BYTES_MAX: u64 = 32 * 1024 * 1024;
 const COPY_BYTES: usize = 64 * 1024;
 
 /// `barnraise run`
@@ -61,7 +55,8 @@ enum Verb {
     },
     /// Go on after a pause
     Resume(AdminTarget),
-    /// Change settings while the run trains, such as `learning_rate_factor=0.5`; without a value, as in the file again
+    /// Change settings while the run trains, such as `learning_rate_factor=0.5`, or `stream_weights.NAME=2` for a source of
+    /// a stream; without a value, as in the file again
     Set {
         /// KEY=VALUE, or KEY=
         #[arg(required = true, value_name = "KEY=VALUE")]
@@ -174,12 +169,12 @@ pub fn operate(args: OperateArgs) -> anyhow::Result<String> {
     match args.verb {
         Verb::List(target) => {
             let api = Api::open(&target)?;
-            let list: RunList = api.get("/runs")?;
+            let list: RunList = api.client.get("/runs")?;
             api.print(&list, table::runs)
         }
         Verb::Show(target) => {
             let api = Api::open(&target)?;
-            let view: RunView = api.get(&api.of_run("")?)?;
+            let view: RunView = api.client.get(&api.of_run("")?)?;
             api.print(&view, table::run)
         }
         Verb::Pause { reason, alone, target } => {
@@ -193,12 +188,12 @@ pub fn operate(args: OperateArgs) -> anyhow::Result<String> {
         }
         Verb::Checkpoints(target) => {
             let api = Api::open(&target)?;
-            let list: CheckpointList = api.get(&api.of_run("/checkpoints")?)?;
+            let list: CheckpointList = api.client.get(&api.of_run("/checkpoints")?)?;
             api.print(&list, table::checkpoints)
         }
         Verb::Audit { limit, target } => {
             let api = Api::open(&target)?;
-            let list: AuditList = api.get(&format!("/audit?limit={limit}"))?;
+            let list: AuditList = api.client.get(&format!("/audit?limit={limit}"))?;
             api.print(&list, table::audit)
         }
     }
@@ -212,7 +207,7 @@ pub fn peers(args: PeersArgs) -> anyhow::Result<String> {
     match args.verb {
         PeersVerb::List { offset, target } => {
             let api = Api::open(&target)?;
-            let list: PeerList = api.get(&api.of_run(&format!("/peers?offset={offset}"))?)?;
+            let list: PeerList = api.client.get(&api.of_run(&format!("/peers?offset={offset}"))?)?;
             api.print(&list, table::peers)
         }
         PeersVerb::Block { peer, reason, target } => {
@@ -239,11 +234,12 @@ fn plain(name: &str) -> anyhow::Result<&str> {
 
 fn change(target: &AdminTarget, verb: &str, body: &Value) -> anyhow::Result<String> {
     let api = Api::open(target)?;
-    let view: RunView = api.send("POST", &api.of_run(verb)?, body)?;
+    let view: RunView = api.client.send("POST", &api.of_run(verb)?, body)?;
     api.print(&view, table::run)
 }
 
-fn set(target: &AdminTarget, settings: &[String]) -> anyhow::Result<String> {
+/// The change of settings that the words `KEY=VALUE` ask for.
+fn settings_body(settings: &[String]) -> anyhow::Result<Map<String, Value>> {
     let mut body = Map::new();
     for setting in settings {
         let (key, value) =
@@ -253,10 +249,24 @@ fn set(target: &AdminTarget, settings: &[String]) -> anyhow::Result<String> {
             // Other text is sent unchanged: the backbone says what is wanted.
             text => serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned())),
         };
-        body.insert(key.to_owned(), value);
+        // What is behind a dot is a key of a table. The name of a source may have dots itself.
+        match key.split_once('.') {
+            None => body.insert(key.to_owned(), value),
+            Some((table, key)) => {
+                let table = body.entry(table).or_insert_with(|| Map::new().into());
+                let table = table.as_object_mut();
+                let table = table.with_context(|| format!("{setting:?}: all of its table is set already"))?;
+                table.insert(key.to_owned(), value)
+            }
+        };
     }
+    Ok(body)
+}
+
+fn set(target: &AdminTarget, settings: &[String]) -> anyhow::Result<String> {
+    let body = settings_body(settings)?;
     let api = Api::open(target)?;
-    let view: RunView = api.send("PATCH", &api.of_run("/settings")?, &Value::Object(body))?;
+    let view: RunView = api.client.send("PATCH", &api.of_run("/settings")?, &Value::Object(body))?;
     api.print(&view, table::run)
 }
 
@@ -273,11 +283,11 @@ fn export(target: &AdminTarget, epoch: Option<u64>, output: &Path) -> anyhow::Re
     let epoch = match epoch {
         Some(epoch) => epoch,
         None => {
-            let list: CheckpointList = api.get(&api.of_run("/checkpoints")?)?;
+            let list: CheckpointList = api.client.get(&api.of_run("/checkpoints")?)?;
             list.checkpoints.last().context("no checkpoint is kept yet")?.epoch
         }
     };
-    let card: CheckpointCard = api.get(&api.of_run(&format!("/checkpoints/{epoch}/card"))?)?;
+    let card: CheckpointCard = api.client.get(&api.of_run(&format!("/checkpoints/{epoch}/card"))?)?;
     let part = beside(output, ".part");
     if let Err(error) = api.download(&api.of_run(&format!("/checkpoints/{epoch}"))?, &card, &part) {
         // A partial download is useless, and large.
@@ -296,11 +306,9 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Client of a backbone's admin API.
+/// The admin API of a backbone, and the run that is meant.
 struct Api {
-    agent: ureq::Agent,
-    base: String,
-    token: String,
+    client: AdminClient,
     run: Option<String>,
     is_json: bool,
 }
@@ -323,17 +331,7 @@ impl Api {
         let token_file = target.token_file.clone().or_else(|| folder.map(|folder| folder.join(TOKEN_FILE)));
         let token = read_token(&token_file.context("--config or --token-file says where the token is")?)?;
         let run = target.run.clone().or_else(|| config.map(|config| config.run.id));
-        let agent = ureq::Agent::config_builder()
-            .timeout_connect(Some(ANSWER_MAX))
-            .timeout_recv_response(Some(ANSWER_MAX))
-            .http_status_as_error(false)
-            .max_redirects(0)
-            // No proxy may see the token.
-            .proxy(None)
-            .user_agent(concat!("barnraise/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .into();
-        Ok(Self { agent, base, token, run, is_json: target.json })
+        Ok(Self { client: AdminClient::new(base, token), run, is_json: target.json })
     }
 
     /// The path `what` below the run: the named run, or the only one.
@@ -341,7 +339,7 @@ impl Api {
         let id = match &self.run {
             Some(id) => id.clone(),
             None => {
-                let list: RunList = self.get("/runs")?;
+                let list: RunList = self.client.get("/runs")?;
                 let [run] = &list.runs[..] else {
                     let ids: Vec<&str> = list.runs.iter().map(|run| run.run.as_str()).collect();
                     bail!("--run says which of the runs is meant: {ids:?}");
@@ -352,72 +350,9 @@ impl Api {
         Ok(format!("/runs/{}{what}", plain(&id)?))
     }
 
-    fn get<T: serde::de::DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
-        self.read(self.agent.get(self.url(path)).header("authorization", self.bearer()).call(), path)
-    }
-
-    fn send<T: serde::de::DeserializeOwned>(
-        &self,
-        method: &str,
-        path: &str,
-        body: &Value,
-    ) -> anyhow::Result<T> {
-        let request = match method {
-            "PATCH" => self.agent.patch(self.url(path)),
-            _ => self.agent.post(self.url(path)),
-        };
-        let request = request.header("authorization", self.bearer());
-        let answer = match body {
-            Value::Null => request.send_empty(),
-            body => request.header("content-type", "application/json").send(body.to_string()),
-        };
-        self.read(answer, path)
-    }
-
-    fn url(&self, path: &str) -> String {
-        format!("{}/admin/v1{path}", self.base)
-    }
-
-    fn bearer(&self) -> String {
-        format!("Bearer {}", self.token)
-    }
-
-    fn answer(
-        &self,
-        answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
-        path: &str,
-    ) -> anyhow::Result<ureq::Body> {
-        let response = answer.with_context(|| {
-            format!(
-                "{} cannot be reached: is the backbone running, and its operator served there?",
-                self.base
-            )
-        })?;
-        let status = response.status();
-        let body = response.into_body();
-        if status.is_success() {
-            return Ok(body);
-        }
-        let bytes = body.into_with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
-        match serde_json::from_slice::<ProblemBody>(&bytes) {
-            Ok(problem) => bail!("{}", problem.detail),
-            Err(_) => bail!("{}: {status}, and no reason", self.url(path)),
-        }
-    }
-
-    fn read<T: serde::de::DeserializeOwned>(
-        &self,
-        answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
-        path: &str,
-    ) -> anyhow::Result<T> {
-        let bytes = self.answer(answer, path)?.into_with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
-        serde_json::from_slice(&bytes).with_context(|| format!("{} is not understood", self.url(path)))
-    }
-
     /// Downloads `path` into a file, and checks its length and hash against `card`.
     fn download(&self, path: &str, card: &CheckpointCard, file: &Path) -> anyhow::Result<()> {
-        let request = self.agent.get(self.url(path)).header("authorization", self.bearer());
-        let body = self.answer(request.call(), path)?;
+        let body = self.client.open(path)?;
         let mut reader = body.into_with_config().limit(card.n_bytes.saturating_add(1)).reader();
         let mut output = File::create(file).with_context(|| format!("{}", file.display()))?;
         let (mut hash, mut n_bytes, mut buffer) = (Sha256::new(), 0, vec![0; COPY_BYTES]);
@@ -462,14 +397,10 @@ fn is_exposed(base: &str) -> bool {
 /// Address at which the backbone of a run serves its operator: from its address file, else from the configuration. An
 /// error while it does not run: after a crash another process may listen there, which must not read the token.
 fn served_at(folder: &Path, config: &RunConfig) -> anyhow::Result<std::net::SocketAddr> {
-    ensure!(
-        is_in_use(folder) != Some(false),
-        "the backbone of run `{}` is not running: no process has its folder {} open. Start it with `barnraise serve`",
-        config.run.id,
-        folder.display()
-    );
-    let said = std::fs::read_to_string(folder.join(ADDRESS_FILE)).ok();
-    let said = said.and_then(|text| text.trim().parse().ok());
+    let said = noted_address(folder).with_context(|| {
+        let (run, folder) = (&config.run.id, folder.display());
+        format!("the backbone of run `{run}` is not running (its folder is {folder}): start it with `barnraise serve`")
+    })?;
     let address = said.or(config.network.operator);
     let address = address.context("the backbone serves no operator: see `operator` in its [network]")?;
     Ok(barnraise_relay::server::page_address(address))
@@ -482,8 +413,25 @@ mod export_tests;
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use super::super::address::note_address;
     use super::*;
     use crate::storage::Storage;
+
+    #[test]
+    fn a_setting_behind_a_dot_is_of_a_table() {
+        let body = |settings: &[&str]| {
+            let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
+            settings_body(&settings).map(Value::Object).map_err(|error| error.to_string())
+        };
+        let all = ["gradient_norm_max=5", "stream_weights.web.jsonl=0.5", "stream_weights.my books="];
+        let want = json!({"gradient_norm_max": 5, "stream_weights": {"web.jsonl": 0.5, "my books": null}});
+        assert_eq!(body(&all), Ok(want));
+        assert_eq!(body(&["stream_weights="]), Ok(json!({"stream_weights": null})));
+        for bad in [&["stream_weights.web"][..], &["stream_weights=", "stream_weights.web=1"]] {
+            let error = body(bad).unwrap_err();
+            assert!(error.contains("stream_weights.web"), "{error}");
+        }
+    }
 
     #[test]
     fn an_address_that_a_crash_left_is_not_asked() {
@@ -493,7 +441,7 @@ mod tests {
         let served = |config: &RunConfig| served_at(folder.path(), config).map_err(|error| error.to_string());
         assert_eq!(served(&config), Ok("127.0.0.1:8082".parse().unwrap()), "it is not seen from here");
         let running = Storage::open(folder.path()).unwrap();
-        std::fs::write(folder.path().join(ADDRESS_FILE), "0.0.0.0:9\n").unwrap();
+        note_address(Some("0.0.0.0:9".parse().unwrap()), folder.path()).unwrap();
         assert_eq!(served(&config), Ok("127.0.0.1:9".parse().unwrap()));
         drop(running);
         let error = served(&config).unwrap_err();

@@ -12,6 +12,7 @@ use futures::{StreamExt, TryStreamExt};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
+use super::audited::written;
 use super::state::{Admin, HostedRun, audit_record, json_response, stream_response};
 use crate::host::hex;
 use crate::host::operator::view::{CheckpointCard, CheckpointList, CheckpointView};
@@ -71,9 +72,9 @@ pub(super) async fn checkpoint(
     let opened = run.checkpoints.open(epoch).await.map_err(inside)?;
     let (n_bytes, chunks) = opened.ok_or(Problem::NoCheckpoint(epoch))?;
     let record = audit_record(caller, "export", &id, json!({"epoch": epoch}));
-    let number = admin.audited(&record, |audit, record| audit.begin(record)).await?;
+    let number = written(&admin.audit, &record, |audit, record| audit.begin(record)).await?;
     // Only the beginning is logged: how much arrived, only the client knows.
-    admin.audited(&record, move |audit, record| audit.end(number, record, None)).await?;
+    written(&admin.audit, &record, move |audit, record| audit.end(number, record, None)).await?;
     let chunks = chunks.map(move |chunk| {
         let _held_while_read = &turn;
         chunk

@@ -9,7 +9,7 @@ use axum::Router;
 use axum::body::to_bytes;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{ConnectInfo, Path, Query, Request, State};
-use axum::http::{HeaderMap, header};
+use axum::http::header;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post};
@@ -20,8 +20,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::export::{card, checkpoint, checkpoints};
-use super::names;
 use super::state::{Admin, HostedRun, PeerPath, audit_record, json_response};
+use super::{guard, names};
 use crate::host::audit::ENTRIES_MAX;
 use crate::host::headers::api_headers;
 use crate::host::operator::request::{OperatorCommand, OperatorReply};
@@ -29,7 +29,6 @@ use crate::host::operator::settings::{SettingError, SettingsChange};
 use crate::host::operator::state::BLOCKED_MAX;
 use crate::host::operator::view::{AuditList, ConvictedView, PeerList, RunList};
 use crate::host::problem::Problem;
-use crate::host::visitors::source_of;
 use barnraise_protocol::refusal::REASON_BYTES_MAX;
 
 /// The description of the API, in OpenAPI 3.1.
@@ -82,35 +81,7 @@ async fn authenticate(State(admin): State<Admin>, request: Request, next: Next) 
     if request.uri().path() == "/openapi.json" {
         return next.run(request).await;
     }
-    if is_of_a_page(request.headers()) {
-        return Problem::Origin.into_response();
-    }
-    let given = bearer(request.headers());
-    if given.is_some_and(|token| admin.is_token(token)) {
-        return next.run(request).await;
-    }
-    let from = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| source_of(info.0.ip()));
-    if let Some(from) = from {
-        if !admin.may_fail(&from) {
-            return Problem::TooManyAttempts.into_response();
-        }
-        tracing::warn!(%from, has_token = given.is_some(), "refused at the admin API");
-    }
-    match given {
-        None => Problem::NoToken.into_response(),
-        Some(_) => Problem::WrongToken.into_response(),
-    }
-}
-
-/// Whether a web page made the request: browsers send these headers then, and `none` for an address that was typed.
-fn is_of_a_page(headers: &HeaderMap) -> bool {
-    let site = headers.get("sec-fetch-site");
-    headers.contains_key(header::ORIGIN) || site.is_some_and(|site| site != "none")
-}
-
-fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+    guard::authenticate(State(admin.guard), request, next).await
 }
 
 async fn openapi() -> Response {
@@ -332,7 +303,11 @@ fn checked_reason(reason: String) -> Result<String, Problem> {
     }
 }
 
-async fn read<T: DeserializeOwned>(request: Request) -> Result<T, Problem> {
+/// The body of a command.
+///
+/// # Errors
+/// It is no such object in JSON.
+pub(crate) async fn read<T: DeserializeOwned>(request: Request) -> Result<T, Problem> {
     let media = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let media = media.and_then(|text| text.split(';').next()).map(str::trim);
     if !media.is_some_and(|media| media.eq_ignore_ascii_case("application/json")) {

@@ -10,6 +10,7 @@ use axum::response::Response;
 use libp2p::PeerId;
 use serde_json::json;
 
+use super::audited::with_audit;
 use super::state::{Admin, HostedRun, PeerPath, audit_record, json_response};
 use crate::host::operator::view::HiddenView;
 use crate::host::problem::Problem;
@@ -46,7 +47,7 @@ async fn decide(
     let record = audit_record(caller, verb, &id, json!({"peer": peer.to_string()}));
     let commands = admin.commands.clone();
     let done = commands.answer("name", async move {
-        admin.with_audit(&record, write(&run, peer, is_hidden)).await?;
+        with_audit(&admin.audit, &record, write(&run, peer, is_hidden)).await?;
         admin.show(&run).await.map(|view| json_response(&view))
     });
     done.await.unwrap_or(Err(Problem::Inside))

@@ -1,9 +1,9 @@
 //! The state behind the admin API: the hosted runs, the token, the audit log, and how a command gets to a run.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
@@ -13,13 +13,14 @@ use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use barnraise_protocol::run::RunDescription;
 use barnraise_relay::tasks::TaskSet;
-use barnraise_swarm::guard::RateLimiter;
 use serde_json::Value;
 use tokio::sync::{Semaphore, oneshot};
 
+use super::audited::with_audit;
+use super::guard::TokenGuard;
 use super::token::TokenHash;
 use crate::host::access::Gate;
-use crate::host::audit::{AuditError, AuditLog, AuditRecord, OPERATOR};
+use crate::host::audit::{AuditLog, AuditRecord, OPERATOR};
 use crate::host::contributions::Store;
 use crate::host::operator::request::{OperatorCommand, OperatorHandle, OperatorReply, OperatorRequest};
 use crate::host::operator::view::RunView;
@@ -28,10 +29,6 @@ use crate::storage::checkpoint::Checkpoints;
 
 /// Longest wait for the core's reply.
 const ANSWER_MAX: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 30_000 });
-/// Wrong tokens of one address in a minute; beyond that the answer is `429 Too Many Requests`.
-const FAILURES_PER_MINUTE: u32 = 20;
-/// Most addresses whose failures are counted.
-const ADDRESSES_MAX: usize = 10_000;
 /// Checkpoint exports at a time.
 const EXPORTS_MAX: usize = 2;
 
@@ -56,10 +53,8 @@ pub struct HostedRun {
 #[derive(Clone)]
 pub struct Admin {
     runs: Arc<BTreeMap<String, HostedRun>>,
-    token: TokenHash,
+    pub(super) guard: TokenGuard,
     pub(super) audit: AuditLog,
-    failures: Arc<Mutex<RateLimiter<IpAddr>>>,
-    started: Instant,
     pub(super) exports: Arc<Semaphore>,
     /// Commands under way, which go on to their end also where nobody waits for the answer.
     pub(super) commands: Arc<TaskSet>,
@@ -72,10 +67,8 @@ impl Admin {
         let runs = runs.into_iter().map(|run| (run.description.identity.run_id.clone(), run)).collect();
         Self {
             runs: Arc::new(runs),
-            token,
+            guard: TokenGuard::new(token),
             audit,
-            failures: Arc::new(Mutex::new(RateLimiter::new(FAILURES_PER_MINUTE, ADDRESSES_MAX))),
-            started: Instant::now(),
             exports: Arc::new(Semaphore::new(EXPORTS_MAX)),
             commands: Arc::default(),
         }
@@ -88,17 +81,6 @@ impl Admin {
 
     pub(super) fn runs(&self) -> impl Iterator<Item = &HostedRun> {
         self.runs.values()
-    }
-
-    /// Whether this is the operator's token.
-    pub(super) fn is_token(&self, given: &str) -> bool {
-        self.token.is_of(given)
-    }
-
-    /// Counts a request without the token; `false` where its address sent too many.
-    pub(super) fn may_fail(&self, from: &IpAddr) -> bool {
-        let now = self.started.elapsed();
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner).take(now, from)
     }
 
     pub(super) fn run(&self, id: &str) -> Result<&HostedRun, Problem> {
@@ -138,7 +120,7 @@ impl Admin {
         let admin = self.clone();
         let done = self.commands.answer("command", async move {
             // Without a timeout: the log must have the outcome.
-            match admin.with_audit(&record, admin.say(&run, word)).await? {
+            match with_audit(&admin.audit, &record, admin.say(&run, word)).await? {
                 OperatorReply::Run(view) => Ok(json_response(&*view)),
                 OperatorReply::Peers(_) => Err(Problem::Inside),
             }
@@ -148,42 +130,9 @@ impl Admin {
             Err(_) => Err(Problem::Timeout),
         }
     }
-
-    /// Runs `doing` between the two lines of the audit log.
-    pub(super) async fn with_audit<T>(
-        &self,
-        record: &AuditRecord,
-        doing: impl Future<Output = Result<T, Problem>>,
-    ) -> Result<T, Problem> {
-        let number = self.audited(record, |audit, record| audit.begin(record)).await?;
-        let done = doing.await;
-        let error = done.as_ref().err().map(ToString::to_string);
-        let end = move |audit: &AuditLog, record: &AuditRecord| audit.end(number, record, error.as_deref());
-        // The command took effect: a missing second line is logged, and no error of the request.
-        let _ = self.audited(record, end).await;
-        done
-    }
-
-    /// Writes to the audit log on a thread that may block.
-    pub(super) async fn audited<T: Send + 'static>(
-        &self,
-        record: &AuditRecord,
-        write: impl FnOnce(&AuditLog, &AuditRecord) -> Result<T, AuditError> + Send + 'static,
-    ) -> Result<T, Problem> {
-        let (audit, record) = (self.audit.clone(), record.clone());
-        let written = tokio::task::spawn_blocking(move || write(&audit, &record)).await;
-        match written {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => {
-                tracing::error!(%error, "an operator command is not in the audit log");
-                Err(Problem::Audit)
-            }
-            Err(_) => Err(Problem::Inside),
-        }
-    }
 }
 
-pub(super) fn audit_record(
+pub(crate) fn audit_record(
     caller: SocketAddr,
     verb: &'static str,
     run: &str,
@@ -192,7 +141,7 @@ pub(super) fn audit_record(
     AuditRecord { who: OPERATOR, from: caller.to_string(), verb, run: run.to_owned(), arguments }
 }
 
-pub(super) fn json_response(value: &impl serde::Serialize) -> Response {
+pub(crate) fn json_response(value: &impl serde::Serialize) -> Response {
     let no_store: (HeaderName, HeaderValue) = (header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     ([no_store], Json(value)).into_response()
 }

@@ -23,6 +23,11 @@ fn optional<T: std::fmt::Display>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
+/// A name and its value, which stand apart however long the name is: sources of a stream have names of their own.
+fn fact(name: &str, value: &str) -> String {
+    format!("  {name:<25} {value}")
+}
+
 pub(super) fn runs(list: &RunList) -> String {
     let row = |run: &RunView| {
         let state = match run.state {
@@ -56,7 +61,7 @@ pub(super) fn run(view: &RunView) -> String {
         ("blocked peers", view.n_blocked.to_string()),
     ];
     for (name, value) in facts {
-        let _ = writeln!(text, "  {name:<26}{value}");
+        let _ = writeln!(text, "{}", fact(name, &value));
     }
     text.push_str("Settings (`barnraise run set KEY=VALUE`; * differs from the file)\n");
     let (now, changed) = (&view.settings, &view.changed);
@@ -84,9 +89,13 @@ pub(super) fn run(view: &RunView) -> String {
             changed.checkpoint_every_epochs.is_some(),
         ),
     ];
-    for (name, value, is_changed) in settings {
+    let weights = now.stream_weights.iter().map(|(name, weight)| {
+        (format!("stream_weights.{name}"), weight.to_string(), changed.stream_weights.contains_key(name))
+    });
+    let settings = settings.into_iter().map(|(name, value, is_changed)| (name.to_owned(), value, is_changed));
+    for (name, value, is_changed) in settings.chain(weights) {
         let mark = if is_changed { " *" } else { "" };
-        let _ = writeln!(text, "  {name:<26}{value}{mark}");
+        let _ = writeln!(text, "{}{mark}", fact(&name, &value));
     }
     text
 }
@@ -160,6 +169,13 @@ pub(super) fn exported(card: &CheckpointCard, file: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_stands_apart_from_a_long_name() {
+        assert_eq!(fact("epoch", "7"), "  epoch                     7");
+        let long = "stream_weights.encyclopaedia-2024";
+        assert_eq!(fact(long, "2"), format!("  {long} 2"));
+    }
 
     #[test]
     fn columns_are_as_wide_as_they_must_be() {

@@ -12,12 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::migrate::{Migration, MigrationType, Migrator};
+#[cfg(feature = "operations")]
 use sqlx::postgres::{PgConnection, PgPool, PgPoolOptions};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
     SqliteSynchronous,
 };
-use sqlx::{Connection as _, Postgres, Sqlite, Transaction};
+use sqlx::{Connection as _, Sqlite, Transaction};
 
 use crate::storage::schema;
 
@@ -60,6 +61,7 @@ pub enum StoreError {
 #[derive(Debug, Clone)]
 pub(super) enum Database {
     Sqlite(SqliteFile),
+    #[cfg(feature = "operations")]
     Postgres(PgPool),
 }
 
@@ -103,7 +105,8 @@ pub(super) enum SqlValue<'a> {
 /// A transaction of either. Dropped without a commit it changes nothing.
 pub(super) enum Changes {
     Sqlite(Transaction<'static, Sqlite>),
-    Postgres(Transaction<'static, Postgres>),
+    #[cfg(feature = "operations")]
+    Postgres(Transaction<'static, sqlx::Postgres>),
 }
 
 /// Runs the same query on either database.
@@ -114,6 +117,7 @@ macro_rules! on {
                 let $pool = &file.readers;
                 $answer
             }
+            #[cfg(feature = "operations")]
             $crate::host::contributions::database::Database::Postgres($pool) => $answer,
         }
     };
@@ -144,6 +148,7 @@ impl Database {
     }
 
     /// The server at `url`, `postgres://user:password@host/database`.
+    #[cfg(feature = "operations")]
     pub(super) async fn server(url: &str) -> Result<Self, StoreError> {
         let pool = PgPoolOptions::new().max_connections(CONNECTIONS_MAX).acquire_timeout(ACQUIRE_TIMEOUT);
         // The part before the host may contain a password.
@@ -156,6 +161,7 @@ impl Database {
     async fn migrated(self, name: &str) -> Result<Self, StoreError> {
         let migrated = match &self {
             Self::Sqlite(file) => migrator().run(&file.writer).await,
+            #[cfg(feature = "operations")]
             Self::Postgres(pool) => migrator().run(pool).await,
         };
         migrated.map_err(|source| StoreError::Migrate { database: name.to_owned(), source })?;
@@ -165,6 +171,7 @@ impl Database {
     pub(super) async fn begin(&self) -> Result<Changes, sqlx::Error> {
         Ok(match self {
             Self::Sqlite(file) => Changes::Sqlite(file.writer.begin_with(BEGIN).await?),
+            #[cfg(feature = "operations")]
             Self::Postgres(pool) => Changes::Postgres(pool.begin().await?),
         })
     }
@@ -175,6 +182,7 @@ impl Database {
             Self::Sqlite(file) => Reader::Sqlite(
                 SqliteConnection::connect_with(&reading(SqliteConnectOptions::clone(&file.options))).await?,
             ),
+            #[cfg(feature = "operations")]
             Self::Postgres(pool) => {
                 Reader::Postgres(PgConnection::connect_with(&pool.connect_options()).await?)
             }
@@ -193,6 +201,7 @@ impl Database {
                 file.readers.close().await;
                 file.writer.close().await;
             }
+            #[cfg(feature = "operations")]
             Self::Postgres(pool) => pool.close().await,
         }
     }
@@ -201,6 +210,7 @@ impl Database {
 /// A connection that is separate from those for writing.
 pub(super) enum Reader {
     Sqlite(SqliteConnection),
+    #[cfg(feature = "operations")]
     Postgres(PgConnection),
 }
 
@@ -221,6 +231,7 @@ impl Reader {
         }
         match self {
             Self::Sqlite(connection) => ask!(connection),
+            #[cfg(feature = "operations")]
             Self::Postgres(connection) => ask!(connection),
         }
     }
@@ -229,6 +240,7 @@ impl Reader {
         // All was read.
         let _ = match self {
             Self::Sqlite(connection) => connection.close().await,
+            #[cfg(feature = "operations")]
             Self::Postgres(connection) => connection.close().await,
         };
     }
@@ -250,6 +262,7 @@ impl Changes {
             Self::Sqlite(transaction) => {
                 bound!(sql, values).execute(&mut **transaction).await?.rows_affected()
             }
+            #[cfg(feature = "operations")]
             Self::Postgres(transaction) => {
                 bound!(sql, values).execute(&mut **transaction).await?.rows_affected()
             }
@@ -259,6 +272,7 @@ impl Changes {
     pub(super) async fn commit(self) -> Result<(), sqlx::Error> {
         match self {
             Self::Sqlite(transaction) => transaction.commit().await,
+            #[cfg(feature = "operations")]
             Self::Postgres(transaction) => transaction.commit().await,
         }
     }

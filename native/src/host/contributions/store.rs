@@ -99,8 +99,9 @@ impl Store {
         aggregator: PeerId,
     ) -> Result<Self, StoreError> {
         let database = match url {
+            #[cfg(feature = "operations")]
             Some(url) => Database::server(url).await?,
-            None => Database::file(folder).await?,
+            _ => Database::file(folder).await?,
         };
         Ok(Self {
             database,

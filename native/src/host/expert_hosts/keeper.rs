@@ -72,12 +72,15 @@ pub(crate) struct CheckpointKeeper {
 struct IncomingCheckpoint<'k> {
     keeper: &'k CheckpointKeeper,
     place: ExpertPlace,
+    /// The shelf has it, and what arrives for this place now is another one.
+    is_kept: bool,
 }
 
 impl Drop for IncomingCheckpoint<'_> {
     fn drop(&mut self) {
-        // Nothing, where it was stored.
-        self.keeper.shelf().on_lost(&self.place);
+        if !self.is_kept {
+            self.keeper.shelf().on_lost(&self.place);
+        }
     }
 }
 
@@ -229,22 +232,21 @@ impl CheckpointKeeper {
         }
         let verdict = self.shelf().on_offer(self.started.elapsed(), &checkpoint, bytes_max)?;
         let OfferVerdict::Wanted { .. } = verdict else { return Ok(CheckpointAnswer::AlreadyKept) };
-        let incoming = IncomingCheckpoint { keeper: self, place };
+        let mut incoming = IncomingCheckpoint { keeper: self, place, is_kept: false };
         let taking = checkpoints::take_offered(stream, transfer, bytes_max);
         let bytes = tokio::time::timeout(transfer_time(transfer.n_bytes), taking).await;
         let bytes = bytes.map_err(|_| too_slow())??;
-        let stored = self.store(checkpoint, bytes).await;
-        drop(incoming);
-        Ok(stored?)
+        self.store(&checkpoint, bytes).await?;
+        incoming.is_kept = true;
+        let gone = self.shelf().on_kept(self.started.elapsed(), checkpoint);
+        // After the new one is here: a crash, or a full disk, costs none of them.
+        self.delete(&gone).await;
+        Ok(CheckpointAnswer::Kept)
     }
 
     /// Stores what came. A full disk is a refusal, and what was kept before stays.
-    async fn store(
-        &self,
-        checkpoint: ExpertCheckpoint,
-        bytes: Vec<u8>,
-    ) -> Result<CheckpointAnswer, CheckpointRefusal> {
-        let path = self.path(&checkpoint);
+    async fn store(&self, checkpoint: &ExpertCheckpoint, bytes: Vec<u8>) -> Result<(), CheckpointRefusal> {
+        let path = self.path(checkpoint);
         let header = checkpoint.clone();
         let sealing = move || sealed::seal_parts(KIND, &header, &[&bytes]);
         let sealed = compute(usize::try_from(checkpoint.transfer.n_bytes).unwrap_or(usize::MAX), sealing);
@@ -252,12 +254,7 @@ impl CheckpointKeeper {
         self.storage.put(&path, sealed).await.map_err(|error| {
             tracing::warn!(%error, "a checkpoint of an expert could not be kept");
             CheckpointRefusal::Full
-        })?;
-        let now = self.started.elapsed();
-        let gone = self.shelf().on_kept(now, checkpoint);
-        // After the new one is here: a crash, or a full disk, costs none of them.
-        self.delete(&gone).await;
-        Ok(CheckpointAnswer::Kept)
+        })
     }
 
     /// What is kept of an expert.
@@ -598,6 +595,22 @@ mod tests {
         let endless = ExpertCheckpoint::sign(&key(9), "barn", endless).unwrap();
         assert_eq!(offer(&kept, 9, &endless, &bytes).await, Err(CheckpointRefusal::Lease), "none is newer");
         assert_eq!(kept.newest(&place(3)), None);
+    }
+
+    #[tokio::test]
+    async fn the_end_of_an_offer_that_was_kept_leaves_the_next_one_its_room() {
+        let kept = keeper(&SimulatedDisk::new(3)).await;
+        let next = checkpoint(3, 6, &[2; 1000]);
+        let on_its_way = |is_kept| {
+            let n_before = kept.shelf().n_bytes();
+            let wanted = kept.shelf().on_offer(Moment::ZERO, &next, 1 << 20).unwrap();
+            assert_eq!(wanted, OfferVerdict::Wanted { evicted: Vec::new() });
+            drop(IncomingCheckpoint { keeper: &kept, place: place(3), is_kept });
+            kept.shelf().n_bytes() - n_before
+        };
+        assert_eq!((on_its_way(false), on_its_way(true)), (0, 1000));
+        let refusal = kept.shelf().on_offer(Moment::ZERO, &next, 1 << 20);
+        assert_eq!(refusal, Err(CheckpointRefusal::Busy), "it is still on its way");
     }
 
     #[tokio::test]

@@ -1,27 +1,32 @@
 //! A backbone grants leases of experts' places: it asks the other named backbones for their grants, and answers the host that
 //! asked with those of a majority.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use barnraise_protocol::access::{KeyPair, PublicKey};
 use barnraise_protocol::dht::UnixMillis;
-use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::leases::{
     self, ExpertLease, Grantors, KEEPERS_MAX, LeaseAnswer, LeaseAsk, LeaseAskError, LeaseGrant,
     LeaseQuestion, LeaseRefusal, LeaseVerdict, LeasingHost,
 };
+use barnraise_protocol::experts::{ExpertPlace, LayerId};
+use barnraise_relay::tasks::TaskSet;
 use barnraise_relay::{Node, NodeError};
-use barnraise_swarm::experts::leases::{LeaseBook, LeaseStanding, LeasedRun, count_votes};
+use barnraise_swarm::experts::leases::{
+    AskedVoters, LeaseBook, LeaseStanding, LeasedRun, Voters, count_votes,
+};
 use barnraise_swarm::guard::RateLimiter;
 use barnraise_swarm::{AddressGroup, Moment};
 use futures::future::join_all;
-use libp2p::PeerId;
+use tokio::sync::Semaphore;
 
 use crate::host::peer_id;
 
 /// Timeout of another backbone's votes: the host that asked waits for them.
 const VOTE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Questions that nobody waits for, on their way to backbones that hang.
+const BESIDE_MAX: usize = 64;
 /// Questions of one host. One with the most experts renews all of them by 64 questions every ten seconds.
 const QUESTIONS_PER_MINUTE: u32 = 600;
 /// Of these, such in which this backbone is to choose among vacant places, which takes it milliseconds in a large grid.
@@ -40,6 +45,8 @@ enum VoteError {
     Node(#[from] NodeError),
     #[error(transparent)]
     Ask(#[from] LeaseAskError),
+    #[error("its key is no peer's")]
+    Key,
     #[error("no answer within {VOTE_TIMEOUT:?}")]
     Timeout,
 }
@@ -52,13 +59,23 @@ struct Books {
     choices_of_group: RateLimiter<AddressGroup>,
 }
 
-/// The leases of one run at one of its backbones.
-pub(crate) struct LeaseService {
+/// The other backbones whose grants count. Cheap to clone.
+#[derive(Clone)]
+struct VotingBackbones {
     node: Node,
     here: PublicKey,
+    voters: Arc<Mutex<Voters>>,
+}
+
+/// The leases of one run at one of its backbones.
+pub(crate) struct LeaseService {
     run: LeasedRun,
-    /// The other backbones whose grants count.
-    others: Vec<PeerId>,
+    /// Layers whose experts make no step at any host.
+    frozen: Vec<LayerId>,
+    voting: VotingBackbones,
+    /// Questions that nobody waits for.
+    beside: TaskSet,
+    beside_turns: Arc<Semaphore>,
     books: Mutex<Books>,
     started: Instant,
 }
@@ -68,11 +85,14 @@ type TermedAsks = Vec<(LeaseAsk, u64)>;
 
 impl LeaseService {
     /// Of a backbone that begins now. Where it `has_granted` leases before, it grants none of other hosts until those have
-    /// expired.
-    pub(crate) fn new(node: Node, key: KeyPair, run: LeasedRun, has_granted: bool) -> Self {
+    /// expired. Experts of the `frozen` layers make no step at any host.
+    pub(crate) fn new(
+        node: Node,
+        key: KeyPair,
+        (run, frozen): (LeasedRun, Vec<LayerId>),
+        has_granted: bool,
+    ) -> Self {
         let here = key.public();
-        let others = run.grantors.keys().iter().filter(|grantor| **grantor != here);
-        let others = others.filter_map(|grantor| peer_id(*grantor)).collect();
         let [a, b, c, d, e, f, g, h, ..] = here.0;
         let seed = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         let books = Books {
@@ -82,7 +102,16 @@ impl LeaseService {
             choices: RateLimiter::new(CHOICES_PER_MINUTE, RATE_KEYS_MAX),
             choices_of_group: RateLimiter::new(CHOICES_PER_MINUTE * GROUP_HOSTS, RATE_KEYS_MAX),
         };
-        Self { node, here, run, others, books: Mutex::new(books), started: Instant::now() }
+        let voters = Arc::new(Mutex::new(Voters::new(&run.grantors, &here)));
+        Self {
+            run,
+            frozen,
+            voting: VotingBackbones { node, here, voters },
+            beside: TaskSet::default(),
+            beside_turns: Arc::new(Semaphore::new(BESIDE_MAX)),
+            books: Mutex::new(books),
+            started: Instant::now(),
+        }
     }
 
     /// Whose grants make a lease.
@@ -121,8 +150,8 @@ impl LeaseService {
             LeaseQuestion::Lease { host, asks, n_vacant, .. } => {
                 match self.lease((peer, group), &host, asks, n_vacant.into()).await {
                     Ok((asked, vacant)) => {
-                        let grantors = self.run.grantors.clone();
-                        LeaseAnswer::Leased { grantors, asked, vacant }
+                        let (grantors, frozen) = (self.run.grantors.clone(), self.frozen.clone());
+                        LeaseAnswer::Leased { grantors, asked, vacant, frozen }
                     }
                     Err(refusal) => LeaseAnswer::Refused(refusal),
                 }
@@ -260,13 +289,7 @@ impl LeaseService {
         let wanted: TermedAsks =
             asks.iter().filter(|(ask, term)| *term > 0 || !is_claim(ask)).cloned().collect();
         let mut ballots = vec![self.own_votes(holder, &wanted)];
-        let others = self.others.iter().map(|other| self.votes_of(*other, holder, host, wanted.clone()));
-        for (other, votes) in self.others.iter().zip(join_all(others).await) {
-            match votes {
-                Ok(votes) => ballots.push(votes),
-                Err(error) => tracing::debug!(%other, %error, "a backbone has not voted on leases"),
-            }
-        }
+        ballots.extend(self.votes_of_others(holder, host, wanted).await);
         let mut counted = Vec::with_capacity(asks.len());
         let mut left_over = Vec::new();
         let mut at = 0;
@@ -299,36 +322,80 @@ impl LeaseService {
         if !left_over.is_empty() {
             // Grants that make no lease would keep the place from others.
             self.own_votes(holder, &left_over);
-            let others = self.others.iter();
-            join_all(others.map(|other| self.votes_of(*other, holder, host, left_over.clone()))).await;
+            self.votes_of_others(holder, host, left_over).await;
         }
         counted
     }
 
     fn own_votes(&self, holder: PublicKey, asks: &[(LeaseAsk, u64)]) -> Vec<LeaseVerdict<LeaseGrant>> {
-        let (mut books, now, wall) = (self.books(), self.now(), wall());
-        asks.iter().map(|(ask, term)| books.leases.vote(now, wall, holder, ask, *term)).collect()
+        self.books().leases.votes(self.now(), wall(), holder, asks)
     }
 
-    async fn votes_of(
+    /// The votes of those other backbones that have given any. Those that hang are told, and not waited for.
+    async fn votes_of_others(
         &self,
-        other: PeerId,
         holder: PublicKey,
         host: &LeasingHost,
         asks: TermedAsks,
-    ) -> Result<Vec<LeaseVerdict<LeaseGrant>>, VoteError> {
+    ) -> Vec<Vec<LeaseVerdict<LeaseGrant>>> {
         let run_id = self.run.run_id.clone();
         let question = LeaseQuestion::Vote { run_id, holder, host: host.clone(), asks };
-        let asking = async {
-            // The links of aggregators keep the connection.
-            let mut stream = self.node.open(other, leases::PROTOCOL).await?;
-            Ok::<_, VoteError>(leases::ask(&mut stream, &question, &self.here).await?)
-        };
-        match tokio::time::timeout(VOTE_TIMEOUT, asking).await.map_err(|_| VoteError::Timeout)?? {
+        let AskedVoters { waited_for, beside } = self.voting.voters().asked();
+        for other in beside {
+            // One that is back answers one of those before.
+            let Ok(turn) = self.beside_turns.clone().try_acquire_owned() else { break };
+            let (voting, question) = (self.voting.clone(), question.clone());
+            self.beside.spawn("asking a backbone that hangs", async move {
+                drop(voting.votes_of(other, &question).await);
+                drop(turn);
+            });
+        }
+        let voted = join_all(waited_for.iter().map(|other| self.voting.votes_of(*other, &question))).await;
+        voted.into_iter().flatten().collect()
+    }
+
+    fn now(&self) -> Moment {
+        self.started.elapsed()
+    }
+}
+
+impl VotingBackbones {
+    fn voters(&self) -> MutexGuard<'_, Voters> {
+        self.voters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What another backbone says to a question for its votes; `None` where it says nothing of use.
+    async fn votes_of(
+        &self,
+        other: PublicKey,
+        question: &LeaseQuestion,
+    ) -> Option<Vec<LeaseVerdict<LeaseGrant>>> {
+        let asked = tokio::time::timeout(VOTE_TIMEOUT, self.ask(other, question)).await;
+        match &asked {
+            Ok(_) => self.voters().on_answered(&other),
+            Err(_) => self.voters().on_silent(other),
+        }
+        match asked.unwrap_or(Err(VoteError::Timeout)) {
+            Ok(votes) => Some(votes),
+            Err(error) => {
+                tracing::debug!(%other, %error, "a backbone has not voted on leases");
+                None
+            }
+        }
+    }
+
+    async fn ask(
+        &self,
+        other: PublicKey,
+        question: &LeaseQuestion,
+    ) -> Result<Vec<LeaseVerdict<LeaseGrant>>, VoteError> {
+        // The links of aggregators keep the connection.
+        let mut stream = self.node.open(peer_id(other).ok_or(VoteError::Key)?, leases::PROTOCOL).await?;
+        match leases::ask(&mut stream, question, &self.here).await? {
             LeaseAnswer::Voted(votes) => {
                 // Only its own grants count.
                 let own = |vote: LeaseVerdict<LeaseGrant>| match vote {
-                    LeaseVerdict::Granted(grant) if peer_id(grant.grantor) != Some(other) => {
+                    LeaseVerdict::Granted(grant) if grant.grantor != other => {
                         LeaseVerdict::Refused(LeaseRefusal::Unknown)
                     }
                     vote => vote,
@@ -337,10 +404,6 @@ impl LeaseService {
             }
             _ => Err(LeaseAskError::Unexpected.into()),
         }
-    }
-
-    fn now(&self) -> Moment {
-        self.started.elapsed()
     }
 }
 

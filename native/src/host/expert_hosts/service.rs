@@ -1,11 +1,16 @@
 //! What a backbone does for the hosts of experts: grants leases, and keeps checkpoints where there are too few hosts.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use anyhow::bail;
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::commitment::run_hash;
+use barnraise_protocol::experts::LayerId;
 use barnraise_protocol::experts::checkpoints::{self, CheckpointAnswer, CheckpointError, CheckpointRefusal};
-use barnraise_protocol::experts::leases::{self, Grantors, LeaseAnswer, LeaseQuestion, LeaseRefusal};
+use barnraise_protocol::experts::leases::{
+    self, FROZEN_MAX, Grantors, LeaseAnswer, LeaseQuestion, LeaseRefusal,
+};
 use barnraise_protocol::framing::{self, FrameError};
 use barnraise_relay::Paced;
 use barnraise_swarm::experts::leases::LeasedRun;
@@ -15,6 +20,7 @@ use libp2p::{PeerId, Stream};
 use super::keeper::{self, CheckpointKeeper};
 use super::layers::HostedLayer;
 use super::leases::LeaseService;
+use crate::config::RunConfig;
 use crate::host::access::Exclusion;
 use crate::host::addresses::AddressGroups;
 use crate::host::conversations::{AccessPolicy, Caller, RunServices, StreamError, StreamSlots, accept};
@@ -42,7 +48,7 @@ impl AsRef<RunServices> for ExpertServices {
 /// Serves the hosts of a run's experts until its node shuts down; nothing, where the model has none that peers host.
 ///
 /// # Errors
-/// The model does not fit the data, or what was kept cannot be read.
+/// The model does not fit the data or has no layer that is to be frozen, or what was kept cannot be read.
 pub(crate) async fn serve(services: &RunServices, run_host: &mut RunHost) -> anyhow::Result<()> {
     let (host, key, config) = (services, &run_host.key, &run_host.config);
     let description = &host.description;
@@ -55,7 +61,8 @@ pub(crate) async fn serve(services: &RunServices, run_host: &mut RunHost) -> any
     let run_id = description.identity.run_id.clone();
     let grids = layers.iter().map(|layer| (layer.id, layer.grid)).collect();
     let run = LeasedRun { run_id: run_id.clone(), grids, grantors };
-    let leases = Arc::new(LeaseService::new(host.node.clone(), key.clone(), run, run_host.was_served));
+    let leased = (run, frozen_layers(config, &layers)?);
+    let leases = Arc::new(LeaseService::new(host.node.clone(), key.clone(), leased, run_host.was_served));
     let of_run = (&run_id[..], run_hash(description)?);
     let keeper =
         CheckpointKeeper::open(of_run, layers, run_host.storage().clone(), KEPT_BYTES_MAX.as_u64()).await?;
@@ -79,6 +86,19 @@ pub(crate) async fn serve(services: &RunServices, run_host: &mut RunHost) -> any
     };
     accept(&services, tasks, checkpoints::PROTOCOL, AccessPolicy::Gated(no_checkpoint), &slots, keep)?;
     Ok(())
+}
+
+/// The layers whose experts make no step at any host, in their order.
+fn frozen_layers(config: &RunConfig, layers: &[HostedLayer]) -> anyhow::Result<Vec<LayerId>> {
+    let named = config.model.experts.iter().flat_map(|experts| &experts.frozen);
+    let frozen: BTreeSet<LayerId> = named.map(|layer| LayerId(*layer)).collect();
+    if let Some(unknown) = frozen.iter().find(|frozen| !layers.iter().any(|layer| layer.id == **frozen)) {
+        bail!("model.experts.frozen: the model has no layer {} of experts", unknown.0);
+    }
+    if frozen.len() > FROZEN_MAX {
+        bail!("model.experts.frozen: {} layers, at most {FROZEN_MAX} are wanted", frozen.len());
+    }
+    Ok(frozen.into_iter().collect())
 }
 
 fn no_access<A: serde::Serialize>(answer: &A, bytes_max: usize) -> Result<Vec<u8>, FrameError> {
@@ -134,5 +154,31 @@ async fn keep(services: ExpertServices, mut caller: Caller, stream: Stream) -> R
             tracing::debug!(peer = %caller.peer, %error, "a host of experts is served no longer");
             Ok(())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::super::layers::tests::layers;
+    use super::*;
+    use crate::config::ExpertsSection;
+
+    #[test]
+    fn layers_that_are_frozen_are_those_of_the_model() {
+        let layers = layers();
+        let frozen = |numbers: &[u16]| {
+            let experts = ExpertsSection { frozen: numbers.to_vec(), ..ExpertsSection::default() };
+            let mut config = RunConfig::default();
+            config.model.experts = Some(experts);
+            frozen_layers(&config, &layers)
+        };
+        let first = layers[0].id;
+        assert_eq!(frozen(&[first.0, first.0]).unwrap(), [first]);
+        assert!(frozen(&[]).unwrap().is_empty());
+        let error = frozen(&[first.0, 999]).unwrap_err().to_string();
+        assert!(error.contains("999"), "{error}");
+        assert!(frozen_layers(&RunConfig::default(), &layers).unwrap().is_empty());
     }
 }

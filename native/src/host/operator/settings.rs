@@ -4,6 +4,7 @@
 //! and sign it in a run with recomputation. Changes are stored in the run's folder and survive restarts, until they are
 //! reset to the value of the configuration file. Pure.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ const COLLECT_TIMEOUT_SECONDS: RangeInclusive<f64> = 0.1..=3600.0;
 const GRADIENT_NORM: RangeInclusive<f64> = 1e-9..=1e20;
 const SAMPLES_PER_SECOND: RangeInclusive<u32> = 1..=u32::MAX;
 const CHECKPOINT_EVERY_EPOCHS: RangeInclusive<u64> = 1..=1_000_000;
+const STREAM_WEIGHT: RangeInclusive<f64> = 0.0..=1e9;
 
 const DESCRIBED: &str = "it is in the run's description, which contributors and other backbones hold: change it in the \
     file of every backbone and start them again";
@@ -43,7 +45,7 @@ const FIXED: [(&str, &str); 19] = [
 ];
 
 /// Changed settings; `None` is the value of the configuration file.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
     /// Multiplies the learning rate of the schedule.
@@ -58,10 +60,12 @@ pub struct Settings {
     pub contributors_max: Option<u32>,
     /// `storage.checkpoint_every_epochs`.
     pub checkpoint_every_epochs: Option<u64>,
+    /// Weights of the sources of a stream, by their names; without an entry it is that of the file.
+    pub stream_weights: BTreeMap<String, f64>,
 }
 
 /// A requested change: an absent key stays as it is, a null resets it to the value of the file.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SettingsChange {
     #[serde(deserialize_with = "given")]
@@ -76,10 +80,13 @@ pub struct SettingsChange {
     contributors_max: Option<Option<u32>>,
     #[serde(deserialize_with = "given")]
     checkpoint_every_epochs: Option<Option<u64>>,
+    /// Of the sources that are named.
+    #[serde(deserialize_with = "given")]
+    stream_weights: Option<Option<BTreeMap<String, Option<f64>>>>,
 }
 
 /// All settings in force.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EffectiveSettings {
     /// Factor of the scheduled learning rate; 1 unless it was changed.
     pub learning_rate_factor: f64,
@@ -93,6 +100,8 @@ pub struct EffectiveSettings {
     pub contributors_max: u32,
     /// Optimizer steps between two checkpoints.
     pub checkpoint_every_epochs: u64,
+    /// `data.text.sources.weight` of a stream, by the names of the sources; empty where the data are none.
+    pub stream_weights: BTreeMap<String, f64>,
 }
 
 /// Why a change is refused.
@@ -121,12 +130,30 @@ pub enum SettingError {
         "{0} has to be the same for all backbones of a run, and is not sent to the others: only a run with one can change it"
     )]
     SharedByBackbones(&'static str),
+    /// No source of the stream has this name.
+    #[error("stream_weights.{got}: {}", sources_wanted(known))]
+    NoSource {
+        /// The name that came.
+        got: String,
+        /// Names of the sources; none where the data are no stream.
+        known: Vec<String>,
+    },
+    /// No source would be read any more.
+    #[error("stream_weights would be 0 for all sources: one above 0 is wanted, or `barnraise run pause`")]
+    NoWeight,
     /// The key is unknown, or the value has another type.
     #[error("{0}")]
     Shape(String),
     /// The request names no setting.
     #[error("no setting is named")]
     Nothing,
+}
+
+fn sources_wanted(known: &[String]) -> String {
+    match known {
+        [] => "the data of this run are no stream".to_owned(),
+        known => format!("there is no such source; there are {}", known.join(", ")),
+    }
 }
 
 fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(value: D) -> Result<Option<Option<T>>, D::Error> {
@@ -159,16 +186,18 @@ impl Settings {
     /// # Errors
     /// The first setting that cannot be changed like that.
     pub fn changed(
-        self,
+        &self,
         change: &SettingsChange,
         file: &EffectiveSettings,
         is_alone: bool,
     ) -> Result<Self, SettingError> {
-        if !is_alone && change.learning_rate_factor.is_some() {
-            return Err(SettingError::SharedByBackbones("learning_rate_factor"));
-        }
-        if !is_alone && change.checkpoint_every_epochs.is_some() {
-            return Err(SettingError::SharedByBackbones("checkpoint_every_epochs"));
+        let shared = [
+            ("learning_rate_factor", change.learning_rate_factor.is_some()),
+            ("checkpoint_every_epochs", change.checkpoint_every_epochs.is_some()),
+            ("stream_weights", change.stream_weights.is_some()),
+        ];
+        if let Some((key, _)) = shared.iter().find(|(_, is_changed)| *is_changed && !is_alone) {
+            return Err(SettingError::SharedByBackbones(key));
         }
         // Stream slots were allocated for this many at the start.
         let contributors = 1..=file.contributors_max;
@@ -185,7 +214,48 @@ impl Settings {
             gradient_norm_max: change.gradient_norm_max.unwrap_or(self.gradient_norm_max),
             contributors_max: change.contributors_max.unwrap_or(self.contributors_max),
             checkpoint_every_epochs: change.checkpoint_every_epochs.unwrap_or(self.checkpoint_every_epochs),
+            stream_weights: self.weights_changed(change, file)?,
         })
+    }
+
+    fn weights_changed(
+        &self,
+        change: &SettingsChange,
+        file: &EffectiveSettings,
+    ) -> Result<BTreeMap<String, f64>, SettingError> {
+        let mut weights = self.stream_weights.clone();
+        match &change.stream_weights {
+            None => return Ok(weights),
+            Some(None) => weights.clear(),
+            Some(Some(changes)) => {
+                for (name, weight) in changes {
+                    if !file.stream_weights.contains_key(name) {
+                        let known = file.stream_weights.keys().cloned().collect();
+                        return Err(SettingError::NoSource { got: name.clone(), known });
+                    }
+                    check("stream_weights", Some(*weight), STREAM_WEIGHT)?;
+                    match weight {
+                        Some(weight) => weights.insert(name.clone(), *weight),
+                        None => weights.remove(name),
+                    };
+                }
+            }
+        }
+        match weights_over(&weights, &file.stream_weights).values().any(|weight| *weight > 0.0) {
+            false if !file.stream_weights.is_empty() => Err(SettingError::NoWeight),
+            _ => Ok(weights),
+        }
+    }
+
+    /// The same for a backbone among others: what all of them must have alike is that of the file.
+    #[must_use]
+    pub fn among_others(self) -> Self {
+        Self {
+            learning_rate_factor: None,
+            checkpoint_every_epochs: None,
+            stream_weights: BTreeMap::new(),
+            ..self
+        }
     }
 
     /// The settings in force: these over the values of `file`. The file's present limit of contributors is not exceeded.
@@ -197,13 +267,18 @@ impl Settings {
             gradient_norm_max: self.gradient_norm_max.unwrap_or(file.gradient_norm_max),
             contributors_max: self.contributors_max.unwrap_or(u32::MAX).min(file.contributors_max),
             checkpoint_every_epochs: self.checkpoint_every_epochs.unwrap_or(file.checkpoint_every_epochs),
+            stream_weights: weights_over(&self.stream_weights, &file.stream_weights),
         }
     }
 }
 
 impl EffectiveSettings {
     /// The values of the configuration file.
-    pub fn of(limits: &CollectionLimits, checkpoint_every_epochs: u64) -> Self {
+    pub fn of(
+        limits: &CollectionLimits,
+        checkpoint_every_epochs: u64,
+        stream_weights: BTreeMap<String, f64>,
+    ) -> Self {
         Self {
             learning_rate_factor: 1.0,
             collect_timeout_seconds: limits.collect_timeout.as_secs_f64(),
@@ -211,6 +286,7 @@ impl EffectiveSettings {
             gradient_norm_max: limits.gradient_norm_max.into(),
             contributors_max: u32::try_from(limits.contributors_max).unwrap_or(u32::MAX),
             checkpoint_every_epochs,
+            stream_weights,
         }
     }
 
@@ -224,6 +300,12 @@ impl EffectiveSettings {
             gradient_norm_max: self.gradient_norm_max as f32,
         }
     }
+}
+
+/// The weights of the file, but those that are changed. A name that the file does not have any more is of no effect.
+fn weights_over(changed: &BTreeMap<String, f64>, file: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
+    let now = |(name, weight): (&String, &f64)| (name.clone(), *changed.get(name).unwrap_or(weight));
+    file.iter().map(now).collect()
 }
 
 fn check<T: PartialOrd + std::fmt::Display + Copy>(
@@ -255,7 +337,8 @@ mod tests {
             contributors_max: 8,
             gradient_norm_max: 1000.0,
         };
-        EffectiveSettings::of(&limits, 10)
+        let weights = [("books", 1.0), ("web", 3.0)].map(|(name, weight)| (name.to_owned(), weight));
+        EffectiveSettings::of(&limits, 10, weights.into())
     }
 
     #[test]
@@ -300,5 +383,46 @@ mod tests {
             let error = Settings::default().changed(&change, &file(), is_alone).unwrap_err().to_string();
             assert!(error.contains(want), "{value}: {error}");
         }
+    }
+
+    /// The weights in force after one change, and another one.
+    fn weights(changes: [serde_json::Value; 2]) -> Result<BTreeMap<String, f64>, String> {
+        let mut settings = Settings::default();
+        for value in changes {
+            let change = SettingsChange::of(&value).map_err(|error| error.to_string())?;
+            settings = settings.changed(&change, &file(), true).map_err(|error| error.to_string())?;
+        }
+        Ok(settings.over(&file()).stream_weights)
+    }
+
+    #[test]
+    fn weights_change_by_the_names_of_their_sources() {
+        let of = |books, web| Ok([("books".to_owned(), books), ("web".to_owned(), web)].into());
+        let no_web = json!({"stream_weights": {"web": 0}});
+        assert_eq!(weights([no_web.clone(), json!({"gradient_norm_max": 5})]), of(1.0, 0.0));
+        assert_eq!(weights([no_web.clone(), json!({"stream_weights": {"books": 2.5}})]), of(2.5, 0.0));
+        assert_eq!(weights([no_web.clone(), json!({"stream_weights": {"web": null}})]), of(1.0, 3.0));
+        assert_eq!(weights([no_web.clone(), json!({"stream_weights": null})]), of(1.0, 3.0));
+        for (value, want) in [
+            (json!({"books": 0}), "0 for all sources"),
+            (json!({"letters": 1}), "stream_weights.letters: there is no such source; there are books, web"),
+            (json!({"books": -1}), "0 to 1000000000"),
+            (json!({"books": "many"}), "invalid type"),
+            (json!(3), "invalid type"),
+        ] {
+            let error = weights([no_web.clone(), json!({ "stream_weights": value })]).unwrap_err();
+            assert!(error.contains(want), "{error}");
+        }
+        let change = SettingsChange::of(&no_web).unwrap();
+        let whole = EffectiveSettings { stream_weights: BTreeMap::new(), ..file() };
+        let error = Settings::default().changed(&change, &whole, true).unwrap_err().to_string();
+        assert!(error.contains("no stream"), "{error}");
+        let error = Settings::default().changed(&change, &file(), false).unwrap_err().to_string();
+        assert!(error.contains("the same for all backbones"), "{error}");
+        let kept = Settings::default().changed(&change, &file(), true).unwrap();
+        assert_eq!(kept.among_others().over(&file()), file());
+        let renamed = EffectiveSettings { stream_weights: [("letters".to_owned(), 2.0)].into(), ..file() };
+        let kept = Settings::default().changed(&change, &file(), true).unwrap();
+        assert_eq!(kept.over(&renamed).stream_weights, renamed.stream_weights);
     }
 }

@@ -133,6 +133,7 @@ mod tests {
             gradient_norm_max: None,
             contributors_max: Some(4),
             checkpoint_every_epochs: Some(5),
+            stream_weights: [("books".to_owned(), 2.0)].into(),
         };
         let kept = OperatorState {
             paused: Some(Paused { reason: "new data".into(), since: 7 }),
@@ -146,9 +147,9 @@ mod tests {
     }
 
     const GOLDEN: &str = "\
-    6261726e726169736f7065720100380000000000000058b8b545a8afbaf5c8d8cbcf9eec19e513bad0646a4aa06fdf759eb4\
-    de46b9353400000001086e657720646174610701000000000000e03f01000000000000004001ac0200010401050102010209\
-    697420666c6f6f647308\
+    6261726e726169736f70657201004700000000000000471327520dad6f3e668de0f6447df77fbad9a27fbff3f58bacd9bd0e\
+    944e23fa4300000001086e657720646174610701000000000000e03f01000000000000004001ac0200010401050105626f6f\
+    6b7300000000000000400102010209697420666c6f6f647308\
     ";
 
     #[tokio::test]

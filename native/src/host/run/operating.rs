@@ -1,17 +1,14 @@
-//! The operator's side of a run's start: the operator's page, the admin API, and the file with its address.
+//! The operator's side of a run's start: the operator's page and the admin API.
 
-use std::io::ErrorKind;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use barnraise_relay::server::HostNames;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::RunConfig;
 use crate::host::admin::token::TokenHash;
-use crate::host::admin::{ADDRESS_FILE, Admin, HostedRun};
+use crate::host::admin::{Admin, HostedRun};
 use crate::host::audit::AuditLog;
 use crate::host::clock::system_clock;
 use crate::host::readiness::{OperatorPage, Readiness};
@@ -36,22 +33,4 @@ pub(super) fn admin(folder: &Path, run: HostedRun) -> anyhow::Result<Admin> {
     let token = TokenHash::load_or_create(folder)?;
     let audit = AuditLog::open(folder, system_clock())?;
     Ok(Admin::new(vec![run], token, audit))
-}
-
-/// Writes the address of the admin API to the run's folder, where the commands look for it. Without an admin API the file
-/// is removed, also one that a crash left.
-pub(super) fn note_address(address: Option<SocketAddr>, folder: &Path) -> anyhow::Result<()> {
-    let file = folder.join(ADDRESS_FILE);
-    let Some(address) = address else {
-        return match std::fs::remove_file(&file) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(error).with_context(|| format!("{}", file.display()))
-            }
-            _ => Ok(()),
-        };
-    };
-    if !address.ip().is_loopback() {
-        tracing::warn!(%address, "the operator's address is plain HTTP and open to other machines: keep it inside");
-    }
-    std::fs::write(&file, format!("{address}\n")).with_context(|| format!("{}", file.display()))
 }

@@ -1,13 +1,15 @@
 //! What the device computes: the rows of a batch on their way there, and what came back to the requests.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use barnraise_protocol::experts::{ExpertPass, ExpertPlace};
+use barnraise_protocol::experts::{ExpertPass, ExpertPlace, LayerId};
 use barnraise_swarm::experts::serving::{ExpertRuntime, ServingBatch, ServingLimits};
 
-use super::device::{ComputeError, ExpertJob};
+use super::device::{ComputeError, ComputedRows, ExpertJob};
 use super::state::{HostState, Inner};
+use super::view::HostStage;
+use crate::host::expert_hosts::layers::HostedLayer;
 
 /// Limits of a host that grants half a GiB to requests.
 const LIMITS: ServingLimits = ServingLimits {
@@ -18,15 +20,29 @@ const LIMITS: ServingLimits = ServingLimits {
     requests_per_minute: 6000,
 };
 
-/// A host without experts.
-pub(super) fn idle() -> Inner {
-    let (held, experts) = (HashMap::new(), BTreeMap::new());
-    Inner { runtime: ExpertRuntime::new(LIMITS), held, experts, n_forward: 0, n_backward: 0 }
+/// A host without experts, of a model with these layers. Experts of those that are `frozen` will make no step.
+pub(super) fn idle(frozen: BTreeSet<LayerId>, layers: &[HostedLayer]) -> Inner {
+    // Wide experts take fewer rows at once: a batch of more would fail, and its requests be computed one by one.
+    let at_once = layers.iter().map(|layer| layer.body.graph.layout().batch_samples_max()).min();
+    let at_once = at_once.and_then(|rows| u32::try_from(rows).ok()).unwrap_or(u32::MAX);
+    let (rows_max, request_rows_max) = (LIMITS.rows_max.min(at_once), LIMITS.request_rows_max.min(at_once));
+    Inner {
+        runtime: ExpertRuntime::new(ServingLimits { rows_max, request_rows_max, ..LIMITS }),
+        held: HashMap::new(),
+        experts: BTreeMap::new(),
+        frozen,
+        frozen_by_run: BTreeSet::new(),
+        stage: HostStage::Serving,
+        handed_over: None,
+        n_forward: 0,
+        n_backward: 0,
+    }
 }
 
-/// The job of a batch: the rows of its parts one after the other.
-pub(super) fn gather_rows(state: &HostState, batch: &ServingBatch) -> ExpertJob {
+/// The job of a batch, of an expert of `layer`: the rows of its parts one after the other.
+pub(super) fn gather_rows(state: &HostState, batch: &ServingBatch, layer: Option<LayerId>) -> ExpertJob {
     let inner = state.lock();
+    let is_frozen = layer.is_some_and(|layer| inner.is_frozen(layer));
     let (mut inputs, mut gradients) = (Vec::new(), None);
     for (key, _) in &batch.parts {
         let Some(held) = inner.held.get(key) else { continue };
@@ -35,7 +51,7 @@ pub(super) fn gather_rows(state: &HostState, batch: &ServingBatch) -> ExpertJob 
             gradients.get_or_insert_with(Vec::new).extend_from_slice(of_part);
         }
     }
-    ExpertJob::Compute { batch: batch.clone(), inputs, gradients }
+    ExpertJob::Compute { batch: batch.clone(), is_frozen, inputs, gradients }
 }
 
 /// Hands out what a batch gave.
@@ -43,11 +59,11 @@ pub(super) fn on_computed(
     state: &HostState,
     batch: &ServingBatch,
     place: Option<ExpertPlace>,
-    result: Result<(u64, Vec<f32>), ComputeError>,
+    result: Result<ComputedRows, ComputeError>,
 ) {
     let now = state.now();
     let mut inner = state.lock();
-    let (n_steps, rows) = match result {
+    let ComputedRows { n_steps, n_steps_after, rows } = match result {
         Ok(computed) => computed,
         Err(error) => {
             tracing::warn!(%error, "a batch of an expert failed");
@@ -58,12 +74,11 @@ pub(super) fn on_computed(
     let n_rows = u64::from(batch.n_rows());
     match batch.pass {
         ExpertPass::Forward => inner.n_forward += n_rows,
-        ExpertPass::Backward => {
-            inner.n_backward += n_rows;
-            if let Some(expert) = place.and_then(|place| inner.experts.get_mut(&place)) {
-                expert.n_steps = n_steps + 1;
-            }
-        }
+        ExpertPass::Backward => inner.n_backward += n_rows,
+    }
+    if let Some(expert) = place.and_then(|place| inner.experts.get_mut(&place)) {
+        expert.n_steps = n_steps_after;
+        expert.n_requests += batch.parts.len() as u64;
     }
     inner.runtime.on_computed(now, batch.id);
     let width = rows.len() / batch.n_rows().max(1) as usize;

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_protocol::access;
-use barnraise_protocol::bulk::Partial;
+use barnraise_protocol::bulk::{Partial, Transfer};
 use barnraise_protocol::dht::checkpoints::{self as records, CheckpointRecord, RECORD_KEEPERS_MAX};
 use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::checkpoints::{
     self, CheckpointError, CheckpointRefusal, CheckpointVersion, ExpertCheckpoint, OfferOutcome,
 };
-use barnraise_protocol::experts::leases::KnownHost;
+use barnraise_protocol::experts::leases::{ExpertLease, KnownHost};
 use barnraise_relay::NodeError;
 use barnraise_swarm::experts::checkpoints::COPIES;
 use futures::StreamExt as _;
@@ -57,6 +57,14 @@ pub(super) enum KeeperError {
     Key,
 }
 
+/// What was stored, for its keepers.
+#[derive(Debug)]
+pub(super) struct StoredCheckpoint {
+    pub(super) lease: ExpertLease,
+    pub(super) version: CheckpointVersion,
+    pub(super) bytes: Arc<[u8]>,
+}
+
 /// A peer that may keep checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Keeper {
@@ -76,8 +84,22 @@ async fn open(state: &HostState, keeper: &Keeper) -> Result<Stream, KeeperError>
     }
 }
 
+/// Signs what was stored, and gives it to its keepers; returns how many have it.
+pub(super) async fn give_stored(state: &HostState, stored: StoredCheckpoint) -> usize {
+    let StoredCheckpoint { lease, version, bytes } = stored;
+    let hashing = {
+        let bytes = bytes.clone();
+        move || Transfer::of(&bytes)
+    };
+    let transfer = crate::computing::compute(bytes.len(), hashing).await;
+    match ExpertCheckpoint::sign(&state.key, &state.run_id, (lease, version.n_steps, transfer)) {
+        Ok(checkpoint) => give(state, &checkpoint, &bytes).await,
+        Err(_) => 0,
+    }
+}
+
 /// Gives a checkpoint to [`COPIES`] peers, hosts before the backbone, and tells the DHT. Returns how many keep it.
-pub(super) async fn give(state: &HostState, checkpoint: &ExpertCheckpoint, bytes: &Arc<[u8]>) -> usize {
+async fn give(state: &HostState, checkpoint: &ExpertCheckpoint, bytes: &Arc<[u8]>) -> usize {
     let place = checkpoint.lease.place;
     let hosts = leasing::keepers(state, place).await.unwrap_or_else(|error| {
         tracing::debug!(%error, "nobody says who keeps the checkpoints of an expert");

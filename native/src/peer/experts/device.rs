@@ -23,6 +23,8 @@ const JOBS_MAX: usize = 4;
 pub(super) enum ExpertJob {
     Compute {
         batch: ServingBatch,
+        /// Whether the expert makes no step.
+        is_frozen: bool,
         inputs: Vec<f32>,
         /// Of a backward pass.
         gradients: Option<Vec<f32>>,
@@ -33,6 +35,15 @@ pub(super) enum ExpertJob {
     Store { expert: u32 },
     /// Likewise, and have it no longer.
     Remove { expert: u32 },
+}
+
+/// What came of a batch.
+#[derive(Debug)]
+pub(super) struct ComputedRows {
+    /// Behind the parameters that computed.
+    pub(super) n_steps: u64,
+    pub(super) n_steps_after: u64,
+    pub(super) rows: Vec<f32>,
 }
 
 /// Why a batch was not computed.
@@ -58,7 +69,7 @@ pub(super) enum AddError {
 pub(super) enum JobDone {
     Computed {
         batch: ServingBatch,
-        result: Result<(u64, Vec<f32>), ComputeError>,
+        result: Result<ComputedRows, ComputeError>,
     },
     /// What the expert has counted and its steps, or why it cannot be served.
     Added {
@@ -112,10 +123,10 @@ impl ExpertDevice {
 
     fn work(&mut self, job: ExpertJob) -> Option<JobDone> {
         Some(match job {
-            ExpertJob::Compute { batch, inputs, gradients } => {
+            ExpertJob::Compute { batch, is_frozen, inputs, gradients } => {
                 // Each batch is answered: the runtime counts those that the device has.
                 let result = match self.experts.get_mut(&batch.expert) {
-                    Some(expert) => block_on(computed(expert, &inputs, gradients.as_deref())),
+                    Some(expert) => block_on(computed(expert, is_frozen, &inputs, gradients.as_deref())),
                     None => Err(ComputeError::Gone),
                 };
                 JobDone::Computed { batch, result }
@@ -164,18 +175,19 @@ pub(super) struct StartedDevice {
     pub(super) results: mpsc::Receiver<JobDone>,
 }
 
-/// The steps behind the parameters that computed, and the rows.
 async fn computed(
     expert: &mut HostedExpert,
+    is_frozen: bool,
     inputs: &[f32],
     gradients: Option<&[f32]>,
-) -> Result<(u64, Vec<f32>), ComputeError> {
+) -> Result<ComputedRows, ComputeError> {
     let n_steps = expert.n_steps();
     let rows = match gradients {
         None => expert.forward(inputs).await?,
+        Some(gradients) if is_frozen => expert.backward_frozen(inputs, gradients).await?,
         Some(gradients) => expert.backward(inputs, gradients).await?,
     };
-    Ok((n_steps, rows))
+    Ok(ComputedRows { n_steps, n_steps_after: expert.n_steps(), rows })
 }
 
 #[cfg(test)]
@@ -197,7 +209,7 @@ mod tests {
     fn compute(expert: u32) -> ExpertJob {
         let pass = ExpertPass::Forward;
         let batch = ServingBatch { id: BatchId(7), expert, pass, parts: Vec::new() };
-        ExpertJob::Compute { batch, inputs: vec![0.5; 4], gradients: None }
+        ExpertJob::Compute { batch, is_frozen: false, inputs: vec![0.5; 4], gradients: None }
     }
 
     #[tokio::test]
@@ -210,10 +222,20 @@ mod tests {
         let JobDone::Added { result: Ok((_, 0)), .. } = done(&mut device, add(None)).await else {
             panic!("it begins anew")
         };
-        let JobDone::Computed { batch, result: Ok((0, rows)) } = done(&mut device, compute(2)).await else {
+        let JobDone::Computed { batch, result: Ok(given) } = done(&mut device, compute(2)).await else {
             panic!("it computes")
         };
-        assert_eq!((batch.id, rows.len()), (BatchId(7), 4));
+        assert_eq!((batch.id, given.n_steps, given.rows.len()), (BatchId(7), 0, 4));
+        for (is_frozen, n_steps) in [(true, 0), (false, 1), (true, 1)] {
+            let pass = ExpertPass::Backward;
+            let batch = ServingBatch { id: BatchId(8), expert: 2, pass, parts: Vec::new() };
+            let (inputs, gradients) = (vec![0.5; 4], Some(vec![0.25; 4]));
+            let job = ExpertJob::Compute { batch, is_frozen, inputs, gradients };
+            let JobDone::Computed { result: Ok(given), .. } = done(&mut device, job).await else {
+                panic!("it passes gradients on")
+            };
+            assert_eq!((given.n_steps_after, given.rows.len()), (n_steps, 4));
+        }
         let JobDone::Removed { expert: 2, state } = done(&mut device, ExpertJob::Remove { expert: 2 }).await
         else {
             panic!("it is removed")
@@ -233,7 +255,7 @@ mod tests {
         else {
             panic!("it is no state of this expert")
         };
-        assert_eq!(version, CheckpointVersion { term: 4, n_steps: 0 });
+        assert_eq!(version, CheckpointVersion { term: 4, n_steps: 1 });
         let JobDone::Added { result: Ok(_), .. } = done(&mut device, add(Some(good))).await else {
             panic!("it goes on")
         };

@@ -1,28 +1,36 @@
 //! Feeds the runtime of a host: requests of trainers in, batches to the device, answers out. Takes up the places that it has leases
 //! for, stores their experts, and hands them over.
 
+mod commands;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
 use barnraise_learning::hosted::ExpertState;
-use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::experts::ExpertPlace;
-use barnraise_protocol::experts::checkpoints::{CheckpointVersion, ExpertCheckpoint};
+use barnraise_protocol::experts::checkpoints::CheckpointVersion;
 use barnraise_protocol::experts::leases::ExpertLease;
 use barnraise_relay::tasks::{self, TaskSet};
+use barnraise_swarm::experts::checkpoints::LostCheck;
+use barnraise_swarm::experts::leases::HANDED_MAX;
 use barnraise_swarm::experts::serving::{CountedState, ServingAction};
 use futures::StreamExt as _;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::super::display::Display;
+use super::control::HostRequest;
+use super::copies::{self, StoredCheckpoint, give_stored};
 use super::device::{AddError, ExpertJob, JobDone, StartedDevice};
+use super::handing::{HandingTasks, HandoverNews, hand_over};
 use super::leasing::{self, EVENTS_MAX, LeaseEvent};
 use super::places::HeldPlaces;
+use super::saving::{ExpertSaver, ExpertToSave, SavedExpert};
 use super::state::{HostState, ServedExpert};
 use super::store::{ExpertStore, StoredExpert};
-use super::{announce, answer, batches, copies, gate, keep, shown};
+use super::{announce, answer, batches, gate, keep, lost, shown};
 use crate::host::expert_hosts::layers::layer_of;
 
 /// Interval of what is said about the work.
@@ -33,8 +41,6 @@ const SAY_PLACES_AFTER: Duration = Duration::from_millis(500);
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(60);
 /// After so many states from which the device cannot go on, an expert begins anew.
 const STATES_MAX: usize = 3;
-/// Experts that are handed over at a time.
-const HANDING_MAX: usize = 4;
 /// Longest wait until the backbone knows that the places are free.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Without a deadline the clock is looked at again after so long.
@@ -45,26 +51,28 @@ pub(super) struct ExpertHosting<'a> {
     pub(super) state: Arc<HostState>,
     pub(super) store: ExpertStore,
     pub(super) display: &'a Display,
-    /// Experts that it hosts at most.
-    pub(super) n_room: u32,
 }
 
 /// A place that was leased, with what disk and swarm have of it.
 type ReadyPlace = (ExpertLease, Option<StoredExpert>);
 
-/// What was stored, for its keepers.
-struct StoredCheckpoint {
-    lease: ExpertLease,
-    version: CheckpointVersion,
-    bytes: Arc<[u8]>,
-}
+/// A file that was compared with what other peers have: its version, and theirs.
+type CheckedFile = (LostCheck, Option<(CheckpointVersion, CheckpointVersion)>);
+
+/// A place that is served no longer, with what its keepers get, if there is a lease for it.
+type RemovedPlace = (ExpertPlace, Option<StoredCheckpoint>);
 
 impl ExpertHosting<'_> {
-    /// Hosts until `leaving`, then stores the experts and hands them over.
+    /// Hosts until `leaving` or until the operator has drained it, then stores the experts and hands them over.
     ///
     /// # Errors
     /// The node has another host already, or the thread that computes has ended.
-    pub(super) async fn serve(self, device: StartedDevice, leaving: CancellationToken) -> anyhow::Result<()> {
+    pub(super) async fn serve(
+        self,
+        device: StartedDevice,
+        mut requests: mpsc::Receiver<HostRequest>,
+        leaving: CancellationToken,
+    ) -> anyhow::Result<()> {
         let StartedDevice { jobs, mut results } = device;
         let state = &self.state;
         let _gated = gate::spawn(&state.home.node, state)?;
@@ -73,50 +81,68 @@ impl ExpertHosting<'_> {
         let _keeping = keep::spawn(&state.home.node, state)?;
         let _announcing = announce::spawn(state.clone());
         let (events, mut leased) = mpsc::channel(EVENTS_MAX);
-        let _leasing = leasing::spawn(state.clone(), self.n_room, events);
+        let _leasing = leasing::spawn(state.clone(), events);
         let (ready, mut gathered) = mpsc::channel::<ReadyPlace>(1);
         let gathering = TaskSet::default();
-        let (stored, mut to_give) = mpsc::channel::<StoredCheckpoint>(1);
-        let (given, mut kept) = mpsc::channel(1);
-        let giver = state.clone();
-        let _giving = tasks::spawn("giving checkpoints to keepers", async move {
-            while let Some(StoredCheckpoint { lease, version, bytes }) = to_give.recv().await {
-                let place = lease.place;
-                let n_keepers = give(&giver, lease, version, &bytes).await;
-                let n_steps = version.n_steps;
-                tracing::debug!(expert = %place.1, n_steps, n_keepers, "a checkpoint was given to its keepers");
-                if given.send((place, version, n_keepers)).await.is_err() {
-                    return;
-                }
-            }
-        });
+        let mut saver = ExpertSaver::new(self.store.clone());
+        let (stored, mut kept, _giving) = spawn_giving(state.clone());
+        let (handing, mut handed) = HandingTasks::new();
         let [a, b, c, d, e, f, g, h, ..] = state.key.public().0;
         let mut places = HeldPlaces::new(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
+        let (compared, mut checked) = mpsc::channel::<CheckedFile>(1);
+        for place in self.store.places(&state.layers).await? {
+            places.lost.on_lost(state.now(), place);
+        }
         let mut say_at = tokio::time::interval(SAY_EVERY);
         let mut say_places_at = None;
         loop {
             self.act(&mut places);
             self.store_next(&mut places, stored.capacity() > 0);
+            self.check_next(&mut places, (&gathering, &compared));
+            if self.hand_over_next(&mut places, &handing) {
+                break;
+            }
             places.flush(&jobs)?;
             if !places.news.is_empty() && say_places_at.is_none() {
                 say_places_at = Some(tokio::time::Instant::now() + SAY_PLACES_AFTER);
             }
             let deadline = state.lock().runtime.next_deadline();
             let due = if places.is_storing { None } else { places.schedule.next_deadline() };
-            let deadline = [deadline, due].into_iter().flatten().min();
+            let handover = places.handover.as_ref().and_then(|handover| handover.next_deadline(state.now()));
+            let deadline = [deadline, due, handover, places.lost.next_deadline()].into_iter().flatten().min();
             let wait = deadline.map_or(IDLE, |deadline| deadline.saturating_sub(state.now()));
             tokio::select! {
                 () = leaving.cancelled() => break,
                 () = state.changed.notified() => {}
-                done = results.recv() => match done {
-                    Some(done) => drop(self.on_done(&mut places, done, Some(&stored)).await),
+                done = results.recv(), if saver.has_room() => match done {
+                    Some(done) => self.on_done(&mut places, done, &mut saver)?,
                     None => bail!("the thread that computes has ended"),
+                },
+                saved = saver.saved() => match saved {
+                    Some(saved) => {
+                        let removed = self.on_saved(&mut places, saved, Some(&stored));
+                        if let Some((place, checkpoint)) = removed.filter(|(place, _)| places.is_leaving(place)) {
+                            let time = places.time_to_give(state.now());
+                            handing.give_back(state.clone(), place, (checkpoint, time));
+                        }
+                    }
+                    None => bail!("the task that stores experts has ended"),
                 },
                 Some(event) = leased.recv() => self.on_event(&mut places, event, (&gathering, &ready)),
                 Some((lease, stored)) = gathered.recv() => self.on_gathered(&mut places, lease, stored),
+                Some((check, versions)) = checked.recv() => {
+                    if places.lost.on_checked(check, versions) && state.lease(&check.place).is_none() {
+                        saver.forget(check.place);
+                    }
+                }
                 Some((place, version, n_keepers)) = kept.recv() => {
                     places.schedule.on_offered(state.now(), &place, version, n_keepers);
                 }
+                Some(HostRequest { command, answer }) = requests.recv() => {
+                    // The operator may have gone.
+                    let _ = answer.send(self.on_command(&mut places, command).await);
+                }
+                Some(news) = handed.recv() => places.on_handed(state.now(), news),
                 () = at(say_places_at) => {
                     say_places_at = None;
                     self.say_places(&std::mem::take(&mut places.news));
@@ -124,36 +150,42 @@ impl ExpertHosting<'_> {
                 _ = say_at.tick() => self.say(),
                 () = tokio::time::sleep(wait) => state.with(|runtime, now| runtime.on_timeout(now)),
             }
-            // A place that was leased again while it was stopping.
-            for (place, lease) in std::mem::take(&mut places.deferred) {
-                if places.stopping.contains(&place) {
-                    places.deferred.insert(place, lease);
-                } else {
-                    self.gather(&mut places, lease, (&gathering, &ready));
-                }
-            }
-            for lease in std::mem::take(&mut places.retried) {
-                self.gather(&mut places, lease, (&gathering, &ready));
-            }
+            self.gather_again(&mut places, (&gathering, &ready));
         }
         drop(gathering);
         state.with(|runtime, _| runtime.on_drain());
         state.with_leases(|leases, _| leases.on_leaving());
-        let ending = self.end(&mut places, jobs, results);
+        let ending = self.end(&mut places, &mut saver, (jobs, results));
         let ended = tokio::time::timeout(LEAVE_TIMEOUT, async {
             let stored = ending.await?;
             // What one of them waits for holds up no other.
-            let handing = stored.into_iter().map(|checkpoint| self.hand_over(checkpoint));
-            futures::stream::iter(handing).buffer_unordered(HANDING_MAX).collect::<()>().await;
+            let handing =
+                stored.into_iter().map(|(place, last)| hand_over(state, place, (last, LEAVE_TIMEOUT)));
+            futures::stream::iter(handing).buffer_unordered(HANDED_MAX).collect::<()>().await;
             anyhow::Ok(())
         })
         .await;
         self.release().await;
+        self.on_drained();
         match ended {
             Ok(ended) => ended.map(|()| self.display.say("All experts are handed over.")),
             Err(_) => bail!(
                 "some experts were not handed over within {LEAVE_TIMEOUT:?}; those on the disk stay there"
             ),
+        }
+    }
+
+    /// Gathers places that were leased again while they were stopping, and those that need another state.
+    fn gather_again(&self, places: &mut HeldPlaces, gathering: (&TaskSet, &mpsc::Sender<ReadyPlace>)) {
+        for (place, lease) in std::mem::take(&mut places.deferred) {
+            if places.stopping.contains(&place) {
+                places.deferred.insert(place, lease);
+            } else {
+                self.gather(places, lease, gathering);
+            }
+        }
+        for lease in std::mem::take(&mut places.retried) {
+            self.gather(places, lease, gathering);
         }
     }
 
@@ -175,7 +207,12 @@ impl ExpertHosting<'_> {
                     self.gather(places, lease, gathering);
                 }
             }
-            LeaseEvent::Stop(place) => self.stop(places, place),
+            LeaseEvent::Stop(place) => {
+                if let Some(handover) = &mut places.handover {
+                    handover.on_lost(self.state.now(), &place);
+                }
+                self.stop(places, place);
+            }
             LeaseEvent::Yield((layer, uid)) => {
                 let layer = layer.0;
                 self.display
@@ -192,6 +229,8 @@ impl ExpertHosting<'_> {
         (gathering, ready): (&TaskSet, &mpsc::Sender<ReadyPlace>),
     ) {
         let (place, state) = (lease.place, self.state.clone());
+        // A term may have begun since this one was to be gathered.
+        let lease = state.lease(&place).unwrap_or(lease);
         let (store, ready, display) = (self.store.clone(), ready.clone(), self.display.clone());
         let turns = places.gathering_turns.clone();
         let refused = places.refused.get(&place).cloned().unwrap_or_default();
@@ -235,9 +274,12 @@ impl ExpertHosting<'_> {
 
     fn on_gathered(&self, places: &mut HeldPlaces, lease: ExpertLease, stored: Option<StoredExpert>) {
         let place = lease.place;
-        if places.gathering.remove(&place).is_none() || self.state.lease(&place).is_none() {
+        // What came for a lease before is not what the next one begins with: others may have stepped the expert since.
+        let is_current = self.state.lease(&place).is_some_and(|held| held.term == lease.term);
+        if !is_current || places.gathering.remove(&place).is_none() {
             return;
         }
+        places.lost.on_held(&place);
         let expert = places.n_numbers;
         places.n_numbers += 1;
         places.numbers.insert(expert, place);
@@ -268,26 +310,19 @@ impl ExpertHosting<'_> {
         places.jobs.push_back(ExpertJob::Remove { expert });
     }
 
-    /// Gives the last state of an expert to its keepers, and its place to other hosts.
-    async fn hand_over(&self, StoredCheckpoint { lease, version, bytes }: StoredCheckpoint) {
-        let place = lease.place;
-        give(&self.state, lease, version, &bytes).await;
-        self.state.with_leases(|leases, now| leases.on_given_up(now, &place));
-    }
-
     /// Computes what it has, and stores all experts.
     async fn end(
         &self,
         places: &mut HeldPlaces,
-        jobs: mpsc::Sender<ExpertJob>,
-        mut results: mpsc::Receiver<JobDone>,
-    ) -> anyhow::Result<Vec<StoredCheckpoint>> {
+        saver: &mut ExpertSaver,
+        (jobs, mut results): (mpsc::Sender<ExpertJob>, mpsc::Receiver<JobDone>),
+    ) -> anyhow::Result<Vec<RemovedPlace>> {
         self.act(places);
         let hosted: Vec<ExpertPlace> = places.numbers.values().copied().collect();
         hosted.into_iter().for_each(|place| self.stop(places, place));
-        let mut jobs = Some(jobs);
-        let mut stored = Vec::new();
-        loop {
+        let (mut jobs, mut is_computed) = (Some(jobs), false);
+        let mut removed = Vec::new();
+        while !is_computed || !saver.is_idle() {
             self.act(places);
             if let Some(sender) = &jobs {
                 places.flush(sender)?;
@@ -296,11 +331,18 @@ impl ExpertHosting<'_> {
                 // The thread ends once it has done what it has.
                 jobs = None;
             }
-            match results.recv().await {
-                Some(done) => stored.extend(self.on_done(places, done, None).await),
-                None => return Ok(stored),
+            tokio::select! {
+                done = results.recv(), if !is_computed && saver.has_room() => match done {
+                    Some(done) => self.on_done(places, done, saver)?,
+                    None => is_computed = true,
+                },
+                saved = saver.saved() => match saved {
+                    Some(saved) => removed.extend(self.on_saved(places, saved, None)),
+                    None => bail!("the task that stores experts has ended"),
+                },
             }
         }
+        Ok(removed)
     }
 
     /// Gives all leases back, so that others need not wait until they expire.
@@ -326,7 +368,8 @@ impl ExpertHosting<'_> {
             match action {
                 None => return,
                 Some(ServingAction::Compute(batch)) => {
-                    places.jobs.push_back(batches::gather_rows(state, &batch));
+                    let layer = places.numbers.get(&batch.expert).map(|(layer, _)| *layer);
+                    places.jobs.push_back(batches::gather_rows(state, &batch, layer));
                 }
                 Some(ServingAction::Refuse { key, refusal }) => {
                     if let Some(held) = state.lock().held.remove(&key) {
@@ -355,13 +398,24 @@ impl ExpertHosting<'_> {
         }
     }
 
-    /// `giver` is where checkpoints are given away. Returns what was stored of an expert that is removed.
-    async fn on_done(
-        &self,
-        places: &mut HeldPlaces,
-        done: JobDone,
-        giver: Option<&mpsc::Sender<StoredCheckpoint>>,
-    ) -> Option<StoredCheckpoint> {
+    /// Compares the file of the next expert that is not served here with what other peers have of it.
+    fn check_next(&self, places: &mut HeldPlaces, (tasks, compared): (&TaskSet, &mpsc::Sender<CheckedFile>)) {
+        let Some(check) = places.lost.next_check(self.state.now()) else { return };
+        let (state, store, compared) = (self.state.clone(), self.store.clone(), compared.clone());
+        let turns = places.gathering_turns.clone();
+        tasks.spawn("checking the file of an expert", async move {
+            let Ok(_turn) = turns.acquire_owned().await else { return };
+            let versions = lost::versions(&state, &store, check.place).await;
+            // The driver may have ended.
+            let _ = compared.send((check, versions)).await;
+        });
+    }
+
+    /// What the device has done. `saver` has room.
+    ///
+    /// # Errors
+    /// The task that stores experts has ended.
+    fn on_done(&self, places: &mut HeldPlaces, done: JobDone, saver: &mut ExpertSaver) -> anyhow::Result<()> {
         let state = &self.state;
         match done {
             JobDone::Computed { batch, result } => {
@@ -370,27 +424,69 @@ impl ExpertHosting<'_> {
             }
             JobDone::Added { expert, lease, result } => self.on_added(places, expert, &lease, result),
             JobDone::Store { expert, state: of_expert } => {
-                places.is_storing = false;
-                let counted = state.lock().runtime.counted(expert).unwrap_or_default();
-                let place = *places.numbers.get(&expert)?;
-                let checkpoint = self.save(places, place, of_expert, counted).await?;
-                if places.schedule.is_offered(state.now(), &place, checkpoint.version)
-                    && let Some(giver) = giver
-                {
-                    // Others are on their way; the disk has it.
-                    if giver.try_send(checkpoint).is_err() {
-                        places.on_not_given(place);
-                    }
+                match self.to_save(places, (expert, of_expert), false) {
+                    Some(expert) => saver.save(expert)?,
+                    None => places.is_storing = false,
                 }
             }
             JobDone::Removed { expert, state: of_expert } => {
-                let counted = state.lock().runtime.counted(expert).unwrap_or_default();
+                let last = self.to_save(places, (expert, of_expert), true);
                 state.with(|runtime, now| runtime.on_expert_removed(now, expert));
-                let place = places.numbers.remove(&expert)?;
-                let saved = self.save(places, place, of_expert, counted).await;
-                places.stopping.remove(&place);
-                return saved;
+                places.numbers.remove(&expert);
+                if let Some(last) = last {
+                    saver.save(last)?;
+                }
             }
+        }
+        Ok(())
+    }
+
+    /// A state that the device gave, with what the expert has counted until then.
+    fn to_save(
+        &self,
+        places: &HeldPlaces,
+        (expert, state): (u32, ExpertState),
+        is_last: bool,
+    ) -> Option<ExpertToSave> {
+        let counted = self.state.lock().runtime.counted(expert).unwrap_or_default();
+        let place = *places.numbers.get(&expert)?;
+        let term = *places.terms.get(&place)?;
+        Some(ExpertToSave { place, stored: StoredExpert { term, state, counted }, is_last })
+    }
+
+    /// A state was stored, or could not be. `giver` is where checkpoints are given away. Returns the place of an expert that was
+    /// removed.
+    fn on_saved(
+        &self,
+        places: &mut HeldPlaces,
+        saved: SavedExpert,
+        giver: Option<&mpsc::Sender<StoredCheckpoint>>,
+    ) -> Option<RemovedPlace> {
+        let SavedExpert { place, version, is_last, bytes, error } = saved;
+        let (state, now) = (&self.state, self.state.now());
+        match error {
+            Some(error) => self.display.say(&format!("An expert could not be stored: {error}")),
+            None => {
+                if let Some(expert) = state.lock().experts.get_mut(&place) {
+                    expert.stored_at = Some(now);
+                }
+            }
+        }
+        let lease = state.lease(&place).filter(|lease| lease.term == version.term);
+        let checkpoint = lease.zip(bytes).map(|(lease, bytes)| StoredCheckpoint { lease, version, bytes });
+        if is_last {
+            places.stopping.remove(&place);
+            places.lost.on_lost(now, place);
+            return Some((place, checkpoint));
+        }
+        places.is_storing = false;
+        // Where others are on their way, the disk has it.
+        if let Some(checkpoint) = checkpoint
+            && places.schedule.is_offered(now, &place, version)
+            && let Some(giver) = giver
+            && giver.try_send(checkpoint).is_err()
+        {
+            places.on_not_given(place);
         }
         None
     }
@@ -410,7 +506,8 @@ impl ExpertHosting<'_> {
                 // What it has counted is stored with it, and nothing more is computed.
                 state.with(|runtime, now| runtime.on_expert_closed(now, expert));
             } else {
-                state.lock().experts.insert(place, ServedExpert { number: expert, n_steps });
+                let served = ServedExpert { number: expert, n_steps, n_requests: 0, stored_at: None };
+                state.lock().experts.insert(place, served);
             }
             Ok(())
         });
@@ -435,33 +532,9 @@ impl ExpertHosting<'_> {
                 }
                 places.refused.remove(&place);
                 state.with_leases(|leases, now| leases.on_given_up(now, &place));
+                places.on_handed(state.now(), HandoverNews::GivenBack(place));
             }
         }
-    }
-
-    /// Stores the state of an expert. Returns what its keepers get, if there was a lease for it.
-    async fn save(
-        &self,
-        places: &HeldPlaces,
-        place: ExpertPlace,
-        state: ExpertState,
-        counted: CountedState,
-    ) -> Option<StoredCheckpoint> {
-        let term = *places.terms.get(&place)?;
-        let stored = StoredExpert { term, state, counted };
-        let version = stored.version();
-        let bytes = match stored.sealed().await {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                self.display.say(&format!("An expert could not be stored: {error}"));
-                return None;
-            }
-        };
-        if let Err(error) = self.store.save(place, bytes.clone()).await {
-            self.display.say(&format!("An expert could not be stored: {error}"));
-        }
-        let lease = self.state.lease(&place).filter(|lease| lease.term == term)?;
-        Some(StoredCheckpoint { lease, version, bytes })
     }
 
     fn say_places(&self, news: &[ExpertPlace]) {
@@ -492,17 +565,27 @@ impl ExpertHosting<'_> {
     }
 }
 
-/// Gives a checkpoint to its keepers; returns how many have it.
-async fn give(state: &HostState, lease: ExpertLease, version: CheckpointVersion, bytes: &Arc<[u8]>) -> usize {
-    let hashing = {
-        let bytes = bytes.clone();
-        move || Transfer::of(&bytes)
-    };
-    let transfer = crate::computing::compute(bytes.len(), hashing).await;
-    match ExpertCheckpoint::sign(&state.key, &state.run_id, (lease, version.n_steps, transfer)) {
-        Ok(checkpoint) => copies::give(state, &checkpoint, bytes).await,
-        Err(_) => 0,
-    }
+/// A checkpoint that was given to so many keepers.
+type KeptCheckpoint = (ExpertPlace, CheckpointVersion, usize);
+
+/// Gives checkpoints to their keepers, one after the other, until the handle is dropped.
+fn spawn_giving(
+    state: Arc<HostState>,
+) -> (mpsc::Sender<StoredCheckpoint>, mpsc::Receiver<KeptCheckpoint>, AbortOnDropHandle<()>) {
+    let (stored, mut to_give) = mpsc::channel::<StoredCheckpoint>(1);
+    let (given, kept) = mpsc::channel(1);
+    let giving = tasks::spawn("giving checkpoints to keepers", async move {
+        while let Some(checkpoint) = to_give.recv().await {
+            let (place, version) = (checkpoint.lease.place, checkpoint.version);
+            let n_keepers = give_stored(&state, checkpoint).await;
+            let n_steps = version.n_steps;
+            tracing::debug!(expert = %place.1, n_steps, n_keepers, "a checkpoint was given to its keepers");
+            if given.send((place, version, n_keepers)).await.is_err() {
+                return;
+            }
+        }
+    });
+    (stored, kept, giving)
 }
 
 async fn at(moment: Option<tokio::time::Instant>) {

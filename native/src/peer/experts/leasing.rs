@@ -53,11 +53,7 @@ pub(super) enum LeasingError {
 }
 
 /// Asks for leases until the handle is dropped.
-pub(super) fn spawn(
-    state: Arc<HostState>,
-    n_room: u32,
-    events: mpsc::Sender<LeaseEvent>,
-) -> AbortOnDropHandle<()> {
+pub(super) fn spawn(state: Arc<HostState>, events: mpsc::Sender<LeaseEvent>) -> AbortOnDropHandle<()> {
     tasks::spawn("leasing places", async move {
         let mut open: Option<BoxFuture<'static, Result<LeaseAnswer, LeasingError>>> = None;
         let (mut looked_at, mut wall) = (Instant::now(), SystemTime::now());
@@ -78,7 +74,7 @@ pub(super) fn spawn(
             };
             let event = match next {
                 Ok(HolderAction::Ask { asks, n_vacant }) => {
-                    open = Some(ask(state.clone(), n_room, asks, n_vacant).boxed());
+                    open = Some(ask(state.clone(), asks, n_vacant).boxed());
                     continue;
                 }
                 Ok(HolderAction::Host(lease)) => LeaseEvent::Host(lease),
@@ -119,7 +115,9 @@ fn was_suspended(looked_at: &mut Instant, wall: &mut SystemTime) -> bool {
 
 fn on_answer(state: &HostState, answer: Result<LeaseAnswer, LeasingError>) {
     match answer {
-        Ok(LeaseAnswer::Leased { grantors, asked, vacant }) => {
+        Ok(LeaseAnswer::Leased { grantors, asked, vacant, frozen }) => {
+            // Before a place is served that comes with it.
+            state.lock().frozen_by_run = frozen.into_iter().collect();
             state.keeper.set_grantors(&grantors);
             // They evaluate the model.
             state.gate.set_backbones(grantors.keys().iter().copied());
@@ -147,14 +145,9 @@ fn on_answer(state: &HostState, answer: Result<LeaseAnswer, LeasingError>) {
     }
 }
 
-async fn ask(
-    state: Arc<HostState>,
-    n_room: u32,
-    asks: Vec<LeaseAsk>,
-    n_vacant: u8,
-) -> Result<LeaseAnswer, LeasingError> {
+async fn ask(state: Arc<HostState>, asks: Vec<LeaseAsk>, n_vacant: u8) -> Result<LeaseAnswer, LeasingError> {
     let node = &state.home.node;
-    let host = LeasingHost::new(n_room, to_announce(node.addresses(), node.reachability()));
+    let host = LeasingHost::new(state.n_room, to_announce(node.addresses(), node.reachability()));
     let run_id = state.run_id.clone();
     question(&state, LeaseQuestion::Lease { run_id, host, asks, n_vacant }).await
 }
@@ -176,6 +169,17 @@ async fn question(state: &HostState, question: LeaseQuestion) -> Result<LeaseAns
         }
     };
     tokio::time::timeout(ASK_TIMEOUT, asking).await.unwrap_or(Err(LeasingError::Timeout))
+}
+
+/// The hosts that have these places, in their order.
+pub(super) async fn holders(
+    state: &HostState,
+    places: Vec<ExpertPlace>,
+) -> Result<Vec<Option<PublicKey>>, LeasingError> {
+    match question(state, LeaseQuestion::Holders { run_id: state.run_id.clone(), places }).await? {
+        LeaseAnswer::Holders(holders) => Ok(holders),
+        _ => Err(LeaseAskError::Unexpected.into()),
+    }
 }
 
 /// The hosts that keep the checkpoints of an expert, the first one first.

@@ -2,18 +2,24 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::bail;
 use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::checkpoints::CheckpointVersion;
 use barnraise_protocol::experts::leases::ExpertLease;
-use barnraise_swarm::experts::checkpoints::CheckpointSchedule;
+use barnraise_swarm::Moment;
+use barnraise_swarm::experts::checkpoints::{CheckpointSchedule, LostExperts};
+use barnraise_swarm::experts::leases::Handover;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 
 use super::device::ExpertJob;
+use super::handing::HandoverNews;
 
+/// The keepers of an expert that is handed over have at least so long, also where the time for all is over.
+const GIVE_TIME_MIN: Duration = Duration::from_secs(30);
 /// Experts whose states are on the way here at a time.
 const GATHERING_MAX: usize = 4;
 
@@ -42,8 +48,12 @@ pub(super) struct HeldPlaces {
     pub(super) jobs: VecDeque<ExpertJob>,
     pub(super) schedule: CheckpointSchedule,
     pub(super) is_storing: bool,
+    /// On the disk, and not served here.
+    pub(super) lost: LostExperts,
     /// Said next.
     pub(super) news: Vec<ExpertPlace>,
+    /// Under way, as the operator wants.
+    pub(super) handover: Option<Handover>,
 }
 
 impl HeldPlaces {
@@ -62,7 +72,30 @@ impl HeldPlaces {
             jobs: VecDeque::new(),
             schedule: CheckpointSchedule::new(seed),
             is_storing: false,
+            lost: LostExperts::default(),
             news: Vec::new(),
+            handover: None,
+        }
+    }
+
+    /// Whether a place is being handed over.
+    pub(super) fn is_leaving(&self, place: &ExpertPlace) -> bool {
+        self.handover.as_ref().is_some_and(|handover| handover.is_leaving(place))
+    }
+
+    /// How long the keepers of an expert that is handed over may take: meanwhile nobody serves it.
+    pub(super) fn time_to_give(&self, now: Moment) -> Duration {
+        let left = self.handover.as_ref().map(|handover| handover.time_left(now));
+        left.unwrap_or_default().max(GIVE_TIME_MIN)
+    }
+
+    /// Something came of the handover.
+    pub(super) fn on_handed(&mut self, now: Moment, news: HandoverNews) {
+        let Some(handover) = &mut self.handover else { return };
+        match news {
+            HandoverNews::GivenBack(place) => handover.on_given_back(now, &place),
+            HandoverNews::Holders(Some(holders)) => handover.on_holders(now, &holders),
+            HandoverNews::Holders(None) => handover.on_failed(now),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What the driver of a host shares with its conversations, its leases and its announcements.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -14,6 +14,7 @@ use barnraise_swarm::experts::serving::{ExpertRuntime, RequestKey, ServedRequest
 use tokio::sync::{Notify, oneshot};
 
 use super::home::HomeBackbone;
+use super::view::{HandedOver, HostStage, HostView, ServedExpertView};
 use crate::host::access::Gate;
 use crate::host::addresses::AddressGroups;
 use crate::host::expert_hosts::keeper::CheckpointKeeper;
@@ -46,6 +47,10 @@ pub(super) struct HostState {
     pub(super) inner: Mutex<Inner>,
     /// Notified when the runtime may want something.
     pub(super) changed: Notify,
+    /// Notified when the operator has heard how the host was drained.
+    pub(super) drained_heard: Notify,
+    /// Experts that it hosts at most.
+    pub(super) n_room: u32,
     pub(super) started: Instant,
 }
 
@@ -55,6 +60,10 @@ pub(super) struct ServedExpert {
     /// At the runtime and the device. No number is used twice.
     pub(super) number: u32,
     pub(super) n_steps: u64,
+    /// Requests that were computed here.
+    pub(super) n_requests: u64,
+    /// When it was stored on the disk last.
+    pub(super) stored_at: Option<Moment>,
 }
 
 /// What changes.
@@ -62,6 +71,12 @@ pub(super) struct Inner {
     pub(super) runtime: ExpertRuntime,
     pub(super) held: HashMap<RequestKey, HeldTensors>,
     pub(super) experts: BTreeMap<ExpertPlace, ServedExpert>,
+    /// Layers whose experts make no step here, as this host's operator wants.
+    pub(super) frozen: BTreeSet<LayerId>,
+    /// Those whose experts make no step at any host, as the backbone says.
+    pub(super) frozen_by_run: BTreeSet<LayerId>,
+    pub(super) stage: HostStage,
+    pub(super) handed_over: Option<HandedOver>,
     pub(super) n_forward: u64,
     pub(super) n_backward: u64,
 }
@@ -115,11 +130,7 @@ impl HostState {
 
     /// The tensors of an admitted request are here. Its answer comes later.
     pub(super) fn on_received(&self, key: RequestKey, tensors: ExpertTensors) -> oneshot::Receiver<Answer> {
-        let (answer, receiver) = oneshot::channel();
-        let mut inner = self.lock();
-        inner.held.insert(key, HeldTensors { tensors, answer });
-        inner.runtime.on_received(self.now(), key);
-        drop(inner);
+        let receiver = self.lock().on_received(self.now(), key, tensors);
         self.changed.notify_one();
         receiver
     }
@@ -138,6 +149,36 @@ impl HostState {
         self.changed.notify_one();
     }
 
+    pub(super) fn stage(&self) -> HostStage {
+        self.lock().stage
+    }
+
+    /// What its operator is shown.
+    pub(super) fn view(&self) -> HostView {
+        let (inner, now) = (self.lock(), self.now());
+        let experts = inner.experts.iter().map(|((layer, uid), expert)| ServedExpertView {
+            layer: layer.0,
+            uid: uid.to_string(),
+            n_steps: expert.n_steps,
+            n_requests: expert.n_requests,
+            n_rows_waiting: inner.runtime.rows_waiting(expert.number),
+            is_frozen: inner.is_frozen(*layer),
+            stored_s_ago: expert.stored_at.map(|at| now.saturating_sub(at).as_secs()),
+        });
+        let load = inner.runtime.load();
+        HostView {
+            run: self.run_id.clone(),
+            peer: self.home.node.peer_id().to_string(),
+            n_room: self.n_room,
+            stage: inner.stage,
+            handed_over: inner.handed_over,
+            n_rows_waiting: load.rows_waiting,
+            rows_per_second: load.rows_per_second,
+            frozen_layers: inner.frozen.union(&inner.frozen_by_run).map(|layer| layer.0).collect(),
+            experts: experts.collect(),
+        }
+    }
+
     /// The experts that are served, with the rows that wait for each.
     pub(super) fn announced(&self) -> Vec<(LayerId, AnnouncedExpert)> {
         let inner = self.lock();
@@ -146,5 +187,82 @@ impl HostState {
             (layer, AnnouncedExpert { uid, n_waiting, n_steps: expert.n_steps })
         };
         inner.experts.iter().map(announced).collect()
+    }
+}
+
+impl Inner {
+    /// Whether the experts of a layer make no step here.
+    pub(super) fn is_frozen(&self, layer: LayerId) -> bool {
+        self.frozen.contains(&layer) || self.frozen_by_run.contains(&layer)
+    }
+
+    fn on_received(
+        &mut self,
+        now: Moment,
+        key: RequestKey,
+        tensors: ExpertTensors,
+    ) -> oneshot::Receiver<Answer> {
+        let (answer, receiver) = oneshot::channel();
+        if self.runtime.holds(key) {
+            self.held.insert(key, HeldTensors { tensors, answer });
+            self.runtime.on_received(now, key);
+        } else {
+            // The runtime ended the request while they were on their way: nobody would ever answer it.
+            let _ = answer.send(Err(ServingRefusal::Unknown));
+        }
+        receiver
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::time::Duration;
+
+    use barnraise_protocol::experts::ExpertPass;
+    use barnraise_swarm::experts::serving::CountedState;
+    use barnraise_swarm::{AddressGroup, PeerKey};
+
+    use super::super::batches;
+    use super::*;
+
+    #[test]
+    fn a_layer_is_frozen_by_the_operator_of_the_host_or_of_the_run() {
+        let mut inner = batches::idle(BTreeSet::from([LayerId(1)]), &[]);
+        inner.frozen_by_run = BTreeSet::from([LayerId(2)]);
+        let frozen: Vec<bool> = (0..4).map(|layer| inner.is_frozen(LayerId(layer))).collect();
+        assert_eq!(frozen, [false, true, true, false]);
+    }
+
+    #[test]
+    fn tensors_that_come_after_the_end_of_their_request_are_refused_and_not_kept() {
+        let minute = Duration::from_secs(60);
+        let mut inner = batches::idle(BTreeSet::new(), &[]);
+        for expert in 0..2 {
+            inner.runtime.on_expert_added(Moment::ZERO, expert, &CountedState::default()).unwrap();
+        }
+        let request = |expert, deadline| ServedRequest {
+            client: PeerKey(vec![1]),
+            group: AddressGroup(1),
+            expert,
+            pass: ExpertPass::Forward,
+            n_rows: 1,
+            n_bytes: 100,
+            request_id: 0,
+            deadline,
+        };
+        let tensors = || ExpertTensors { inputs: vec![1.0], gradients: None };
+        let refused = Ok(Err(ServingRefusal::Unknown));
+        let closed = inner.runtime.on_request(Moment::ZERO, request(0, minute)).unwrap();
+        inner.runtime.on_expert_closed(Moment::ZERO, 0);
+        assert_eq!(inner.on_received(Moment::ZERO, closed, tensors()).try_recv(), refused);
+        let late = inner.runtime.on_request(Moment::ZERO, request(1, minute)).unwrap();
+        inner.runtime.on_timeout(minute);
+        assert_eq!(inner.on_received(minute, late, tensors()).try_recv(), refused);
+        assert!(inner.held.is_empty());
+        let good = inner.runtime.on_request(minute, request(1, 2 * minute)).unwrap();
+        assert!(inner.on_received(minute, good, tensors()).try_recv().is_err(), "it waits");
+        assert!(inner.held.contains_key(&good));
     }
 }

@@ -1,6 +1,7 @@
 //! The experts of this host on its disk: an object for each, with parameters, optimizer, and the requests that it has counted,
 //! all of one step. The same bytes are what other peers keep of it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use barnraise_learning::OptimizerState;
@@ -18,7 +19,12 @@ use crate::storage::sealed::{self, ObjectKind, SealError};
 use crate::storage::{Storage, StorageError};
 
 const KIND: ObjectKind = ObjectKind { name: *b"exps", what: "expert", version: 2 };
+const FROZEN_KIND: ObjectKind = ObjectKind { name: *b"expf", what: "list of frozen layers", version: 1 };
 const FOLDER: &str = "experts";
+/// Beside the experts. It names no place.
+const FROZEN_FILE: &str = "frozen-layers";
+/// Holds all layers that there can be.
+const FROZEN_BYTES_MAX: u64 = 256 * 1024;
 /// Largest expert: two GiB of parameters with Adam's moments.
 const EXPERT_BYTES_MAX: u64 = 6 * 1024 * 1024 * 1024;
 
@@ -30,6 +36,9 @@ pub(super) enum ExpertStoreError {
     /// Damaged, or of another version.
     #[error("{path}: {source}; to begin this expert anew, take the file away")]
     Sealed { path: String, source: SealError },
+    /// Likewise.
+    #[error("{path}: {source}; to freeze no layer, take the file away")]
+    Frozen { path: String, source: SealError },
 }
 
 /// Why stored bytes are no state of an expert that this host can go on from.
@@ -101,6 +110,31 @@ impl ExpertStore {
         Ok(self.storage.put(&self.path(place), bytes::Bytes::from_owner(sealed)).await?)
     }
 
+    /// Deletes what is stored of a place, if anything is.
+    pub(super) async fn delete(&self, place: ExpertPlace) -> Result<(), ExpertStoreError> {
+        Ok(self.storage.delete(&self.path(place)).await?)
+    }
+
+    /// The layers whose experts make no step here.
+    pub(super) async fn frozen(&self) -> Result<BTreeSet<LayerId>, ExpertStoreError> {
+        let path = self.folder().join(FROZEN_FILE);
+        let Some(bytes) = self.storage.get(&path, FROZEN_BYTES_MAX).await? else {
+            return Ok(BTreeSet::new());
+        };
+        let opened = sealed::open_parts(FROZEN_KIND, &bytes);
+        opened
+            .map(|(layers, _)| layers)
+            .map_err(|source| ExpertStoreError::Frozen { path: path.to_string(), source })
+    }
+
+    /// Stores them.
+    pub(super) async fn save_frozen(&self, layers: &BTreeSet<LayerId>) -> Result<(), ExpertStoreError> {
+        let path = self.folder().join(FROZEN_FILE);
+        let sealed = sealed::seal_parts(FROZEN_KIND, layers, &[]);
+        let sealed = sealed.map_err(|source| ExpertStoreError::Frozen { path: path.to_string(), source })?;
+        Ok(self.storage.put(&path, sealed).await?)
+    }
+
     fn folder(&self) -> ObjectPath {
         ObjectPath::from_iter([FOLDER.to_owned(), self.run.to_string()])
     }
@@ -168,8 +202,8 @@ fn open(bytes: &[u8]) -> Result<StoredExpert, SealError> {
     Ok(StoredExpert { term: header.term, state, counted: header.counted })
 }
 
-/// The place that a file is named after.
-fn place_of(name: &str) -> Option<ExpertPlace> {
+/// The place that a file is named after, such as `2-3.17`.
+pub(super) fn place_of(name: &str) -> Option<ExpertPlace> {
     let (layer, indices) = name.split_once('-')?;
     let indices: Option<Vec<u16>> = indices.split('.').map(|index| index.parse().ok()).collect();
     Some((LayerId(layer.parse().ok()?), ExpertUid::new(&indices?).ok()?))
@@ -202,6 +236,16 @@ mod tests {
         assert!(open(&sealed::seal(older, b"")).unwrap_err().is_version());
         let other = ExpertStore::new(store.storage.clone(), Sha256Hash([8; 32]));
         assert!(other.load(place).await.unwrap().is_none(), "of another run");
+        other.delete(place).await.unwrap();
+        assert!(store.load(place).await.unwrap().is_some(), "nothing was deleted there");
+        // Frozen layers lie beside, and name no place.
+        assert!(store.frozen().await.unwrap().is_empty());
+        let frozen = BTreeSet::from([LayerId(3), LayerId(300)]);
+        store.save_frozen(&frozen).await.unwrap();
+        assert_eq!(store.frozen().await.unwrap(), frozen);
+        assert_eq!(place_of(FROZEN_FILE), None);
+        let bytes = sealed::seal_parts(FROZEN_KIND, &frozen, &[]).unwrap();
+        assert_eq!(sealed::hex(&bytes[sealed::HEADER_BYTES..]), "040000000203ac02");
         store.storage.put(&store.path(place), b"barn".to_vec()).await.unwrap();
         assert!(store.load(place).await.unwrap_err().to_string().contains("take the file away"));
     }

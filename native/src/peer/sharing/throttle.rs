@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 use super::{SharingState, lock};
 
 /// Limits the upload rate of a stream.
-pub(super) struct Throttled<S> {
+pub(in super::super) struct Throttled<S> {
     stream: S,
     shared: Arc<SharingState>,
     timer: Option<Pin<Box<Sleep>>>,

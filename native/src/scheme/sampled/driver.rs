@@ -3,15 +3,17 @@
 //!
 //! It decides nothing. Each conversation is a task with limits, and training has a thread of its own.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::CodecError;
-use barnraise_protocol::run::{ModelAverage, Sampled};
+use barnraise_protocol::run::ModelAverage;
 use barnraise_protocol::sampled::{
-    self, AcceptorToDialler, DiallerToAcceptor, ModelOffer, PushEnd, SampledTask, View, ViewDigest,
+    self, AcceptorToDialler, DiallerToAcceptor, ModelOffer, PushEnd, SampledRoles, SampledTask, View,
+    ViewDigest,
 };
 use barnraise_protocol::{ConversationError, TensorCodec};
 use barnraise_relay::tasks::TaskSet;
@@ -19,9 +21,7 @@ use barnraise_relay::{Node, NodeError, Paced};
 use barnraise_swarm::Moment;
 use barnraise_swarm::guard::PaceLimits;
 use barnraise_swarm::robust::{WeightedGradient, centered_clip};
-use barnraise_swarm::sampled::{
-    OfferRefusal, PushOutcome, SampledAction, SampledModel, SampledPeer, SampledSettings,
-};
+use barnraise_swarm::sampled::{OfferRefusal, PushOutcome, SampledAction, SampledModel, SampledPeer};
 use futures::{AsyncRead, AsyncWrite};
 use libp2p::{Multiaddr, PeerId, Stream};
 use tokio::sync::{Notify, watch};
@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::trainer::LocalTrainer;
 use crate::computing::compute;
+use crate::net::announced::{is_circuit, to_dial};
 
 /// How slow a peer may be in a conversation.
 const PACE: PaceLimits = PaceLimits {
@@ -107,19 +108,9 @@ struct DriverState {
     /// Notified after each event.
     woken: Notify,
     newest: watch::Sender<NewestModel>,
+    /// Rounds that were trained here.
+    n_trained: AtomicU64,
     started: Instant,
-}
-
-/// The parameters of the algorithm, as a run's description has them.
-pub(crate) fn settings(scheme: &Sampled) -> SampledSettings {
-    SampledSettings {
-        sample_size: scheme.sample_size.into(),
-        n_aggregators: scheme.n_aggregators.into(),
-        success_fraction: scheme.success_fraction,
-        ping_timeout: Duration::from_millis(scheme.ping_timeout_ms.into()),
-        activity_window: scheme.activity_window.into(),
-        round_estimate: Duration::from_millis(scheme.round_estimate_ms.into()),
-    }
 }
 
 impl SampledDriver {
@@ -127,8 +118,13 @@ impl SampledDriver {
         let newest = peer.newest().map(|(round, model)| (round, model.clone()));
         let (newest, _) = watch::channel(newest);
         let (peer, woken, started) = (Mutex::new(peer), Notify::new(), Instant::now());
-        let encoded = tokio::sync::Mutex::new(Vec::new());
-        Self(Arc::new(DriverState { means, encoded, peer, woken, newest, started }))
+        let (encoded, n_trained) = (tokio::sync::Mutex::new(Vec::new()), AtomicU64::new(0));
+        Self(Arc::new(DriverState { means, encoded, peer, woken, newest, n_trained, started }))
+    }
+
+    /// Rounds that were trained here.
+    pub(crate) fn n_trained(&self) -> u64 {
+        self.0.n_trained.load(Ordering::Relaxed)
     }
 
     /// The newest average from now on.
@@ -157,6 +153,13 @@ impl SampledDriver {
         });
         self.0.woken.notify_one();
         done
+    }
+
+    /// What this peer does, and where others can dial it, from now on.
+    ///
+    /// - `addresses`: binary multiaddresses
+    pub(crate) fn on_own_change(&self, roles: SampledRoles, addresses: Vec<Vec<u8>>) {
+        self.with(|peer, now| peer.on_own_change(now, roles, addresses));
     }
 
     /// Joins through peers that it was told of, and takes part until the shutdown. Then it leaves.
@@ -228,29 +231,28 @@ impl SampledDriver {
                     Some(trainer) => trainer.train(round, model).await,
                     None => None,
                 };
+                self.0.n_trained.fetch_add(trained.is_some().into(), Ordering::Relaxed);
                 self.with(|peer, now| match trained {
                     Some(model) => peer.on_trained(now, round, model),
                     None => peer.on_training_failed(round),
                 });
             }
             SampledAction::Average { round, models } => {
-                let n_bytes = models.len() * self.0.means.n_parameters * size_of::<f32>();
+                let n_models = models.len();
+                let n_bytes = n_models * self.0.means.n_parameters * size_of::<f32>();
                 let kind = self.0.means.average;
                 let average = compute(n_bytes, move || average(&models, kind)).await;
-                tracing::info!(round, "averaged");
+                tracing::info!(round, n_models, "averaged");
                 self.with(|peer, now| peer.on_averaged(now, round, &average));
             }
             SampledAction::Push { to, task, model } => {
-                let pushed = self.push(to, task, model).await;
-                let outcome = match pushed {
-                    Ok(PushEnd::Delivered) => PushOutcome::Delivered,
-                    Ok(PushEnd::Declined) => PushOutcome::Declined,
-                    Ok(PushEnd::Busy) => PushOutcome::Busy,
-                    Err(error) => {
+                let outcome = self.push(to, task, model).await.map_or_else(
+                    |error| {
                         tracing::debug!(peer = %to, ?task, %error, "a model could not be pushed");
                         PushOutcome::Failed
-                    }
-                };
+                    },
+                    PushOutcome::from,
+                );
                 self.with(|peer, now| peer.on_pushed(now, to, task, outcome));
             }
             SampledAction::CancelTraining => {}
@@ -278,11 +280,12 @@ impl SampledDriver {
             let joined = state.registry().membership(&to).and_then(|membership| membership.joined().cloned());
             joined.map(|joined| joined.addresses).unwrap_or_default()
         });
-        let addresses = node.within_reach(&told).await.into_iter();
-        let addresses: Vec<Multiaddr> = addresses.filter_map(|address| address.with_p2p(peer).ok()).collect();
+        // Circuits are for browsers: a native peer that nobody can dial otherwise aggregates nothing.
+        let addresses = to_dial(node, peer, &told).await.into_iter();
+        let addresses: Vec<Multiaddr> = addresses.filter(|address| !is_circuit(address)).collect();
         let dial = node.dial_peer(peer, addresses);
         tokio::time::timeout(DIAL_MAX, dial).await.map_err(|_| SampledError::Timeout(DIAL_MAX))??;
-        Ok(Paced::duplex(node.open(peer, sampled::PROTOCOL).await?, self.pace()))
+        Ok(Paced::new(node.open(peer, sampled::PROTOCOL).await?, self.pace()))
     }
 
     /// The least speed grows with the model: none takes longer than [`MODEL_MAX`].
@@ -345,7 +348,8 @@ impl SampledDriver {
     {
         // Other kinds of keys sign no membership.
         let Some(from) = PublicKey::of_peer_id(&from.to_bytes()) else { return Ok(()) };
-        let mut stream = Paced::duplex(stream, self.pace());
+        let mut stream = Paced::new(stream, self.pace());
+        let pace = stream.pace();
         while let Some(request) = sampled::next_request(&mut stream).await? {
             match request {
                 DiallerToAcceptor::Ping { round } => {
@@ -363,6 +367,8 @@ impl SampledDriver {
                 // It was refused above.
                 DiallerToAcceptor::View(_) => {}
             }
+            // The next request has its own time.
+            pace.wait();
         }
         Ok(())
     }
@@ -445,7 +451,111 @@ fn mean(models: &[SampledModel]) -> SampledModel {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+
+    use std::ops::Range;
+
+    use barnraise_protocol::Sha256Hash;
+    use barnraise_protocol::access::KeyPair;
+    use barnraise_protocol::bulk::{CHUNK_BYTES, ChunkSource, Withdrawn};
+    use barnraise_relay::NodeConfig;
+    use barnraise_swarm::sampled::{SampledIdentity, SampledSettings};
+    use libp2p::identity::Keypair;
+    use tokio_util::compat::TokioAsyncReadCompatExt as _;
+
     use super::*;
+
+    /// One that trains and aggregates, and has joined.
+    fn joined(seed: u8) -> SampledPeer {
+        let settings = SampledSettings {
+            sample_size: 1,
+            n_aggregators: 1,
+            success_fraction: 1.0,
+            ping_timeout: Duration::from_secs(1),
+            activity_window: 4,
+            round_estimate: Duration::from_secs(1),
+        };
+        let identity = SampledIdentity {
+            key: KeyPair::from_seed(&[seed; 32]),
+            run: Sha256Hash([0; 32]),
+            counter: 0,
+            roles: SampledRoles { trains: true, aggregates: true },
+            addresses: Vec::new(),
+            seed: seed.into(),
+        };
+        let mut peer = SampledPeer::new(settings, identity);
+        peer.join(Moment::ZERO, Vec::new());
+        peer
+    }
+
+    /// Of a member that nobody drives, with a clock that stands still as long as something is to be done.
+    async fn driver(n_parameters: usize) -> SampledDriver {
+        let node = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await.unwrap();
+        tokio::time::pause();
+        let means = DriverMeans {
+            node,
+            codec: TensorCodec::F32,
+            average: ModelAverage::Mean,
+            n_parameters,
+            ping_timeout: Duration::from_secs(1),
+            trainer: None,
+        };
+        SampledDriver::new(means, joined(1))
+    }
+
+    /// A tab asks its backbone every few seconds, on one stream.
+    #[tokio::test]
+    async fn a_stream_lives_as_long_as_something_is_asked_on_it() {
+        let driver = driver(1).await;
+        let (near, far) = tokio::io::duplex(CHUNK_BYTES);
+        let from = crate::host::peer_id(joined(2).peer()).unwrap();
+        let asking = async {
+            let mut near = near.compat();
+            for _ in 0..5 {
+                tokio::time::sleep(PACE.first_message / 2).await;
+                sampled::meet(&mut near, View::default(), ViewDigest::of_everything()).await.unwrap();
+                tokio::time::sleep(PACE.message / 2).await;
+            }
+        };
+        tokio::select! {
+            ended = driver.answer(from, far.compat()) => panic!("{ended:?}"),
+            () = asking => {}
+        }
+    }
+
+    /// Bytes of which each chunk takes its time.
+    struct Slow(Arc<[u8]>);
+
+    impl ChunkSource for Slow {
+        fn n_bytes(&self) -> u64 {
+            self.0.n_bytes()
+        }
+
+        async fn read(&self, range: Range<u64>) -> Result<Vec<u8>, Withdrawn> {
+            tokio::time::sleep(PACE.message / 5).await;
+            self.0.read(range).await
+        }
+    }
+
+    #[tokio::test]
+    async fn a_model_may_take_longer_than_a_message() {
+        let n_parameters = 8 * CHUNK_BYTES / size_of::<f32>();
+        let driver = driver(n_parameters).await;
+        let (near, far) = tokio::io::duplex(CHUNK_BYTES);
+        let sender = joined(2);
+        let from = crate::host::peer_id(sender.peer()).unwrap();
+        let bytes: Arc<[u8]> = TensorCodec::F32.encode(&vec![0.5; n_parameters]).unwrap().into();
+        let pushing = async {
+            let mut near = Paced::new(near.compat(), driver.pace());
+            let (task, transfer) = (SampledTask::Aggregate { round: 1 }, Transfer::of(&bytes));
+            let view_for = async |_: ViewDigest| sender.view();
+            sampled::push(&mut near, task, (transfer, &Slow(bytes.clone())), view_for).await
+        };
+        let (pushed, ended) = tokio::join!(pushing, driver.answer(from, far.compat()));
+        assert_eq!(pushed.unwrap(), PushEnd::Delivered);
+        ended.unwrap();
+        assert_eq!(driver.look(SampledPeer::own_round), 1);
+    }
 
     #[test]
     fn the_mean_of_models_is_finite_where_they_are() {

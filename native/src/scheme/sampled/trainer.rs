@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, Thread};
+use std::time::Instant;
 
-use anyhow::{Context, anyhow};
-use barnraise_contributor::description::local_steps;
-use barnraise_learning::{ComputeDevice, DataShape, ModelError, Trainer};
+use anyhow::Context;
+use barnraise_contributor::{local_trainer, trained_model};
+use barnraise_learning::{ComputeDevice, Trainer};
 use barnraise_protocol::dataset::Samples;
-use barnraise_protocol::run::{LocalSteps, RunDescription, Sampled};
+use barnraise_protocol::run::{RunDescription, Sampled};
+use barnraise_swarm::Moment;
+use barnraise_swarm::pacing::{Pacer, PacingSettings};
 use barnraise_swarm::random::SplitMix64;
 use barnraise_swarm::sampled::SampledModel;
 use futures::executor::block_on;
@@ -35,10 +39,11 @@ pub(crate) struct LocalTrainer {
     orders: mpsc::Sender<TrainingOrder>,
     /// The round that is wanted: what is trained for another one ends.
     wanted: Arc<AtomicU64>,
+    thread: Thread,
 }
 
 impl LocalTrainer {
-    /// Starts the thread.
+    /// Starts the thread, which rests between batches as the user wants it.
     ///
     /// # Errors
     /// The model does not fit the device.
@@ -47,28 +52,22 @@ impl LocalTrainer {
         scheme: Sampled,
         data: LocalData,
         device: ComputeDevice,
+        pacing: PacingSettings,
     ) -> anyhow::Result<Self> {
-        let n_batches = data.samples.n_samples().div_ceil(scheme.micro_batch_size.max(1) as usize);
-        let steps = u32::try_from(n_batches).unwrap_or(u32::MAX).saturating_mul(scheme.local_passes).max(1);
-        // One trajectory for all passes over the data that is here.
-        let steps = LocalSteps { steps, ..local_steps(&scheme, run) };
-        let shape = DataShape::of(&run.data.manifest.samples);
-        let mut trainer =
-            Trainer::new(&run.model, shape, device)?.with_local_steps(&run.model, &steps)?.stateless();
-        if let Some(augmentation) = run.data.augmentation {
-            trainer = trainer.with_augmentation(augmentation)?;
-        }
+        let trainer = local_trainer(run, &scheme, data.samples.n_samples(), device)?;
         let (orders, ordered) = mpsc::channel(2);
         let wanted = Arc::new(AtomicU64::new(NONE));
-        let thread = TrainingThread { trainer, scheme, data, wanted: Arc::clone(&wanted) };
-        let work = move || thread.run(ordered);
-        std::thread::Builder::new().name("training".to_owned()).spawn(work)?;
-        Ok(Self { orders, wanted })
+        let turn = TrainingTurn::new(Arc::clone(&wanted), pacing);
+        let training = TrainingThread { trainer, scheme, data, turn };
+        let work = move || training.run(ordered);
+        let thread = thread::Builder::new().name("training".to_owned()).spawn(work)?.thread().clone();
+        Ok(Self { orders, wanted, thread })
     }
 
     /// Trains the model of a round. `None` where that was overtaken or failed.
     pub(crate) async fn train(&self, round: u64, model: SampledModel) -> Option<SampledModel> {
         self.wanted.fetch_max(round, Ordering::Relaxed);
+        self.thread.unpark();
         let (result, trained) = oneshot::channel();
         self.orders.send(TrainingOrder { round, model, result }).await.ok()?;
         trained.await.ok().flatten()
@@ -77,6 +76,42 @@ impl LocalTrainer {
     /// Ends what is trained.
     pub(crate) fn cancel(&self) {
         self.wanted.store(NONE, Ordering::Relaxed);
+        self.thread.unpark();
+    }
+}
+
+/// When the thread computes: for the round that is wanted, and for no more than its share of the time.
+struct TrainingTurn {
+    wanted: Arc<AtomicU64>,
+    pacer: Pacer,
+    started: Instant,
+}
+
+impl TrainingTurn {
+    fn new(wanted: Arc<AtomicU64>, pacing: PacingSettings) -> Self {
+        let mut pacer = Pacer::default();
+        pacer.set(pacing);
+        Self { wanted, pacer, started: Instant::now() }
+    }
+
+    fn now(&self) -> Moment {
+        self.started.elapsed()
+    }
+
+    /// Waits for the end of a rest. Returns whether the round is wanted then; where it no longer is, nothing is waited for.
+    fn begins(&self, round: u64) -> bool {
+        while self.wanted.load(Ordering::Relaxed) == round {
+            let now = self.now();
+            let Some(until) = self.pacer.rests_until(now) else { return true };
+            thread::park_timeout(until.saturating_sub(now));
+        }
+        false
+    }
+
+    /// The device was busy since `began`.
+    fn on_busy(&mut self, began: Moment) {
+        let now = self.now();
+        self.pacer.on_busy(now, now.saturating_sub(began));
     }
 }
 
@@ -84,7 +119,7 @@ struct TrainingThread {
     trainer: Trainer,
     scheme: Sampled,
     data: LocalData,
-    wanted: Arc<AtomicU64>,
+    turn: TrainingTurn,
 }
 
 impl TrainingThread {
@@ -109,22 +144,57 @@ impl TrainingThread {
         for _ in 0..self.scheme.local_passes {
             random.shuffle(&mut order);
             for batch in order.chunks(self.scheme.micro_batch_size as usize) {
-                if self.wanted.load(Ordering::Relaxed) != round {
+                if !self.turn.begins(round) {
                     return Ok(None);
                 }
+                let began = self.turn.now();
                 let mut samples = self.data.samples.none_of();
                 batch.iter().for_each(|index| samples.push(&self.data.samples, *index));
                 self.trainer.accumulate_samples(&samples, round).await?;
+                self.turn.on_busy(began);
             }
         }
         let moved = self.trainer.take_mean_gradient().await?.context("there is no local data")?;
         tracing::info!(round, loss = moved.loss, n_samples = moved.n_samples, "trained");
-        // What was moved is the model before minus the one after.
-        let trained: SampledModel =
-            model.iter().zip(&moved.values).map(|(before, moved)| before - moved).collect();
-        match trained.iter().position(|value| !value.is_finite()) {
-            Some(index) => Err(anyhow!(ModelError::NotFinite { index })),
-            None => Ok(Some(trained)),
-        }
+        Ok(Some(trained_model(model, &moved)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::time::Duration;
+
+    use barnraise_swarm::pacing::Duty;
+
+    use super::*;
+
+    /// Of a device that was busy for so long, and computes half of the time.
+    fn after(busy: Duration) -> TrainingTurn {
+        let pacing = PacingSettings { duty: Duty::of_percent(50).unwrap(), ..PacingSettings::default() };
+        let mut turn = TrainingTurn::new(Arc::new(AtomicU64::new(1)), pacing);
+        turn.pacer.on_busy(Moment::ZERO, busy);
+        turn
+    }
+
+    #[test]
+    fn the_device_rests_for_its_share_of_the_time() {
+        let rest = Duration::from_millis(20);
+        let mut turn = after(rest);
+        assert!(turn.begins(1) && turn.now() >= rest);
+        assert!(!turn.begins(2), "another round is wanted");
+        turn.on_busy(Moment::ZERO);
+        assert!(turn.pacer.rests_until(Moment::ZERO).is_some());
+    }
+
+    #[test]
+    fn a_rest_ends_when_its_round_is_no_longer_wanted() {
+        let turn = after(Duration::from_secs(60));
+        let wanted = Arc::clone(&turn.wanted);
+        let resting = thread::spawn(move || turn.begins(1));
+        wanted.store(NONE, Ordering::Relaxed);
+        resting.thread().unpark();
+        assert!(!resting.join().unwrap());
     }
 }

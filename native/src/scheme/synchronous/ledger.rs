@@ -134,6 +134,7 @@ mod tests {
     use barnraise_protocol::dataset::{SampleKind, ShardEntry, TokenShape};
 
     use super::*;
+    use crate::fixture;
     use crate::storage::Storage;
     use crate::storage::journal::JournalEntry;
 
@@ -142,14 +143,7 @@ mod tests {
     fn manifest() -> Manifest {
         let shard = ShardEntry { n_samples: 100_000, n_bytes: 1, sha256: Sha256Hash([0; 32]) };
         let samples = SampleKind::Tokens(TokenShape { length: 8, vocabulary: 9, mask: Some(1) });
-        Manifest {
-            name: String::new(),
-            samples,
-            shards: vec![shard],
-            gallery: shard,
-            frozen: Vec::new(),
-            stream: None,
-        }
+        fixture::manifest(samples, shard)
     }
 
     /// A contribution of `samples` and its entry; the peer's key is made of `seed`.

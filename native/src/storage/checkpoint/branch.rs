@@ -174,11 +174,27 @@ mod tests {
         assert_eq!(goes_on_from(&checkpoints).await, None, "not what was rolled back");
         checkpoints.save(checkpoint(32)).await.unwrap();
         assert_eq!(goes_on_from(&checkpoints).await, Some(32));
+        // It ends where it began, too.
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoints = rolled_back(folder.path()).await;
+        checkpoints.abandon_branch(34, "another line is followed").await.unwrap();
+        assert_eq!(goes_on_from(&checkpoints).await, None);
         // One that was left later than it began goes on.
         let folder = tempfile::tempdir().unwrap();
         let checkpoints = rolled_back(folder.path()).await;
         checkpoints.save(checkpoint(40)).await.unwrap();
         checkpoints.abandon_branch(38, "another line is followed").await.unwrap();
         assert_eq!(goes_on_from(&checkpoints).await, Some(34));
+    }
+
+    #[tokio::test]
+    async fn what_a_run_began_with_is_of_every_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoints = Checkpoints::new(Storage::open(folder.path()).unwrap(), 4);
+        for epoch in [0, 5] {
+            checkpoints.save(checkpoint(epoch)).await.unwrap();
+        }
+        checkpoints.abandon_branch(5, "another line is followed").await.unwrap();
+        assert_eq!(goes_on_from(&checkpoints).await, Some(0));
     }
 }

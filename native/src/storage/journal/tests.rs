@@ -329,6 +329,77 @@ async fn a_torn_commit_is_told_and_nothing_is_moved_until_somebody_says_so() {
     assert!(folder.path().join("journal/corrupt/000000000002-commit").exists());
 }
 
+#[test]
+fn the_largest_object_can_be_stored_and_no_larger_one() {
+    let path = entry_path(3, 7);
+    assert!(check_size(&path, ENTRY_BYTES_MAX).is_ok());
+    let error = check_size(&path, ENTRY_BYTES_MAX + 1).unwrap_err();
+    assert!(matches!(error, JournalError::TooLarge { got, .. } if got == ENTRY_BYTES_MAX + 1), "{error}");
+}
+
+#[test]
+fn a_mean_follows_from_the_entries_of_one_aggregator_that_has_some() {
+    let of = |n_members: usize, seqs: &[u32]| {
+        CommitRecord { members: vec![vec![1]; n_members], ..commit(4, seqs) }.is_of_entries()
+    };
+    assert_eq!([of(1, &[0]), of(1, &[]), of(2, &[0]), of(0, &[0])], [true, false, false, false]);
+}
+
+#[tokio::test]
+async fn the_next_commit_is_of_a_later_epoch_and_entries_are_no_commits() {
+    let journal = Journal::new(Storage::in_memory());
+    for epoch in [3, 5, 7] {
+        journal.commit(&commit(epoch, &[0])).await.unwrap();
+    }
+    journal.append(4, 0, &entry(4, 0, vec![1; 10])).await.unwrap();
+    journal.append(4, 1, &entry(4, 1, vec![1; 10])).await.unwrap();
+    for (epoch, next) in [(2, Some(3)), (3, Some(5)), (4, Some(5)), (5, Some(7)), (6, Some(7)), (7, None)] {
+        assert_eq!(journal.first_commit_after(epoch).await.unwrap(), next, "after {epoch}");
+    }
+    let has = [3, 4, 6].map(|epoch| journal.has_entries(epoch));
+    let has = futures::future::try_join_all(has).await.unwrap();
+    assert_eq!(has, [false, true, false], "a commit is no entry");
+    journal.forget(4, 0).await.unwrap();
+    let left: Vec<u32> = entries(&journal, 4).await.into_iter().map(|(sequence, _)| sequence).collect();
+    assert_eq!(left, [1]);
+}
+
+#[tokio::test]
+async fn a_branch_is_left_from_its_epoch_on_and_what_is_set_aside_is_forgotten_when_asked() {
+    let storage = Storage::in_memory();
+    let journal = Journal::new(storage.clone());
+    for epoch in 1..5 {
+        journal.commit(&commit(epoch, &[0])).await.unwrap();
+    }
+    journal.abandon_branch(3, "another branch is followed").await.unwrap();
+    assert_eq!(commits(&journal, 1).await, whole([commit(1, &[0]), commit(2, &[0])]));
+    assert_eq!(journal.commit_of(4).await.unwrap(), None);
+    let aside = ObjectPath::from_iter([FOLDER, CORRUPT]);
+    assert_eq!(storage.list(&aside).await.unwrap().len(), 2);
+    journal.forget_set_aside().await.unwrap();
+    assert_eq!(storage.list(&aside).await.unwrap(), []);
+    assert_eq!(journal.epochs().await.unwrap(), [1, 2]);
+}
+
+#[tokio::test]
+async fn a_name_is_read_from_the_start_of_an_entry_and_a_damaged_one_is_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::new(Storage::open(folder.path()).unwrap());
+    for sequence in 0..3 {
+        journal.append(3, sequence, &entry(3, sequence.into(), vec![7; 10_000])).await.unwrap();
+    }
+    let file = folder.path().join("journal/000000000003/00000001.grad");
+    let bytes = fs::read(&file).unwrap();
+    // In its header.
+    fs::write(&file, &bytes[..60]).unwrap();
+    let (mut reading, mut names) = (journal.entries(3).await.unwrap(), Vec::new());
+    while let Some(name) = reading.next_name().await.unwrap() {
+        names.push(name);
+    }
+    assert_eq!(names, [(0, (vec![1, 2, 3], 0)), (2, (vec![1, 2, 3], 2))]);
+    assert!(!file.exists() && folder.path().join("journal/corrupt/000000000003-00000001.grad").exists());
+}
+
 proptest! {
     #[test]
     fn an_entry_survives_the_round_trip(

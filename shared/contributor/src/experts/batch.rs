@@ -1,13 +1,13 @@
 //! One layer of one pass: which experts each of its inputs goes to, what they gave, and what their gradients were.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use barnraise_learning::experts::{ExpertAnswers, WayBack};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::experts::{ExpertPass, ExpertRequest, LayerId, PreparedRequest};
 use barnraise_swarm::experts::calls::{
-    CallAction, CallSettings, ExpertAnswerError, ExpertCalls, ExpertChoice, HostBook, SentCall,
+    CallAction, CallSettings, ExpertAnswerError, ExpertCalls, ExpertChoice, HostBook, REPLICAS_MAX, SentCall,
 };
 use barnraise_swarm::experts::serving::ServingRefusal;
 use barnraise_swarm::experts::{ExpertTallies, QueryId, RowSelection};
@@ -33,6 +33,8 @@ pub(super) struct ExpertBatch {
     searched: VecDeque<SearchedRows>,
     /// Experts of each input, `[n_inputs * n_active]`, once they are found.
     chosen: Vec<Option<u32>>,
+    /// Where the hosts that may be asked listen, as they announced themselves.
+    addresses: HashMap<PeerKey, Vec<Vec<u8>>>,
     calls: Option<ExpertCalls>,
     /// Whether a call is one of the way back, and which values it is about: `[n_inputs * n_active, n_given]`.
     given: Vec<f32>,
@@ -62,6 +64,7 @@ impl ExpertBatch {
             is_training,
             searched: VecDeque::new(),
             chosen: Vec::new(),
+            addresses: HashMap::new(),
             calls: None,
             given: Vec::new(),
             gradients: None,
@@ -78,6 +81,10 @@ impl ExpertBatch {
 
     pub(super) fn sizes(&self) -> Layer {
         self.sizes
+    }
+
+    pub(super) fn is_training(&self) -> bool {
+        self.is_training
     }
 
     pub(super) fn n_active(&self) -> usize {
@@ -122,11 +129,14 @@ impl ExpertBatch {
                     self.sizes.grid.number(&selected.uid).and_then(|number| u32::try_from(number).ok());
                 let Some(expert) = number else { continue };
                 self.chosen[row * self.n_active + at] = Some(expert);
-                let hosts = || selected.hosts.iter().map(|host| PeerKey(host.peer.to_peer_id())).collect();
-                let choice = choices.entry(expert).or_insert_with(|| ExpertChoice {
-                    expert,
-                    hosts: hosts(),
-                    rows: Vec::new(),
+                let choice = choices.entry(expert).or_insert_with(|| {
+                    let asked = selected.hosts.into_iter().take(REPLICAS_MAX);
+                    let hosts = asked.map(|host| {
+                        let name = PeerKey(host.peer.to_peer_id());
+                        self.addresses.insert(name.clone(), host.addresses);
+                        name
+                    });
+                    ExpertChoice { expert, hosts: hosts.collect(), rows: Vec::new() }
                 });
                 choice.rows.push(row as u32);
             }
@@ -135,6 +145,11 @@ impl ExpertBatch {
             self.inputs.chunks(self.sizes.n_values.max(1)).map(root_mean_square).collect();
         let choices = choices.into_values().collect();
         self.calls = Some(ExpertCalls::new(now, settings, choices, &input_rms));
+    }
+
+    /// Where a host listens that this batch asks.
+    pub(super) fn addresses(&self, host: &PeerKey) -> &[Vec<u8>] {
+        self.addresses.get(host).map_or(&[][..], Vec::as_slice)
     }
 
     /// The pass came back with the gradients of what the experts gave.

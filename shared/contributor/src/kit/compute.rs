@@ -42,19 +42,19 @@ pub(crate) enum TrialVerdict {
 }
 
 /// One forward and backward pass on the parameters of `epoch`. Yields first: on a CPU in a browser the pass holds
-/// the only thread. Waits for the end of queued passes where `is_ended`.
+/// the only thread. Waits for the end of queued passes where `is_ended`, which is a measurement, or `is_awaited`.
 pub(crate) async fn batch<P: Platform>(
     platform: &P,
     mut trainer: Trainer,
     samples: Samples,
     epoch: u64,
-    is_ended: bool,
+    (is_ended, is_awaited): (bool, bool),
 ) -> ComputeOutcome {
     platform.yield_now().await;
     let began = platform.now();
     let n_samples = samples.n_samples() as u32;
     let mut result = trainer.accumulate_samples(&samples, epoch).await;
-    if is_ended && result.is_ok() {
+    if (is_ended || is_awaited) && result.is_ok() {
         result = trainer.finish_passes().await;
     }
     let took = platform.now().saturating_sub(began);

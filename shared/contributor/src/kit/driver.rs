@@ -2,6 +2,8 @@
 //!
 //! Completions are handled in the order in which they come.
 
+use std::future::poll_fn;
+use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_protocol::contribute::{BackboneToContributor, OTHER_BACKBONES_MAX};
@@ -61,6 +63,8 @@ enum Wake<P: Platform> {
     Net(NetOutcome<P>),
     Compute(Box<ComputeOutcome>),
     Shard(Box<ShardOutcome<P>>),
+    /// Something of the scheme.
+    Beside,
     Timer,
 }
 
@@ -113,11 +117,16 @@ impl<'a, P: Platform> Driver<'a, P> {
     /// Waits for the first completion. The session has priority over the operations that it may change.
     async fn wait(&mut self) -> Wake<P> {
         let kit = &mut self.kit;
+        let mut beside = match &mut self.scheme {
+            Some(scheme) if scheme.works_beside() => poll_fn(|context| scheme.poll_beside(context)).fuse(),
+            _ => Fuse::terminated(),
+        };
         select_biased! {
             command = self.commands.next() => Wake::Command(command),
             message = &mut kit.messages => Wake::SessionMessage(message),
             outcome = &mut kit.net => Wake::Net(outcome),
             outcome = &mut kit.shard => Wake::Shard(Box::new(outcome)),
+            () = beside => Wake::Beside,
             () = &mut kit.timer => Wake::Timer,
             // It ends with the trainer that asks.
             () = &mut kit.experts => Wake::Timer,
@@ -140,6 +149,11 @@ impl<'a, P: Platform> Driver<'a, P> {
             Wake::Net(outcome) => self.on_net(outcome),
             Wake::Compute(outcome) => self.on_compute(*outcome),
             Wake::Shard(outcome) => self.on_shard(*outcome),
+            Wake::Beside => {
+                if let Some(scheme) = &mut self.scheme {
+                    scheme.on_beside(&mut self.kit);
+                }
+            }
             Wake::Timer => self.on_timer(),
         }
     }
@@ -264,6 +278,10 @@ impl<P: Platform> Kit<'_, P> {
             ContributorCommand::Stop => self.stop(),
             ContributorCommand::Pacing(conduct) => self.pacer.set(conduct),
             ContributorCommand::Name(name) => self.name = name,
+            ContributorCommand::OwnData(samples) => {
+                self.own_data = samples.map(Arc::new);
+                self.is_data_new = true;
+            }
             ContributorCommand::Predict { request, pixels } => {
                 self.push_request(BackgroundRequest::Predict { request, pixels });
             }
@@ -327,7 +345,8 @@ impl<P: Platform> Kit<'_, P> {
         let is_unused = self.is_idle && self.net_kind.is_none();
         let idle_link = self.link.as_ref().filter(|_| is_unused).map(|link| link.used_at + IDLE_LINK_MAX);
         let rest = self.pacer.rests_until(now);
-        let wanted = [self.wait_until, tick, idle_link, rest].into_iter().flatten().min();
+        let away = self.experts_away.waits_until(now);
+        let wanted = [self.wait_until, tick, idle_link, rest, away].into_iter().flatten().min();
         let Some(wanted) = wanted else { return };
         if self.timer_at.is_none_or(|at| wanted < at) {
             self.timer_at = Some(wanted);

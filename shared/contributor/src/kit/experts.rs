@@ -177,6 +177,11 @@ pub(super) enum GradientVerdict {
 }
 
 impl AnsweredRows {
+    /// Something was in vain. Returns whether that is the first time since experts have answered.
+    pub(super) fn on_in_vain(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_told, true)
+    }
+
     /// A gradient was taken, and experts have answered so many rows until now.
     pub(super) fn on_gradient(&mut self, n_answered: u64) -> GradientVerdict {
         let is_answered = std::mem::replace(&mut self.n_before, n_answered) != n_answered;
@@ -185,6 +190,50 @@ impl AnsweredRows {
             true => GradientVerdict::Answered,
             false => GradientVerdict::Unanswered { is_first: !was_told },
         }
+    }
+}
+
+/// Calls of so many whole passes in vain: then the trainer waits.
+const PASSES_IN_VAIN: u32 = 4;
+/// The first pause, which doubles up to the longest one.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+/// The longest pause: experts that are handed over are away for seconds.
+const PAUSE_MAX: Duration = Duration::from_secs(8);
+
+/// When a trainer whose experts are all away computes: its gradient would be that of another model, and is dropped. After a
+/// pause one pass looks whether they are back.
+#[derive(Debug, Default)]
+pub(super) struct ExpertsAway {
+    /// While they are away: the length of the pause, and its end.
+    pause: Option<(Duration, Moment)>,
+}
+
+impl ExpertsAway {
+    /// A pass is to begin, of a model with so many layers of experts. Returns whether it may.
+    ///
+    /// - `n_in_vain`: calls since experts have answered any, one for each layer and pass
+    pub(super) fn may_begin(&mut self, now: Moment, n_in_vain: u32, n_layers: u32) -> bool {
+        if n_in_vain < PASSES_IN_VAIN.saturating_mul(n_layers.max(1)) {
+            self.pause = None;
+            return true;
+        }
+        let (pause, is_over) = match self.pause {
+            None => (PAUSE_MIN, false),
+            Some((_, ends_at)) if ends_at > now => return false,
+            Some((before, _)) => ((2 * before).min(PAUSE_MAX), true),
+        };
+        self.pause = Some((pause, now + pause));
+        is_over
+    }
+
+    /// Whether none has answered for long, as far as is known.
+    pub(super) fn are_away(&self) -> bool {
+        self.pause.is_some()
+    }
+
+    /// When to ask again, where none may begin at `now`.
+    pub(super) fn waits_until(&self, now: Moment) -> Option<Moment> {
+        self.pause.map(|(_, ends_at)| ends_at).filter(|ends_at| *ends_at > now)
     }
 }
 
@@ -201,6 +250,39 @@ mod tests {
         assert_eq!(rows.on_gradient(3), GradientVerdict::Answered);
         assert_eq!(rows.on_gradient(4), GradientVerdict::Answered);
         assert_eq!(rows.on_gradient(4), unanswered(true));
+    }
+
+    #[test]
+    fn what_is_in_vain_is_told_once_until_an_expert_answers() {
+        let mut rows = AnsweredRows::default();
+        assert!(rows.on_in_vain());
+        assert!(!rows.on_in_vain());
+        assert_eq!(rows.on_gradient(0), GradientVerdict::Unanswered { is_first: false });
+        rows.on_gradient(5);
+        assert!(rows.on_in_vain());
+    }
+
+    #[test]
+    fn a_trainer_whose_experts_are_away_computes_one_pass_after_each_pause() {
+        let mut away = ExpertsAway::default();
+        assert!(away.may_begin(secs(0), 0, 3) && away.may_begin(secs(1), 11, 3));
+        assert_eq!(away.waits_until(secs(1)), None);
+        assert!(!away.are_away());
+        assert!(!away.may_begin(secs(2), 12, 3), "four whole passes");
+        assert!(away.are_away());
+        assert_eq!(away.waits_until(secs(2)), Some(secs(3)));
+        // One pass, and the next pause.
+        assert!(away.may_begin(secs(3), 15, 3) && !away.may_begin(secs(4), 15, 3));
+        assert_eq!(away.waits_until(secs(4)), Some(secs(5)));
+        for (at, next) in [(5, 9), (9, 17), (17, 25)] {
+            assert!(away.may_begin(secs(at), 18, 3));
+            assert_eq!(away.waits_until(secs(at)), Some(secs(next)), "at {at}");
+        }
+        // They are back.
+        assert!(away.may_begin(secs(18), 0, 3));
+        assert_eq!(away.waits_until(secs(18)), None);
+        assert!(!away.may_begin(secs(19), 12, 3));
+        assert_eq!(away.waits_until(secs(19)), Some(secs(20)), "from the beginning");
     }
 
     const fn secs(seconds: u64) -> Moment {

@@ -38,6 +38,14 @@ pub(crate) const PEER_LIMITS: StallLimits = StallLimits {
     bytes_per_second_min: 24 * 1024,
 };
 
+impl StallLimits {
+    /// For a conversation with one of many peers in which a model of `n_bytes` may come: it takes `longest` at most.
+    pub(crate) fn of_model(n_bytes: u64, longest: Duration) -> Self {
+        let bytes_per_second_min = n_bytes / longest.as_secs().max(1);
+        Self { bytes_per_second_min, ..BACKBONE_LIMITS }
+    }
+}
+
 /// A stream of the platform that counts its bytes.
 pub(crate) type CountedStream<P> = Metered<<P as Platform>::Stream>;
 
@@ -83,6 +91,20 @@ impl<P: Platform> NetworkOperation<'_, P> {
         let opened = self.guard(&Cell::new(0), platform.open(protocol)).await?;
         let stream = opened.map_err(|source| OperationError::Open { protocol, source })?;
         Ok(Metered::new(stream, Rc::clone(&self.meter)))
+    }
+
+    /// A new stream to a peer at the addresses that it announced.
+    pub(crate) async fn open_announced(
+        &mut self,
+        peer: &PeerKey,
+        addresses: &[Vec<u8>],
+        protocol: &'static str,
+    ) -> Result<CountedStream<P>, OperationError> {
+        let platform = self.platform;
+        let opening = platform.open_host(peer, addresses, protocol);
+        let opened = self.guard_with(PEER_LIMITS, &Cell::new(0), opening).await?;
+        let stream = opened.map_err(|source| OperationError::Open { protocol, source })?;
+        Ok(Metered::new(stream, Rc::clone(&self.meter)).with_peer())
     }
 
     /// A new stream to another contributor.

@@ -21,6 +21,7 @@ use super::experts::{OfPlatform, ShownTokens};
 use super::frozen::Frozen;
 use super::model_cache::OfflineCache;
 use super::network::{self, Connected, NetOutcome, ShardOutcome, StateOutcome};
+use super::scheme::SampleSource;
 use super::speed::Speed;
 use super::{BackboneConnection, ComputeKind, Kit, NetKind, RunContext};
 use crate::error::OperationError;
@@ -34,7 +35,10 @@ impl<P: Platform> Driver<'_, P> {
         self.kit.net_cancel = None;
         match outcome {
             NetOutcome::Connected(result) => match result {
-                Ok(connected) => self.on_connected(connected),
+                Ok(connected) => {
+                    let is_joining = kind == Some(NetKind::Connect { is_joining: true });
+                    self.on_connected(connected, is_joining);
+                }
                 Err(error) => self.on_net_error(kind, &error),
             },
             NetOutcome::State(fetched) => {
@@ -87,7 +91,7 @@ impl<P: Platform> Driver<'_, P> {
         }
     }
 
-    fn on_connected(&mut self, connected: Connected<P>) {
+    fn on_connected(&mut self, connected: Connected<P>, is_joining: bool) {
         let now = self.kit.platform.now();
         let Connected { run, backbone, session } = connected;
         self.on_backbone(backbone);
@@ -108,7 +112,14 @@ impl<P: Platform> Driver<'_, P> {
             }
         });
         link.used_at = now;
-        let Some((writer, reader, progress)) = session else { return };
+        let Some((writer, reader, progress)) = session else {
+            let has_sessions = kit.run.as_ref().is_none_or(|run| run.description.sampled().is_none());
+            if let Some(scheme) = self.scheme.as_mut().filter(|_| is_joining && !has_sessions) {
+                kit.session.on_connected(now);
+                scheme.on_reached(kit);
+            }
+            return;
+        };
         link.session = Some(writer);
         kit.messages = network::listen::<P>(reader).boxed_local().fuse();
         let (Some(run), Some(scheme)) = (&kit.run, &mut self.scheme) else { return };
@@ -130,15 +141,16 @@ impl<P: Platform> Driver<'_, P> {
 
     /// Adopts the backbone's description of the run; `false` where that is impossible.
     fn use_run(&mut self, description: RunDescription) -> bool {
-        let is_same = |run: &RunContext| *run.description == description;
-        if self.kit.run.as_ref().is_some_and(is_same) {
+        let has_new_data = std::mem::take(&mut self.kit.is_data_new);
+        let before = self.kit.run.as_ref().filter(|_| !has_new_data);
+        if before.is_some_and(|run| *run.description == description) {
             return true;
         }
         let is_same_elsewhere = |run: &RunContext| {
             let access = run.description.access;
             *run.description == RunDescription { access, ..description.clone() }
         };
-        if self.kit.run.as_ref().is_some_and(is_same_elsewhere) {
+        if before.is_some_and(is_same_elsewhere) {
             return self.use_access(description);
         }
         let n_parameters = match ParameterLayout::of_run(&description) {
@@ -162,7 +174,9 @@ impl<P: Platform> Driver<'_, P> {
                 return false;
             }
         }
-        self.kit.on_run(description, n_parameters);
+        let source =
+            self.scheme.as_ref().map_or(SampleSource::Run, |scheme| scheme.sample_source(&description));
+        self.kit.on_run(description, n_parameters, source);
         self.begin_trainer();
         self.kit.fatal_error.is_none()
     }
@@ -228,9 +242,12 @@ impl<P: Platform> Driver<'_, P> {
         };
         if let Some(service) = ExpertService::new(network, &run.description, (self.kit.seed, session))? {
             let (port, calls) = ExpertPort::new();
+            run.n_expert_layers = service.n_layers();
             trainer = trainer.with_experts(port);
-            let service =
-                service.telling(Rc::clone(&self.kit.seen)).counting(Rc::clone(&self.kit.n_answered));
+            let service = service
+                .telling(Rc::clone(&self.kit.seen))
+                .counting(Rc::clone(&self.kit.n_answered))
+                .counting_in_vain(Rc::clone(&self.kit.n_in_vain));
             self.kit.experts = service.serve(calls).boxed_local().fuse();
         }
         run.trainer = Some(trainer);
@@ -400,7 +417,7 @@ impl<P: Platform> Kit<'_, P> {
     }
 
     /// Takes part in a run from now on, whose model has `n_parameters`; it has no trainer yet.
-    fn on_run(&mut self, description: RunDescription, n_parameters: usize) {
+    fn on_run(&mut self, description: RunDescription, n_parameters: usize, source: SampleSource) {
         let description = Rc::new(description);
         let manifest = &description.data.manifest;
         let n_shards = manifest.first_frozen();
@@ -414,12 +431,16 @@ impl<P: Platform> Kit<'_, P> {
             trainer: None,
             loaded: None,
             waiting_parameters: None,
+            n_expert_layers: 0,
             is_warm: false,
-            samples: match manifest.stream {
-                Some(_) => SampleStream::streamed(capacity, self.seed),
-                None => SampleStream::new(n_shards, capacity, self.seed),
+            samples: match source {
+                SampleSource::Own(samples) => SampleStream::own(samples, self.seed),
+                _ if manifest.stream.is_some() => SampleStream::streamed(capacity, self.seed),
+                SampleSource::Shards(shards, capacity) => {
+                    SampleStream::of_shards(shards, capacity, self.seed)
+                }
+                SampleSource::Run => SampleStream::new(n_shards, capacity, self.seed),
             },
-            window: Default::default(),
             exchange: Exchange::new(sizes, self.platform.shard_cache_bytes_max(), self.seed.rotate_left(32)),
             survey_by: self.survey_by().filter(|_| manifest.stream.is_none()),
             wanted_shard: None,

@@ -101,13 +101,15 @@ impl<P: Platform> Driver<'_, P> {
         if kit.session.is_stopping() || kit.net_kind == Some(NetKind::Leave) {
             return Activity::Stopping;
         }
-        let epoch = self.scheme.as_ref().map_or(0, |scheme| scheme.epoch());
-        working.unwrap_or_else(|| kit.waiting_or_training(now, epoch))
+        working.unwrap_or_else(|| match &self.scheme {
+            Some(scheme) => kit.waiting_or_training(now, scheme.epoch(), scheme.waiting()),
+            None => kit.waiting_or_training(now, 0, Activity::WaitingForOthers { epoch: 0 }),
+        })
     }
 }
 
 impl<P: Platform> Kit<'_, P> {
-    fn waiting_or_training(&self, now: Moment, epoch: u64) -> Activity {
+    fn waiting_or_training(&self, now: Moment, epoch: u64, waiting: Activity) -> Activity {
         match self.session.down() {
             Some((retry_at, Some(reason))) => {
                 let left = retry_at.saturating_sub(now).as_millis();
@@ -128,7 +130,7 @@ impl<P: Platform> Kit<'_, P> {
         {
             Activity::WarmingUp
         } else if self.wait_until.is_some() {
-            Activity::WaitingForOthers { epoch }
+            waiting
         } else {
             Activity::Training { epoch }
         }

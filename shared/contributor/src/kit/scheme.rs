@@ -1,7 +1,11 @@
 //! What a scheme brings to the kit: how a participant takes part in runs of it.
 
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
 use barnraise_learning::{ComputeDevice, FrozenWeights, ModelError, Trainer};
 use barnraise_protocol::contribute::{BackboneToContributor, RunProgress};
+use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::state::EpochParameters;
 use barnraise_swarm::Moment;
@@ -10,6 +14,17 @@ use barnraise_swarm::activity::{Activity, Interruption, SampleCounts};
 use super::Kit;
 use crate::error::OperationError;
 use crate::platform::Platform;
+
+/// What a participant draws its samples from.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum SampleSource {
+    /// All shards of the run; as many samples at a time are kept as the run says.
+    Run,
+    /// These shards alone, with so many of their samples at a time.
+    Shards(Vec<u32>, usize),
+    /// Samples of the user's own: no shard is fetched.
+    Own(Arc<Samples>),
+}
 
 /// The participant of one scheme. The driver calls it with the kit, on which it starts what it wants.
 pub(crate) trait SchemeParticipant<'a, P: Platform> {
@@ -38,6 +53,33 @@ pub(crate) trait SchemeParticipant<'a, P: Platform> {
 
     /// Computes, where that is of use, while an operation on the network is in progress.
     fn compute_meanwhile(&mut self, kit: &mut Kit<'a, P>);
+
+    /// What it draws its samples from.
+    fn sample_source(&self, run: &RunDescription) -> SampleSource {
+        let _ = run;
+        SampleSource::Run
+    }
+
+    /// A backbone is reached that holds no sessions.
+    fn on_reached(&mut self, kit: &mut Kit<'a, P>) {
+        let _ = kit;
+    }
+
+    /// Whether it works beside the operations of the kit.
+    fn works_beside(&self) -> bool {
+        false
+    }
+
+    /// Goes on with what it does beside them. Ready where it is to be asked what is next; then comes [`Self::on_beside`].
+    fn poll_beside(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let _ = context;
+        Poll::Pending
+    }
+
+    /// Something happened beside the operations of the kit.
+    fn on_beside(&mut self, kit: &mut Kit<'a, P>) {
+        let _ = kit;
+    }
 
     /// The session is open.
     fn on_session(&mut self, run: &RunDescription, progress: RunProgress);
@@ -85,6 +127,11 @@ pub(crate) trait SchemeParticipant<'a, P: Platform> {
 
     /// What is shown while its operation on the network is in progress, of which so many bytes are transferred.
     fn activity(&self, bytes: (u64, u64)) -> Option<Activity>;
+
+    /// What is shown while it waits for others.
+    fn waiting(&self) -> Activity {
+        Activity::WaitingForOthers { epoch: self.epoch() }
+    }
 
     /// The epoch or round that the run is in, as far as it is known.
     fn epoch(&self) -> u64;

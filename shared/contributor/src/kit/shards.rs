@@ -3,10 +3,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use barnraise_protocol::ConversationError;
 use barnraise_protocol::bulk::Partial;
 use barnraise_protocol::shard::ShardId;
-use barnraise_protocol::streamed::StreamWindow;
-use barnraise_protocol::{ConversationError, Sha256Hash};
 use barnraise_swarm::Moment;
 use barnraise_swarm::shards::ShardSource;
 use futures::FutureExt;
@@ -78,7 +77,7 @@ impl<P: Platform> Kit<'_, P> {
             return;
         }
         let entry = match id {
-            ShardId::Streamed(number) => run.window.entry(number),
+            ShardId::Streamed(number) => run.samples.in_window(number),
             _ => id.entry(manifest),
         };
         let Some(&entry) = entry else {
@@ -142,8 +141,7 @@ impl<P: Platform> Kit<'_, P> {
                 }
             }
             Ok(FetchedShard { content: ShardContent::Window(window), .. }) => {
-                run.samples.on_window(&window);
-                run.window = window;
+                run.samples.on_window(window);
             }
             Ok(FetchedShard { content: ShardContent::Samples(samples), .. }) if id == ShardId::Gallery => {
                 self.on_gallery(samples);
@@ -157,12 +155,6 @@ impl<P: Platform> Kit<'_, P> {
             Err(_) if goes_on => {}
             Err(error) => self.on_shard_error(id, &error),
         }
-    }
-
-    /// Hash of a shard of the stream.
-    pub(crate) fn streamed_hash(&self, shard: u32) -> Option<Sha256Hash> {
-        let window: &StreamWindow = &self.run.as_ref()?.window;
-        window.entry(shard).map(|entry| entry.sha256)
     }
 
     /// Reports the outcome of a fetch to the exchange; returns whether to resume from another source.

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use barnraise_learning::{ComputeDevice, DataShape};
-use barnraise_protocol::commitment::SampleId;
 use barnraise_protocol::contribute::{DEVICE_NAME_CHARS_MAX, Join};
+use barnraise_swarm::samples::DrawnSample;
 use futures::FutureExt;
 
 use super::compute;
@@ -126,9 +126,13 @@ impl<'a, P: Platform> Kit<'a, P> {
         self.compute = trial::trial(self.platform, adapter, processor, batch).boxed_local().fuse();
     }
 
-    /// Starts a batch, unless the device rests; then the timer wakes the driver. Returns the samples that were drawn.
-    pub(crate) fn start_batch(&mut self) -> Option<Vec<SampleId>> {
+    /// Starts a batch, unless the device rests, or the experts of the model are away; then the timer wakes the driver. Returns the
+    /// samples that were drawn.
+    pub(crate) fn start_batch(&mut self) -> Option<Vec<DrawnSample>> {
         if self.pacer.rests_until(self.platform.now()).is_some() {
+            return None;
+        }
+        if self.run.as_ref()?.trainer.is_none() || !self.may_ask_experts() {
             return None;
         }
         let run = self.run.as_mut()?;
@@ -145,8 +149,10 @@ impl<'a, P: Platform> Kit<'a, P> {
         };
         let epoch = run.loaded.map_or(0, |(epoch, _)| epoch);
         let is_ended = self.pacer.wants_ends();
+        // A pass that looks whether experts are back is followed by none that would drive it.
+        let is_awaited = self.experts_away.are_away();
         self.compute_kind = Some(ComputeKind::Batch);
-        let batch = compute::batch(self.platform, trainer, drawn.samples, epoch, is_ended);
+        let batch = compute::batch(self.platform, trainer, drawn.samples, epoch, (is_ended, is_awaited));
         self.compute = batch.boxed_local().fuse();
         Some(drawn.ids)
     }

@@ -2,18 +2,13 @@
 //!
 //! It mirrors the trainer: when the trainer drops a gradient, its samples are dropped here.
 
-use std::collections::BTreeMap;
-
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::commitment::{self, Commitment, CommitmentError, SampleId};
-use barnraise_protocol::dataset::{Manifest, WINDOW_SHARDS_MAX};
+use barnraise_protocol::dataset::Manifest;
 use barnraise_protocol::gradient::{Offer, PreparedContribution};
 use barnraise_protocol::run::RunDescription;
-use barnraise_protocol::streamed::WINDOWS_KEPT;
-
-/// Most shards of a stream whose hashes are known.
-const STREAMED_MAX: usize = (WINDOW_SHARDS_MAX * WINDOWS_KEPT) as usize;
+use barnraise_swarm::samples::DrawnSample;
 
 /// Why there is no signer of commitments.
 #[derive(Debug, thiserror::Error)]
@@ -33,16 +28,14 @@ pub(super) struct CommitmentSigner {
     run: Sha256Hash,
     /// The run's data.
     manifest: Manifest,
-    /// Of a stream the hashes of shards whose samples were drawn, the newest.
-    streamed: BTreeMap<u32, Sha256Hash>,
     /// Hash and epoch of the parameters in the trainer.
     parameters: Option<(Sha256Hash, u64)>,
     /// Samples of the batch in progress.
-    drawn: Vec<SampleId>,
+    drawn: Vec<DrawnSample>,
     /// Samples of the gradient in the trainer.
-    computed: Vec<SampleId>,
+    computed: Vec<DrawnSample>,
     /// Samples of the gradient that is being taken.
-    taken: Vec<SampleId>,
+    taken: Vec<DrawnSample>,
     /// Hash and epoch of that gradient's parameters.
     taken_with: Option<(Sha256Hash, u64)>,
 }
@@ -57,7 +50,6 @@ impl CommitmentSigner {
             key,
             run: commitment::run_hash(run)?,
             manifest: run.data.manifest.clone(),
-            streamed: BTreeMap::new(),
             parameters: None,
             drawn: Vec::new(),
             computed: Vec::new(),
@@ -89,25 +81,21 @@ impl CommitmentSigner {
     }
 
     /// A batch of these samples is in progress.
-    /// Of a stream, `hash_of` has the hash of each shard.
-    pub(super) fn on_drawn(&mut self, samples: Vec<SampleId>, hash_of: impl Fn(u32) -> Option<Sha256Hash>) {
-        if self.manifest.stream.is_some() {
-            for sample in &samples {
-                let known = hash_of(sample.shard).map(|hash| (sample.shard, hash));
-                self.streamed.extend(known);
-            }
-            while self.streamed.len() > STREAMED_MAX {
-                self.streamed.pop_first();
-            }
-        }
+    pub(super) fn on_drawn(&mut self, samples: Vec<DrawnSample>) {
         self.drawn = samples;
     }
 
     /// The encoded list of samples.
-    fn encode(&self, samples: &[SampleId]) -> Vec<u8> {
+    fn encode(&self, samples: &[DrawnSample]) -> Vec<u8> {
         match self.manifest.stream {
-            Some(_) => commitment::encode_streamed(samples, &self.streamed),
-            None => commitment::encode_samples(samples, &self.manifest),
+            Some(_) => {
+                let of_shard = |sample: &DrawnSample| Some((sample.id, **sample.streamed.as_ref()?));
+                commitment::encode_streamed(samples.iter().filter_map(of_shard))
+            }
+            None => {
+                let ids: Vec<SampleId> = samples.iter().map(|sample| sample.id).collect();
+                commitment::encode_samples(&ids, &self.manifest)
+            }
         }
     }
 

@@ -49,7 +49,7 @@ pub(crate) const CONTRIBUTION_SAMPLES_MAX: u32 = 256;
 /// Codec of slow links.
 pub(crate) const SLOW_CODEC: GradientCodec = GradientCodec::Int4;
 /// Large enough that transfers take several chunks.
-const SHAPE: ImageShape = ImageShape { height: 28, width: 28, channels: 1 };
+pub(crate) const SHAPE: ImageShape = ImageShape { height: 28, width: 28, channels: 1 };
 const HIDDEN: u32 = 64;
 const N_CLASSES: usize = 4;
 const SHARD_SAMPLES: usize = 250;
@@ -252,6 +252,24 @@ impl InMemoryBackbone {
 
     pub(crate) fn come_back(&self) {
         self.is_up.set(true);
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.is_up.get()
+    }
+
+    /// Makes its run another one, which learns from `samples`. It has no shards of those.
+    pub(crate) fn learn_from(&self, samples: SampleKind) {
+        let mut description = self.description.borrow_mut();
+        description.model = Preset::Mlp { hidden: vec![HIDDEN] }.model(5);
+        let layout = ParameterLayout::of(&description.model, DataShape::of(&samples)).unwrap();
+        self.parameters.replace(layout.initial_parameters(5));
+        description.data.manifest.samples = samples;
+    }
+
+    /// The parameters that it hands out.
+    pub(crate) fn parameters(&self) -> Vec<f32> {
+        self.parameters.borrow().clone()
     }
 
     fn progress(&self) -> RunProgress {
@@ -598,11 +616,65 @@ impl Platform for TestPlatform {
     }
 }
 
+/// What a platform leaves to the [`TestPlatform`] in its field `platform`.
+macro_rules! of_test_platform {
+    () => {
+        fn now(&self) -> barnraise_swarm::Moment {
+            self.platform.now()
+        }
+
+        fn unix_time(&self) -> barnraise_protocol::access::UnixTime {
+            self.platform.unix_time()
+        }
+
+        fn device_kind(
+            &self,
+            choice: barnraise_learning::DeviceChoice,
+        ) -> barnraise_protocol::contribute::DeviceKind {
+            self.platform.device_kind(choice)
+        }
+
+        async fn sleep_until(&self, at: barnraise_swarm::Moment) {
+            self.platform.sleep_until(at).await;
+        }
+
+        async fn yield_now(&self) {
+            self.platform.yield_now().await;
+        }
+
+        fn set_other_backbones(&self, addresses: Vec<String>) {
+            self.platform.set_other_backbones(addresses);
+        }
+
+        async fn disconnect(&self) {
+            self.platform.disconnect().await;
+        }
+
+        async fn cached(&self, sha256: barnraise_protocol::Sha256Hash) -> Option<Vec<u8>> {
+            self.platform.cached(sha256).await
+        }
+
+        async fn cache(&self, sha256: barnraise_protocol::Sha256Hash, bytes: &[u8]) {
+            self.platform.cache(sha256, bytes).await;
+        }
+    };
+}
+pub(crate) use of_test_platform;
+
 /// A stream that can be cut after a number of bytes.
 pub(crate) struct CutStream {
     inner: DuplexPipe,
     left: Option<u64>,
     read: Rc<Cell<u64>>,
+}
+
+impl CutStream {
+    /// Two ends of a stream that nothing cuts.
+    pub(crate) fn pair() -> (Self, Self) {
+        let (near, far) = tokio::io::duplex(DUPLEX_BYTES);
+        let whole = |end: DuplexStream| Self { inner: end.compat(), left: None, read: Rc::default() };
+        (whole(near), whole(far))
+    }
 }
 
 impl AsyncRead for CutStream {
@@ -630,7 +702,13 @@ impl AsyncWrite for CutStream {
         context: &mut Context<'_>,
         buffer: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(context, buffer)
+        let polled = Pin::new(&mut self.inner).poll_write(context, buffer);
+        if let Poll::Ready(Ok(n)) = polled {
+            TRAFFIC.with_borrow_mut(|traffic| {
+                traffic.iter_mut().for_each(|traffic| traffic.extend_from_slice(&buffer[..n]));
+            });
+        }
+        polled
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -640,6 +718,21 @@ impl AsyncWrite for CutStream {
     fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner).poll_close(context)
     }
+}
+
+thread_local! {
+    /// All bytes that were written to streams of this thread, in both directions, once [`record_traffic`] was called.
+    static TRAFFIC: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
+}
+
+/// From now on what is written to streams of this thread is kept.
+pub(crate) fn record_traffic() {
+    TRAFFIC.set(Some(Vec::new()));
+}
+
+/// What was kept.
+pub(crate) fn recorded_traffic() -> Vec<u8> {
+    TRAFFIC.take().unwrap_or_default()
 }
 
 /// The number at the end of a protocol's name.

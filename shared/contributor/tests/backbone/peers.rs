@@ -5,17 +5,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use barnraise_contributor::{PeerShardOutcome, Platform, PlatformError};
-use barnraise_learning::DeviceChoice;
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::access::UnixTime;
-use barnraise_protocol::contribute::DeviceKind;
 use barnraise_protocol::shard;
+use barnraise_swarm::PeerKey;
 use barnraise_swarm::shards::Survey;
-use barnraise_swarm::{Moment, PeerKey};
 use tokio::task::spawn_local;
 use tokio_util::compat::TokioAsyncReadCompatExt;
 
-use super::{CutStream, DUPLEX_BYTES, TestPlatform};
+use super::{CutStream, DUPLEX_BYTES, TestPlatform, of_test_platform};
 
 /// Behaviour of a peer that is asked for a shard.
 #[derive(Debug, Clone, Copy)]
@@ -58,48 +55,14 @@ impl PlatformWithPeers {
 impl Platform for PlatformWithPeers {
     type Stream = CutStream;
 
-    fn now(&self) -> Moment {
-        self.platform.now()
-    }
-
-    fn unix_time(&self) -> UnixTime {
-        self.platform.unix_time()
-    }
-
-    fn device_kind(&self, choice: DeviceChoice) -> DeviceKind {
-        self.platform.device_kind(choice)
-    }
-
-    async fn sleep_until(&self, at: Moment) {
-        self.platform.sleep_until(at).await;
-    }
-
-    async fn yield_now(&self) {
-        self.platform.yield_now().await;
-    }
+    of_test_platform!();
 
     async fn connect(&self) -> Result<Vec<u8>, PlatformError> {
         self.platform.connect().await
     }
 
-    fn set_other_backbones(&self, addresses: Vec<String>) {
-        self.platform.set_other_backbones(addresses);
-    }
-
-    async fn disconnect(&self) {
-        self.platform.disconnect().await;
-    }
-
     async fn open(&self, protocol: &'static str) -> Result<CutStream, PlatformError> {
         self.platform.open(protocol).await
-    }
-
-    async fn cached(&self, sha256: Sha256Hash) -> Option<Vec<u8>> {
-        self.platform.cached(sha256).await
-    }
-
-    async fn cache(&self, sha256: Sha256Hash, bytes: &[u8]) {
-        self.platform.cache(sha256, bytes).await;
     }
 
     async fn evict(&self, sha256: Sha256Hash) {

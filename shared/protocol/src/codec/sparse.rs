@@ -80,15 +80,20 @@ fn gather(values: &[f32]) -> (Vec<f32>, Vec<u64>) {
 /// Decodes the sent values to their positions; all others are zero.
 pub(super) fn decode(bytes: &[u8], values: &mut [f32]) -> Result<(), CodecError> {
     let n_values = values.len();
-    let length = |got| CodecError::Length { n_values, min: COUNT_BYTES, max: bytes.len(), got };
-    let (count, rest) = bytes.split_first_chunk::<COUNT_BYTES>().ok_or(length(bytes.len()))?;
+    let length = |min, n_sent| {
+        let max = encoded_len_max(n_values, n_sent);
+        CodecError::Length { n_values, min, max, got: bytes.len() }
+    };
+    let (count, rest) =
+        bytes.split_first_chunk::<COUNT_BYTES>().ok_or_else(|| length(COUNT_BYTES, n_values))?;
     let n_sent = u32::from_le_bytes(*count) as usize;
     if n_sent > n_values {
         return Err(CodecError::TooDense { max: n_values, got: n_sent });
     }
     // These bytes did arrive, so at most four times as many are allocated.
-    let Some((levels, gaps)) = rest.split_at_checked(blocks::encoded_len::<Int8>(n_sent)) else {
-        return Err(length(bytes.len()));
+    let n_level_bytes = blocks::encoded_len::<Int8>(n_sent);
+    let Some((levels, gaps)) = rest.split_at_checked(n_level_bytes) else {
+        return Err(length(COUNT_BYTES.saturating_add(n_level_bytes), n_sent));
     };
     let mut sent = vec![0.0; n_sent];
     if !blocks::decode::<Int8>(levels, &mut sent) {

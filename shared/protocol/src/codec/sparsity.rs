@@ -110,6 +110,9 @@ mod tests {
         assert_eq!(shares, [0.25, 0.25, 0.0625, 0.015_625, 0.003_906, 0.001, 0.001]);
         let none = Sparsity { density: density(0.01), warmup_epochs: 0 };
         assert_eq!(none.density_at(0).share(), 0.01);
+        let of_a_stage = Sparsity { density: density(0.0625), warmup_epochs: 10 };
+        let shares = [0, 9, 10].map(|epoch| of_a_stage.density_at(epoch).share());
+        assert_eq!(shares, [0.25, 0.25, 0.0625], "its own density is no stage of the warm-up");
         let dense = Sparsity { density: density(0.5), warmup_epochs: 10 };
         assert_eq!(dense.density_at(3).share(), 0.5, "a warm-up never sends less");
     }

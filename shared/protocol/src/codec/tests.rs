@@ -82,12 +82,114 @@ fn tiny_values_travel_as_zeros() {
         let bytes = codec.encode(&[1e-45, -1e-40]).unwrap();
         assert_eq!(codec.decode(&bytes, 2).unwrap(), [0.0, 0.0], "{codec:?}");
     }
+    // The smallest normal scale, and one below.
+    for (codec, level) in [(TensorCodec::Int8, 127.0), (TensorCodec::Int4, 7.0), (top_k(1.0), 127.0)] {
+        let (smallest, smaller) = (level * f32::MIN_POSITIVE, (level - 1.0) * f32::MIN_POSITIVE);
+        for (value, want) in [(smallest, smallest), (smaller, 0.0)] {
+            let bytes = codec.encode(&[value]).unwrap();
+            assert_eq!(codec.decode(&bytes, 1), Ok(vec![want]), "{codec:?}");
+        }
+    }
 }
 
 #[test]
 fn a_dense_vector_is_not_sent_sparsely() {
     let values = [1.0; 100];
     assert_eq!(top_k(0.1).encode(&values), Err(CodecError::TooDense { max: 10, got: 100 }));
+    let of = |n_sent: usize| top_k(0.1).encode(&[vec![1.0f32; n_sent], vec![0.0; 100 - n_sent]].concat());
+    assert!(of(10).is_ok());
+    assert_eq!(of(11), Err(CodecError::TooDense { max: 10, got: 11 }));
+    assert_eq!(of(0), Ok(vec![0; 4]), "a count");
+    let refused = top_k(1.0).encode_dense(&[1.0], &mut [0; 8]);
+    assert_eq!(refused, Err(CodecError::TooDense { max: 0, got: 1 }));
+}
+
+/// A block more begins with the value after the last of a full one.
+#[test]
+fn values_take_exactly_so_many_bytes() {
+    for (codec, lengths) in [
+        (TensorCodec::F32, &[(0, 0), (1, 4), (3, 12), (usize::MAX, usize::MAX)][..]),
+        (TensorCodec::F16, &[(0, 0), (1, 2), (3, 6), (usize::MAX, usize::MAX)]),
+        (TensorCodec::Int8, &[(0, 0), (1, 5), (255, 259), (256, 260), (257, 265), (512, 520)]),
+        (TensorCodec::Int4, &[(0, 0), (1, 5), (2, 5), (3, 6), (63, 36), (64, 36), (65, 41), (128, 72)]),
+    ] {
+        for &(n_values, want) in lengths {
+            assert_eq!(codec.encoded_len_at(n_values, 9), want..=want, "{codec:?} of {n_values}");
+            if n_values > 600 {
+                continue;
+            }
+            assert_eq!(codec.encode(&vec![1.0; n_values]).map(|bytes| bytes.len()), Ok(want));
+            for got in [want.wrapping_sub(1), want + 1].into_iter().filter(|got| *got < 10_000) {
+                let refused = Err(CodecError::Length { n_values, min: want, max: want, got });
+                assert_eq!(codec.decode(&vec![0; got], n_values), refused, "{codec:?}");
+                assert_eq!(codec.encode_dense(&vec![1.0; n_values], &mut vec![0; got]).err(), refused.err());
+            }
+        }
+    }
+}
+
+#[test]
+fn values_sent_sparsely_take_at_most_so_many_bytes() {
+    for (n_values, n_sent, want) in [
+        (20, 0, 4),
+        (20, 1, 4 + 5 + 1),
+        (20, 2, 4 + 6 + 2),
+        (20, 20, 4 + 24 + 3),
+        (257, 257, 4 + 265 + 33),
+        (1000, 10, 4 + 14 + 11),
+        (1000, 250, 4 + 254 + 110),
+    ] {
+        assert_eq!(sparse::encoded_len_max(n_values, n_sent), want, "{n_sent} of {n_values}");
+    }
+    let codec =
+        TensorCodec::TopK(Sparsity { density: Density::from_share(0.01).unwrap(), warmup_epochs: 10 });
+    assert_eq!(codec.encoded_len_at(1000, 3), 4..=368);
+    assert_eq!(codec.encoded_len_at(1000, 10), 4..=29);
+    assert_eq!(codec.encoded_len(1000), 368);
+    let refused = |got: usize| codec.decode(&vec![0; got], 1000).err();
+    let length = |got| Some(CodecError::Length { n_values: 1000, min: 4, max: 368, got });
+    assert_eq!([3, 369].map(refused), [3, 369].map(length));
+}
+
+#[test]
+fn levels_that_are_cut_off_are_told_how_many_bytes_are_wanted() {
+    // Two levels and their scale take 6 bytes.
+    let bytes = [2, 0, 0, 0, 0, 0, 0, 0, 1];
+    let want = CodecError::Length { n_values: 20, min: 10, max: 12, got: 9 };
+    assert_eq!(top_k(1.0).decode(&bytes, 20), Err(want));
+}
+
+/// Values are processed in chunks and blocks, of which each may be the one with an infinity.
+#[test]
+fn an_infinity_is_found_on_both_sides_of_each_border() {
+    let n_values = 2049;
+    let values = vec![0.5; n_values];
+    for codec in all() {
+        for index in [0, 63, 64, 255, 256, 1023, 1024, 2047, 2048] {
+            let mut values = values.clone();
+            values[index] = f32::NEG_INFINITY;
+            assert_eq!(codec.encode(&values), Err(CodecError::NotFinite { index }), "{codec:?}");
+        }
+    }
+    for index in [0, 1023, 1024, 2047, 2048] {
+        let not_finite = Err(CodecError::NotFinite { index });
+        let mut bytes = TensorCodec::F32.encode(&values).unwrap();
+        bytes[index * 4..][..4].copy_from_slice(&f32::INFINITY.to_le_bytes());
+        assert_eq!(TensorCodec::F32.decode(&bytes, n_values), not_finite);
+        let mut bytes = TensorCodec::F16.encode(&values).unwrap();
+        bytes[index * 2..][..2].copy_from_slice(&[0x00, 0xfc]);
+        assert_eq!(TensorCodec::F16.decode(&bytes, n_values), not_finite);
+    }
+    for (codec, header_bytes, block_bytes, block_values) in
+        [(TensorCodec::Int8, 0, 260, 256), (TensorCodec::Int4, 0, 36, 64), (top_k(1.0), 4, 260, 256)]
+    {
+        for block in [0, 1, n_values / block_values] {
+            let mut bytes = codec.encode(&values).unwrap();
+            bytes[header_bytes + block * block_bytes..][..4].copy_from_slice(&f32::INFINITY.to_le_bytes());
+            let index = block * block_values;
+            assert_eq!(codec.decode(&bytes, n_values), Err(CodecError::NotFinite { index }), "{codec:?}");
+        }
+    }
 }
 
 #[test]
@@ -99,6 +201,10 @@ fn positions_that_do_not_fit_are_refused() {
         codec.decode(&bytes, n_values)
     };
     assert_eq!(refused(0, &[], 20), Ok(vec![0.0; 20]));
+    assert_eq!(refused(0, &[0], 20), Err(CodecError::Positions { n_sent: 0 }), "positions of nothing");
+    // Two low bits: gaps of 4 and 4 fill a byte.
+    assert_eq!(refused(2, &[0b0001_0001], 20), Ok(vec![0.0; 20]));
+    assert_eq!(refused(2, &[0b0001_0001, 0], 20), Err(CodecError::Positions { n_sent: 2 }), "a whole byte");
     assert!(matches!(refused(21, &[0, 0], 20), Err(CodecError::TooDense { max: 20, got: 21 })));
     // Three low bits.
     assert!(refused(1, &[0b0000_0101], 20).is_ok());

@@ -22,13 +22,13 @@ use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
 
 use super::DIMENSIONS_MAX;
-use super::place::ExpertPlace;
+use super::place::{ExpertPlace, LayerId};
 use crate::access::{KeyPair, PublicKey, Signature, UnixTime};
 use crate::framing::{self, FrameError};
 use crate::receipt::RUN_ID_BYTES_MAX;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/expert-leases/2";
+pub const PROTOCOL: &str = "/barnraise/expert-leases/3";
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 192 * 1024;
 /// A grant expires so long after it was given.
@@ -41,6 +41,8 @@ pub const PLACES_MAX: usize = 64;
 pub const HOST_ADDRESSES_MAX: usize = 4;
 /// Longest address of a host, in the binary form of multiaddresses.
 pub const HOST_ADDRESS_BYTES_MAX: usize = 160;
+/// Most layers of a run whose experts make no step.
+pub const FROZEN_MAX: usize = 256;
 /// Hosts that are named as keepers of one expert's checkpoints, at most.
 pub const KEEPERS_MAX: usize = 4;
 
@@ -57,6 +59,8 @@ const HOST_BYTES: usize = 32 + 1 + HOST_ADDRESSES_MAX * (HOST_ADDRESS_BYTES_MAX 
 // Leases and as many numbers beside them; in an answer those of vacant places too, and never more than the host asked for in all.
 const _: () =
     assert!(RUN_ID_BYTES_MAX + PLACES_MAX * (LEASE_BYTES + 32) + HOST_BYTES + 128 <= MESSAGE_BYTES_MAX);
+const _: () =
+    assert!(PLACES_MAX * (LEASE_BYTES + 32) + GRANTORS_MAX * 32 + FROZEN_MAX * 3 + 128 <= MESSAGE_BYTES_MAX);
 const _: () = assert!(PLACES_MAX * KEEPERS_MAX * HOST_BYTES + PLACES_MAX * 8 <= MESSAGE_BYTES_MAX);
 
 /// The backbones that grant leases of a run, each once and in the order of their keys; at least one, at most
@@ -171,6 +175,8 @@ pub enum LeaseAnswer {
         asked: Vec<LeaseVerdict<ExpertLease>>,
         /// Of places that were vacant.
         vacant: Vec<ExpertLease>,
+        /// At most [`FROZEN_MAX`] layers, whose experts make no step at any host of the run.
+        frozen: Vec<LayerId>,
     },
     /// To [`LeaseQuestion::Vote`]: for each ask, in order.
     Voted(Vec<LeaseVerdict<LeaseGrant>>),
@@ -482,9 +488,10 @@ where
         (_, LeaseAnswer::Refused(refusal)) => return Err((*refusal).into()),
         (
             LeaseQuestion::Lease { run_id, asks, n_vacant, .. },
-            LeaseAnswer::Leased { grantors, asked, vacant },
+            LeaseAnswer::Leased { grantors, asked, vacant, frozen },
         ) => {
-            if asked.len() != asks.len() || vacant.len() > usize::from(*n_vacant) {
+            if asked.len() != asks.len() || vacant.len() > usize::from(*n_vacant) || frozen.len() > FROZEN_MAX
+            {
                 return Err(LeaseAskError::Unexpected);
             }
             for lease in vacant.iter() {

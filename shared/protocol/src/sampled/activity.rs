@@ -77,9 +77,10 @@ impl ActivityToken {
 }
 
 impl ActivityChain {
-    /// The chain of a peer's join with this counter, which begins with a round. Nobody else can compute it.
+    /// The chain of a peer's join with this counter, which begins with a round. Nobody else can compute it. A peer that has forgotten its
+    /// counter may join with one twice: tokens that it showed in one of the chains prove nothing in the other.
     pub fn new(key: &KeyPair, run: Sha256Hash, counter: u64, first_round: u64) -> Self {
-        let about = [&run.0[..], &counter.to_le_bytes()].concat();
+        let about = [&run.0[..], &counter.to_le_bytes(), &first_round.to_le_bytes()].concat();
         Self { peer: key.public(), seed: ActivityToken(key.derive(&about)), first_round }
     }
 
@@ -114,6 +115,11 @@ mod tests {
         let (before, after) = (chain.token(39), chain.token(41 + ACTIVITY_ROUNDS_MAX));
         assert_eq!((before, after), (None, None));
         assert!(chain.token(40 + ACTIVITY_ROUNDS_MAX).is_some());
-        assert_ne!(ActivityChain::new(&key, run, 2, 40).anchor(), chain.anchor(), "each join has its own");
+        for (counter, first_round) in [(2, 40), (1, 90)] {
+            let other = ActivityChain::new(&key, run, counter, first_round);
+            assert_ne!(other.anchor(), chain.anchor(), "each join has its own");
+        }
+        let elsewhere = ActivityChain::new(&key, Sha256Hash([8; 32]), 1, 40);
+        assert_ne!(elsewhere.anchor(), chain.anchor(), "each run has its own");
     }
 }

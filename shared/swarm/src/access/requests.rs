@@ -229,6 +229,30 @@ mod tests {
     }
 
     #[test]
+    fn a_forgotten_request_leaves_its_time_to_its_sender_alone_and_no_other_nonce() {
+        let mut guard = RequestGuard::new(here(), RequestLimits::default());
+        let admissions = admissions();
+        let ahead = NOW.after(10 + N);
+        let forgotten_at = 2 * N + 1;
+        // Seconds since the first, request and result, one after the other on the same guard.
+        let rows = [
+            (0, request(2, 1, NOW), Ok(())),
+            (10, request(2, 2, ahead), Ok(())),
+            // The first one is forgotten, the second one is not.
+            (forgotten_at, request(2, 2, ahead), Err(RequestRefusal::NonceUsed)),
+            // This clock is set back: what may have come before is refused with any nonce.
+            (0, request(2, 3, UnixTime(NOW.0 - 1)), Err(RequestRefusal::NonceUsed)),
+            (0, request(2, 3, NOW), Err(RequestRefusal::NonceUsed)),
+            (0, request(2, 3, NOW.after(1)), Ok(())),
+            (0, request(3, 1, NOW), Ok(())),
+        ];
+        for (index, (after, request, want)) in rows.into_iter().enumerate() {
+            let got = guard.on_request(NOW.after(after), &admissions, &request);
+            assert_eq!(got, want, "row {index}");
+        }
+    }
+
+    #[test]
     fn memory_is_bounded_and_nobody_takes_all_of_it() {
         let limits = RequestLimits { requests_max: 5, requests_of_peer_max: 3 };
         let mut guard = RequestGuard::new(here(), limits);

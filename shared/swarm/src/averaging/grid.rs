@@ -225,6 +225,9 @@ mod tests {
     fn an_invalid_grid_is_refused() {
         let of = |members: &[GroupMember], codec| grid_positions(b"round", members, &five(), 0, 60, codec);
         assert_eq!(of(&[], F32), Err(GroupError::Size(0)));
+        let of_size = |n_members| grid_positions(b"round", &members(&vec![1; n_members]), &[], 0, 60, F32);
+        assert_eq!(of_size(MEMBERS_MAX), Ok(Vec::new()));
+        assert_eq!(of_size(MEMBERS_MAX + 1), Err(GroupError::Size(MEMBERS_MAX + 1)));
         let twice = [members(&[1; 4]), members(&[1])].concat();
         assert_eq!(of(&twice, F32), Err(GroupError::Twice));
         assert_eq!(of(&members(&[1; 5]), TensorCodec::Int8), Err(GroupError::BlockCodec(TensorCodec::Int8)));

@@ -129,6 +129,24 @@ mod tests {
     }
 
     #[test]
+    fn one_more_record_than_fit_evicts_the_one_whose_suspension_ends_first() {
+        let mut reputation = Reputation::default();
+        let n_peers = PEERS_MAX as u32;
+        let at = |number: u32| Duration::from_secs(u64::from(number));
+        (0..n_peers).for_each(|number| reputation.on_failed_round(at(number), &peer(number)));
+        let has_record = |reputation: &Reputation, number| reputation.records.contains_key(&peer(number));
+        reputation.on_failed_round(at(n_peers), &peer(0));
+        assert_eq!(reputation.records.len(), PEERS_MAX, "one with a record evicts none");
+        assert!(has_record(&reputation, 1));
+        reputation.on_failed_round(at(n_peers), &peer(n_peers));
+        assert_eq!(reputation.records.len(), PEERS_MAX);
+        assert_eq!(
+            [0, 1, 2, n_peers].map(|number| has_record(&reputation, number)),
+            [true, false, true, true]
+        );
+    }
+
+    #[test]
     fn the_record_of_a_wrong_mean_is_not_evicted_for_others() {
         let mut reputation = Reputation::default();
         reputation.on_wrong_mean(&peer(0));

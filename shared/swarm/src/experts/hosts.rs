@@ -36,6 +36,8 @@ pub enum HostFault {
 struct HostConduct {
     n_failures: u32,
     left_alone_until: Moment,
+    /// The last pause is that of an absurd answer: no good one ends it.
+    is_absurd: bool,
 }
 
 /// What is known of hosts.
@@ -51,13 +53,21 @@ impl HostRecords {
     }
 
     pub(super) fn on_answered(&mut self, host: &PublicKey) {
+        if let Some(conduct) = self.conduct.get_mut(host).filter(|conduct| conduct.is_absurd) {
+            conduct.n_failures = 0;
+            return;
+        }
         self.conduct.remove(host);
     }
 
     pub(super) fn on_fault(&mut self, now: Moment, host: PublicKey, fault: HostFault) {
         self.make_room(&host);
         let conduct = self.conduct.entry(host).or_default();
+        conduct.is_absurd &= conduct.left_alone_until > now;
+        conduct.is_absurd |= fault == HostFault::Absurd;
         let pause = match fault {
+            // It was asked before that, and fails with the others.
+            HostFault::Failed if conduct.left_alone_until > now => return,
             HostFault::Failed => {
                 conduct.n_failures = conduct.n_failures.saturating_add(1);
                 PAUSE_MIN.saturating_mul(1 << (conduct.n_failures - 1).min(16)).min(PAUSE_MAX)
@@ -124,6 +134,16 @@ mod tests {
     }
 
     #[test]
+    fn requests_that_fail_together_are_one_failure() {
+        let mut records = HostRecords::new(1);
+        (0..8).for_each(|_| records.on_fault(SECOND, peer(1), HostFault::Failed));
+        assert!(!records.is_listened_to(5 * SECOND, &peer(1)));
+        assert!(records.is_listened_to(6 * SECOND, &peer(1)), "as after one");
+        records.on_fault(6 * SECOND, peer(1), HostFault::Failed);
+        assert!(!records.is_listened_to(15 * SECOND, &peer(1)), "the next one doubles it");
+    }
+
+    #[test]
     fn pauses_double_up_to_ten_minutes() {
         let mut records = HostRecords::new(1);
         let mut now = SECOND;
@@ -141,6 +161,22 @@ mod tests {
         records.on_fault(now, peer(2), HostFault::Absurd);
         records.on_fault(now, peer(2), HostFault::Busy(SECOND));
         assert!(!records.is_listened_to(now + PAUSE_MAX - SECOND, &peer(2)));
+    }
+
+    #[test]
+    fn a_good_answer_ends_the_pause_of_a_host_that_failed_and_not_that_of_an_absurd_one() {
+        let mut records = HostRecords::new(1);
+        records.on_fault(SECOND, peer(1), HostFault::Failed);
+        records.on_answered(&peer(1));
+        assert!(records.is_listened_to(SECOND, &peer(1)));
+        records.on_fault(SECOND, peer(1), HostFault::Absurd);
+        records.on_answered(&peer(1));
+        let until = SECOND + PAUSE_MAX;
+        assert!(!records.is_listened_to(until - Duration::from_millis(1), &peer(1)));
+        // Once it is over, what comes after it is as that of any other.
+        records.on_fault(until, peer(1), HostFault::Failed);
+        records.on_answered(&peer(1));
+        assert!(records.is_listened_to(until, &peer(1)));
     }
 
     #[test]

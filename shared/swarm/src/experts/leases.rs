@@ -17,10 +17,12 @@
 mod book;
 #[cfg(test)]
 mod fuzz;
+mod handover;
 mod holder;
 mod standing;
 #[cfg(test)]
 mod tests;
+mod voters;
 
 use std::time::Duration;
 
@@ -30,8 +32,10 @@ pub use barnraise_protocol::experts::leases::LEASE_TIME;
 use barnraise_protocol::experts::leases::{ExpertLease, Grantors, LeaseGrant, LeaseRefusal, LeaseVerdict};
 
 pub use self::book::{LEASES_MAX, LeaseBook, LeaseStanding, LeasedRun, VACANT_LONG};
+pub use self::handover::{HANDED_MAX, Handover, HandoverAction};
 pub use self::holder::{HolderAction, LOOK_INTERVAL, LeaseHolder, RENEWAL_INTERVAL};
 pub use self::standing::HOSTS_MAX;
+pub use self::voters::{AskedVoters, Voters};
 
 /// A holder counts on a lease for so long after it asked: less than [`LEASE_TIME`], for clocks that run at different speeds and
 /// a batch that the device has.

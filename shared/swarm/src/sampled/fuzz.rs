@@ -278,19 +278,22 @@ mod tests {
     /// Operations by chance reach what the run is for.
     #[test]
     fn sequences_reach_later_rounds() {
-        let mut random = SplitMix64::new(3);
-        let mut world = SampledWorld::new();
-        for peer in 1..N_PEERS {
-            world.on(&SampledOperation::Join { peer, through: 0 });
+        for seed in 0..8 {
+            let mut random = SplitMix64::new(seed);
+            let mut world = SampledWorld::new();
+            for peer in 1..N_PEERS {
+                world.on(&SampledOperation::Join { peer, through: 0 });
+            }
+            for _ in 0..4000 {
+                let operation = match random.below(12) {
+                    0 => SampledOperation::Pass { seconds: 1 },
+                    1 => SampledOperation::Lose { which: random.below(256) as u8 },
+                    _ => SampledOperation::Carry { which: random.below(256) as u8 },
+                };
+                world.on(&operation);
+            }
+            println!("{seed}: {:?}", world.trained);
+            assert!(world.trained.iter().all(|round| *round > 10), "{seed}: {:?}", world.trained);
         }
-        for _ in 0..3000 {
-            let operation = match random.below(12) {
-                0 => SampledOperation::Pass { seconds: 1 },
-                1 => SampledOperation::Lose { which: random.below(256) as u8 },
-                _ => SampledOperation::Carry { which: random.below(256) as u8 },
-            };
-            world.on(&operation);
-        }
-        assert!(world.trained.iter().all(|round| *round > 20), "{:?}", world.trained);
     }
 }

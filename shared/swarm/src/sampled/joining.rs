@@ -1,10 +1,12 @@
 //! Joining, leaving, and joining again after a time of silence (MoDEST §3.4 and §3.5, algorithm 2).
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::sampled::{
-    ActivityChain, ActivityToken, JoinedEvent, Membership, MembershipEvent, View, ViewDigest,
+    ActivityChain, ActivityToken, JoinedEvent, MEMBER_ADDRESS_BYTES_MAX, MEMBER_ADDRESSES_MAX, Membership,
+    MembershipEvent, REGISTERED_MAX, SampledRoles, VIEW_BYTES_MAX, View, ViewDigest,
 };
 
 use super::{SampledAction, SampledPeer};
@@ -12,8 +14,14 @@ use crate::Moment;
 
 /// Peers that are asked for all that they know: one of them may be gone.
 const ASKED: usize = 2;
+/// Views that have room for all members that a peer can know, of 256 bytes each.
+pub(super) const VIEWS_MAX: usize = REGISTERED_MAX * 256 / VIEW_BYTES_MAX;
+/// Most members that are asked together after the first of them did not answer.
+const ASKED_TOGETHER_MAX: usize = 64;
 /// Rounds among which a peer that goes on with a run looks for one of its own.
 const ROUNDS_LOOKED_AT: usize = 64;
+/// Time between two joined events of a peer whose roles or addresses change again and again.
+pub(super) const RENEW_EVERY: Duration = Duration::from_secs(30);
 
 /// Whether this peer takes part, and who was told.
 #[derive(Debug, Default)]
@@ -25,18 +33,24 @@ pub(super) struct Joining {
     /// Those who answered when it asked last.
     answered: Vec<PublicKey>,
     step: JoiningStep,
+    /// Times that it still asks for more, of those who told of members that it did not know.
+    n_more: usize,
     /// It has the model with which the run begins, or goes on after all peers were gone.
     begins: bool,
     /// Times that the run seemed to be still, since something was heard of a later round.
     pub(super) n_silences: u32,
+    /// How far the run was known to be when it seemed to be still last.
+    still_round: u64,
+    /// When this peer told others of itself last.
+    announced_at: Moment,
 }
 
 #[derive(Debug, Default)]
 enum JoiningStep {
     #[default]
     Idle,
-    /// Asks for the run's round first: a joined event says it.
-    Asking { open: BTreeSet<PublicKey>, until: Moment },
+    /// Asks for the run's round first: a joined event says it. Where all are silent until then, more are asked.
+    Asking { asked: BTreeSet<PublicKey>, open: BTreeSet<PublicKey>, until: Moment },
     /// Nobody answered.
     Waiting { until: Moment },
     /// Joined again after silence. If nothing is heard of a later round until then, this peer goes on with the run.
@@ -46,6 +60,11 @@ enum JoiningStep {
 impl Joining {
     pub(super) fn is_member(&self) -> bool {
         self.chain.is_some()
+    }
+
+    /// Peers that its user introduced it to.
+    pub(super) fn introduced(&self) -> &[PublicKey] {
+        &self.introduced
     }
 
     pub(super) fn begins(&mut self) {
@@ -80,15 +99,28 @@ impl SampledPeer {
         }
         self.aggregation.end();
         self.joining.step = JoiningStep::Idle;
+        self.end_calling();
         let told = self.acquaintances();
         self.sign(MembershipEvent::Left);
         self.tell(&told, 0);
         self.go_on(now);
     }
 
-    /// Another peer tells what it knows, itself first. Returns what it lacks.
+    /// What this peer does, and where others can dial it, from now on. A member tells that by another joined event, which replaces
+    /// the one before at all who know it.
+    ///
+    /// - `addresses`: binary multiaddresses; those that are too long, or too many, are left aside
+    pub fn on_own_change(&mut self, now: Moment, roles: SampledRoles, mut addresses: Vec<Vec<u8>>) {
+        addresses.retain(|address| address.len() <= MEMBER_ADDRESS_BYTES_MAX);
+        addresses.truncate(MEMBER_ADDRESSES_MAX);
+        (self.identity.roles, self.identity.addresses) = (roles, addresses);
+        self.on_timeout(now);
+    }
+
+    /// Another peer tells of itself. Returns what it lacks. Anybody may come as often as it likes, so that what it tells of others, which
+    /// no honest peer does, is not looked at.
     pub fn on_meet(&mut self, now: Moment, from: PublicKey, view: &View, digest: &ViewDigest) -> View {
-        self.registry.merge(view);
+        self.registry.merge_own(&from, view);
         if self.is_forgotten() {
             self.join_again(now);
         }
@@ -98,10 +130,17 @@ impl SampledPeer {
         answer
     }
 
-    /// The other peer's answer.
+    /// The other peer's answer. As long as it tells of members that this one did not know, there may be more: a view has room for
+    /// some hundreds of them, and others join at the same time. So it is where what they prove costs too much to be checked at once.
     pub fn on_met(&mut self, now: Moment, from: PublicKey, view: &View) {
+        let may_ask = self.joining.is_member() && self.joining.n_more > 0;
+        let n_known = self.registry.members().count();
         self.registry.merge(view);
         self.on_asked(now, from, true);
+        if may_ask && (self.registry.members().count() > n_known || self.registry.lacks_activity(view)) {
+            self.joining.n_more -= 1;
+            self.tell(&[from], 1);
+        }
         self.go_on(now);
     }
 
@@ -122,7 +161,7 @@ impl SampledPeer {
         let has_answer = !self.joining.answered.is_empty();
         match &self.joining.step {
             JoiningStep::Asking { until, .. } if has_answer && *until <= now => self.announce(now),
-            JoiningStep::Asking { until, .. } if *until <= now => self.on_no_answer(now),
+            JoiningStep::Asking { until, .. } if *until <= now => self.ask_more(now),
             JoiningStep::Waiting { until } if *until <= now => self.ask(now),
             JoiningStep::Listening { until } if *until <= now => {
                 self.joining.step = JoiningStep::Idle;
@@ -133,13 +172,18 @@ impl SampledPeer {
                 self.joining.n_silences += 1;
                 self.ask(now);
             }
+            JoiningStep::Idle if self.renewed_at().is_some_and(|at| at <= now) => {
+                self.announce(now);
+                // A run is not still because this peer moved.
+                self.joining.step = JoiningStep::Idle;
+            }
             _ => {}
         }
     }
 
     pub(super) fn joining_deadline(&self) -> Option<Moment> {
         match &self.joining.step {
-            JoiningStep::Idle => self.silent_at(),
+            JoiningStep::Idle => self.silent_at().into_iter().chain(self.renewed_at()).min(),
             JoiningStep::Asking { until, .. }
             | JoiningStep::Waiting { until }
             | JoiningStep::Listening { until } => Some(*until),
@@ -160,16 +204,45 @@ impl SampledPeer {
         self.joining.is_member().then(|| self.heard_at.saturating_add(silence))
     }
 
+    /// When a member whom the others do not know as it is tells of itself anew.
+    fn renewed_at(&self) -> Option<Moment> {
+        let is_known = !self.joining.is_member() || self.is_registered();
+        (!is_known).then(|| self.joining.announced_at.saturating_add(RENEW_EVERY))
+    }
+
     /// Asks some peers how far the run is; the first peer of a run knows.
     fn ask(&mut self, now: Moment) {
         let asked = self.acquaintances();
         if asked.is_empty() {
             return self.announce(now);
         }
-        let until = now + 2 * self.settings.ping_timeout;
         self.joining.answered.clear();
-        self.joining.step = JoiningStep::Asking { open: asked.iter().copied().collect(), until };
+        let open: BTreeSet<PublicKey> = asked.iter().copied().collect();
+        self.joining.step = JoiningStep::Asking { asked: open.clone(), open, until: self.answered_at(now) };
         self.tell(&asked, ASKED);
+    }
+
+    /// When those who are asked now should have answered.
+    fn answered_at(&self, now: Moment) -> Moment {
+        now + 2 * self.settings.ping_timeout
+    }
+
+    /// Nobody has answered so far: as many more of the members are asked, and once there are none, those who are only slow have until
+    /// their conversations end.
+    fn ask_more(&mut self, now: Moment) {
+        let until = self.answered_at(now);
+        let others = self.others();
+        let JoiningStep::Asking { asked, open, until: at } = &mut self.joining.step else { return };
+        let n_more = asked.len().min(ASKED_TOGETHER_MAX);
+        let more: Vec<PublicKey> =
+            others.into_iter().filter(|peer| !asked.contains(peer)).take(n_more).collect();
+        if more.is_empty() && open.is_empty() {
+            return self.on_no_answer(now);
+        }
+        *at = until;
+        asked.extend(&more);
+        open.extend(&more);
+        self.tell(&more, ASKED);
     }
 
     fn on_asked(&mut self, now: Moment, peer: PublicKey, is_answer: bool) {
@@ -179,7 +252,7 @@ impl SampledPeer {
         }
         match (open.is_empty(), !self.joining.answered.is_empty()) {
             (true, true) => self.announce(now),
-            (true, false) => self.on_no_answer(now),
+            (true, false) => self.ask_more(now),
             (false, _) => {}
         }
     }
@@ -203,30 +276,36 @@ impl SampledPeer {
         self.announce(now);
     }
 
-    /// Whether the others know this peer by the event that its chain belongs to: an earlier process may have told of a later one.
+    /// Whether the others know this peer by the event that its chain belongs to, and as it is: an earlier process may have told of a
+    /// later one, and its roles or addresses may have changed since.
     pub(super) fn is_registered(&self) -> bool {
-        let own = self.registry.membership(&self.peer);
-        own.is_some_and(|own| own.counter == self.identity.counter && own.joined().is_some())
+        let own = self.registry.membership(&self.peer).filter(|own| own.counter == self.identity.counter);
+        own.and_then(Membership::joined).is_some_and(|joined| {
+            joined.roles == self.identity.roles && joined.addresses == self.identity.addresses
+        })
     }
 
     /// `request join`: tells that this peer is active in the run's round, by a token of its chain, or by a joined event with another
-    /// chain.
+    /// chain. Of some it asks once more who takes part: those who joined meanwhile were not in the answers so far.
     fn announce(&mut self, now: Moment) {
         self.believe_answers(now);
         let active = self.active.unwrap_or_default();
         let held = self.newest.as_ref().map_or(0, |(round, _)| *round);
         let round = self.round().max(active).max(held);
         self.limit.begin(now, round);
+        self.joining.announced_at = now;
         match self.joining.token(round).filter(|_| self.is_registered()) {
             Some(token) => self.prove(round, token),
             None => self.sign_joined(round),
         }
         self.joining.step = match self.joining.n_silences {
             0 => JoiningStep::Idle,
-            _ => JoiningStep::Listening { until: now + 2 * self.settings.ping_timeout },
+            _ => JoiningStep::Listening { until: self.answered_at(now) },
         };
+        self.joining.n_more = VIEWS_MAX;
         let told = self.acquaintances();
-        self.tell(&told, 0);
+        self.tell(&told, ASKED);
+        self.begin_calling(now);
         if std::mem::take(&mut self.joining.begins)
             && let Some((_, model)) = self.newest.clone().filter(|(held, _)| *held == round)
         {
@@ -278,7 +357,7 @@ impl SampledPeer {
 
     /// Tells some peers of this one. The first `n_asked` of them answer with what it lacks, the others with what they tell of
     /// themselves.
-    fn tell(&mut self, peers: &[PublicKey], n_asked: usize) {
+    pub(super) fn tell(&mut self, peers: &[PublicKey], n_asked: usize) {
         let view = match self.registry.membership(&self.peer) {
             Some(_) => self.registry.view_beyond(&ViewDigest::of_everything(), &self.peer),
             None => View::default(),
@@ -291,19 +370,25 @@ impl SampledPeer {
 
     /// `P`: as many members as a sample has, by chance, those first that it was told of.
     fn acquaintances(&mut self) -> Vec<PublicKey> {
-        let mut others: Vec<PublicKey> = self.registry.members().map(|membership| membership.peer).collect();
-        self.random.shuffle(&mut others);
         let mut known = self.joining.introduced.clone();
-        for other in others {
-            if known.len() >= self.settings.sample_size.max(self.joining.introduced.len()) {
+        known.retain(|peer| *peer != self.peer);
+        for other in self.others() {
+            if known.len() >= self.settings.sample_size {
                 break;
             }
             if !known.contains(&other) {
                 known.push(other);
             }
         }
-        known.retain(|peer| *peer != self.peer);
         known
+    }
+
+    /// All members but this one, in an order by chance.
+    fn others(&mut self) -> Vec<PublicKey> {
+        let members = self.registry.members().map(|membership| membership.peer);
+        let mut others: Vec<PublicKey> = members.filter(|peer| *peer != self.peer).collect();
+        self.random.shuffle(&mut others);
+        others
     }
 
     /// The first round after this one, as far as rounds are believed, that this peer is an aggregator of.
@@ -317,12 +402,20 @@ impl SampledPeer {
 
     /// After silence, and nothing heard of a later round than this peer's: the round was lost with those who had it. Models that
     /// came are enough then. Without any, this peer goes on with the newest average that it has: at once where nobody has been
-    /// active after that, and else when those who have were silent as well.
+    /// active after that, and else when those who have were silent as well. Where they were not, the run goes on without this peer,
+    /// and its average is an old one.
     fn go_on_with_run(&mut self, now: Moment) {
+        let (round, round_max) = (self.round(), self.round_max());
+        let still_round = std::mem::replace(&mut self.joining.still_round, round);
+        let n_further = self.registry.n_active_in(still_round.saturating_add(1)..=round_max);
+        // Fewer make no round, and could keep a run still by what they say.
+        if n_further >= self.settings.models_wanted() {
+            self.joining.n_silences = self.joining.n_silences.min(1);
+        }
         if self.aggregation.sampling().is_some() || self.training.sampling().is_some() || self.is_training() {
             return;
         }
-        let round = self.round().max(self.own_round());
+        let round = round.max(self.own_round());
         if self.aggregation.is_short() && self.aggregation.round() >= round {
             return self.sample_trainers(now);
         }

@@ -1,6 +1,6 @@
 //! How far the run can be, by this peer's own clock.
 //!
-//! Keys cost nothing, so that no number of peers proves a round. Time does: a round that passes faster than rounds passed so far is
+//! Keys cost nothing, so that no number of peers proves a round. Time does: a round that passes faster than rounds passed of late is
 //! left aside, however many tell of it. Honest rounds may be some times as fast as before at once.
 
 use std::time::Duration;
@@ -13,6 +13,41 @@ use crate::Moment;
 const HASTE: u32 = 4;
 /// Rounds that are believed in the time of the estimate, however fast rounds have been.
 const ROUNDS_PER_ESTIMATE_MAX: u32 = 16;
+
+/// Rounds that a peer takes part in in the time of the estimate: half of those that are believed, or who once was too late would
+/// never believe those who are quick again.
+const ROUNDS_PER_ESTIMATE: u32 = ROUNDS_PER_ESTIMATE_MAX / 2;
+
+/// Rounds over which their mean time is taken, and twice as many at most: a run that was slow for days may be quick from now on.
+const MEAN_ROUNDS: u64 = 64;
+
+/// How long a round takes at least.
+pub(super) fn shortest_round(estimate: Duration) -> Duration {
+    estimate / ROUNDS_PER_ESTIMATE
+}
+
+/// How long rounds take, by those in which this peer was active.
+#[derive(Debug, Default)]
+pub(super) struct RoundPace {
+    /// Round and time since which the mean is taken.
+    since: Option<(u64, Moment)>,
+    /// Since which it is taken next.
+    next: Option<(u64, Moment)>,
+}
+
+impl RoundPace {
+    /// This peer is active in a round, its latest. Returns the mean time of the last rounds; `None` at the first one.
+    pub(super) fn on_active(&mut self, now: Moment, round: u64) -> Option<Duration> {
+        // One round after the other may be begun at once, or after a pause of the run.
+        let (first, at) = *self.since.get_or_insert((round, now));
+        let (next, _) = *self.next.get_or_insert((round, now));
+        if round.saturating_sub(next) >= MEAN_ROUNDS {
+            self.since = self.next.replace((round, now));
+        }
+        let n_rounds = u32::try_from(round.checked_sub(first)?).ok().filter(|n_rounds| *n_rounds > 0)?;
+        Some(now.saturating_sub(at) / n_rounds)
+    }
+}
 
 /// The latest round that rounds of the fastest speed reach. The run is believed to be a leap beyond it at most.
 #[derive(Debug, Default)]

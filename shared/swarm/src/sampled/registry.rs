@@ -110,12 +110,31 @@ impl Registry {
         n_events + n_active
     }
 
+    /// Takes over what is newer of what a peer tells of itself alone: that costs little to check, however often it comes.
+    pub fn merge_own(&mut self, peer: &PublicKey, view: &View) {
+        let prefix = PeerPrefix::of(peer);
+        let memberships = view.memberships.iter().filter(|membership| membership.peer == *peer).take(1);
+        let activity = view.activity.iter().filter(|proof| proof.peer == prefix).take(1);
+        self.merge(&View {
+            memberships: memberships.cloned().collect(),
+            activity: activity.copied().collect(),
+        });
+    }
+
+    /// Whether a view that was merged tells of later rounds of members than are known now: what would have cost too much was left aside.
+    pub fn lacks_activity(&self, view: &View) -> bool {
+        view.activity.iter().any(|proof| {
+            let mut peers = self.peers.range(with_prefix(proof.peer));
+            peers.any(|(_, peer)| peer.membership.joined().is_some() && peer.round < proof.round)
+        })
+    }
+
     /// `UPDATEREGISTRY`: takes over a peer's event if it is newer, and signed.
     fn on_membership(&mut self, membership: &Membership) -> bool {
         let known = self.peers.get(&membership.peer);
         if known.is_some_and(|known| !membership.supersedes(&known.membership))
             || membership.verify(self.run).is_err()
-            || (known.is_none() && !self.make_room())
+            || (known.is_none() && self.own != Some(membership.peer) && !self.make_room())
         {
             return false;
         }
@@ -218,6 +237,12 @@ impl Registry {
             .filter(|round| *round <= round_max)
             .max()
             .unwrap_or_default()
+    }
+
+    /// How many other registered peers were active last in one of these rounds.
+    pub fn n_active_in(&self, rounds: RangeInclusive<u64>) -> usize {
+        let others = self.registered().filter(|(key, _)| self.own != Some(**key));
+        others.filter(|(_, peer)| rounds.contains(&peer.round)).count()
     }
 
     /// The latest round in which a registered peer was active; `None` where it is not registered.

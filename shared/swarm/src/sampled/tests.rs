@@ -1,7 +1,12 @@
 //! Single peers of the scheme, told one thing at a time.
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
+
+use super::joining::VIEWS_MAX;
 use super::*;
+
+mod lasting;
 
 const RUN: Sha256Hash = Sha256Hash([5; 32]);
 const S: Duration = Duration::from_secs(1);
@@ -95,7 +100,8 @@ fn a_peer_that_is_asked_is_not_forgotten() {
     assert_eq!(peer.next_deadline(), Some(13 * S));
     // A stranger does not know it, and it was in that round, or cannot have been.
     let stranger = member(9, SETTINGS).peer();
-    for (from, round) in [(stranger, 1), (other.peer(), 0), (other.peer(), u64::MAX)] {
+    // Nor does one keep it waiting that asks for the same round again and again.
+    for (from, round) in [(stranger, 2), (other.peer(), 0), (other.peer(), 1), (other.peer(), u64::MAX)] {
         assert!(peer.on_ping(6 * S, from, round), "it answers anyway");
     }
     assert_eq!(peer.next_deadline(), Some(13 * S));
@@ -158,7 +164,14 @@ fn the_next_candidate_is_asked_in_the_place_of_one_that_is_gone() {
     assert!(peer.on_offer(Moment::ZERO, sender.peer(), task).is_ok());
     peer.on_model(S, sender.peer(), task, model(1.0));
     assert_eq!(actions(&mut peer), [SampledAction::Train { round: 1, model: model(1.0) }]);
+    // A round takes its time: who missed some catches up.
     peer.on_trained(S, 1, model(2.0));
+    assert_eq!(pinged(&mut peer), []);
+    let at = S + SETTINGS.round_estimate / 8;
+    assert_eq!(peer.next_deadline(), Some(at));
+    peer.on_timeout(at - Duration::from_nanos(1));
+    assert_eq!(pinged(&mut peer), []);
+    peer.on_timeout(at);
     let first = pinged(&mut peer);
     assert!((1..=2).contains(&first.len()), "{first:?}");
     // Of another round nothing is known.
@@ -193,14 +206,26 @@ fn pushes_that_nobody_took_are_repeated_with_another_sample_and_not_at_once() {
     let task = SampledTask::Train { round: 1 };
     // Where the peer itself is in the sample, it has it already.
     let is_own = peer.is_training();
-    for action in pushes {
-        let SampledAction::Push { to, .. } = action else { continue };
-        peer.on_pushed(Moment::ZERO, to, task, PushOutcome::Failed);
-    }
-    assert_eq!(pinged(&mut peer), []);
-    assert_eq!(peer.aggregation.sampling().is_some(), !is_own);
-    assert_eq!(peer.next_deadline(), Some(if is_own { 8 * S } else { S }));
+    let fail = |peer: &mut SampledPeer, now, pushes: Vec<SampledAction>| {
+        let mut failed = BTreeSet::new();
+        for action in pushes {
+            let SampledAction::Push { to, .. } = action else { continue };
+            peer.on_pushed(now, to, task, PushOutcome::Failed);
+            failed.insert(to);
+        }
+        failed
+    };
+    let first = fail(&mut peer, Moment::ZERO, pushes);
+    // A connection may break: each of them is offered the model once more.
+    assert_eq!(actions(&mut peer), []);
+    assert_eq!(peer.next_deadline(), Some(S));
     peer.on_timeout(S);
+    let again = actions(&mut peer);
+    assert_eq!(fail(&mut peer, S, again), first);
+    assert_eq!(actions(&mut peer), []);
+    assert_eq!(peer.aggregation.sampling().is_some(), !is_own);
+    assert_eq!(peer.next_deadline(), Some(if is_own { 8 * S } else { 2 * S }));
+    peer.on_timeout(2 * S);
     assert_eq!(pinged(&mut peer).is_empty(), is_own);
 }
 
@@ -375,7 +400,8 @@ fn a_second_model_of_a_round_is_pulled_where_the_first_does_not_come() {
         |peer: &mut SampledPeer, from: &SampledPeer, now| peer.on_offer(now, from.peer(), task).map(drop);
     assert_eq!(offers(&mut peer, &slow, Moment::ZERO), Ok(()));
     assert_eq!(offers(&mut peer, &next, S), Err(OfferRefusal::Busy));
-    assert_eq!(offers(&mut peer, &next, 2 * S), Ok(()));
+    let digest = peer.on_offer(2 * S, next.peer(), task).unwrap();
+    assert_ne!(digest, ViewDigest::of_everything(), "nor did its view");
     assert_eq!(offers(&mut peer, &last, 9 * S), Err(OfferRefusal::Busy), "two at a time");
     peer.on_transfer_failed(9 * S, slow.peer(), task);
     assert_eq!(offers(&mut peer, &last, 9 * S), Ok(()));
@@ -408,8 +434,8 @@ fn a_run_of_which_nobody_is_left_begins_again_with_those_who_come() {
     proves(&mut old, &mut member(7, SETTINGS), 3);
     let mut peer = stranger(0, SETTINGS, BOTH).with_view(&old.view()).with_model(90, model(1.0));
     peer.join(Moment::ZERO, Vec::new());
-    for action in actions(&mut peer) {
-        if let SampledAction::Meet { to, .. } = action {
+    while !peer.joining.is_member() {
+        for (to, _) in meets(&mut peer) {
             peer.on_not_met(Moment::ZERO, to);
         }
     }
@@ -571,6 +597,16 @@ fn who_leaves_tells_others_and_ends_what_it_does() {
     assert_eq!(peer.next_deadline(), None);
 }
 
+/// Whom it meets, and whether it asks them for all that they know.
+fn meets(peer: &mut SampledPeer) -> Vec<(PublicKey, bool)> {
+    let everything = ViewDigest::of_everything();
+    let meet = |action| match action {
+        SampledAction::Meet { to, digest, .. } => Some((to, digest != everything)),
+        _ => None,
+    };
+    actions(peer).into_iter().filter_map(meet).collect()
+}
+
 /// Two are asked for all that they know, the others are told.
 #[test]
 fn who_joins_asks_how_far_the_run_is() {
@@ -579,14 +615,6 @@ fn who_joins_asks_how_far_the_run_is() {
     let mut peer = stranger(9, SETTINGS, BOTH);
     let introduced: Vec<PublicKey> = [&first, &second, &third].map(SampledPeer::peer).to_vec();
     peer.join(Moment::ZERO, introduced.clone());
-    let meets = |peer: &mut SampledPeer| -> Vec<(PublicKey, bool)> {
-        let everything = ViewDigest::of_everything();
-        let meet = |action| match action {
-            SampledAction::Meet { to, digest, .. } => Some((to, digest != everything)),
-            _ => None,
-        };
-        actions(peer).into_iter().filter_map(meet).collect()
-    };
     let asked: Vec<(PublicKey, bool)> =
         introduced.iter().zip([true, true, false]).map(|(to, is_asked)| (*to, is_asked)).collect();
     assert_eq!(meets(&mut peer), asked);
@@ -602,7 +630,32 @@ fn who_joins_asks_how_far_the_run_is() {
     let own =
         peer.registry().membership(&peer.peer()).and_then(Membership::joined).map(|joined| joined.round);
     assert_eq!(own, Some(peer.round()));
-    assert!(meets(&mut peer).iter().all(|(_, is_asked)| !is_asked), "it tells of itself");
+    let n_asked = meets(&mut peer).into_iter().filter(|(_, is_asked)| *is_asked).count();
+    assert_eq!(n_asked, 2, "it tells of itself, and asks who joined meanwhile");
+}
+
+/// Those who join together know nobody at first but the one through whom they come.
+#[test]
+fn who_has_joined_asks_for_more_as_long_as_it_is_told_of_others() {
+    let n_asks = |n_others: usize| {
+        let [mut home] = acquainted(SETTINGS);
+        let mut peer = stranger(9, SETTINGS, BOTH);
+        peer.join(Moment::ZERO, vec![home.peer()]);
+        let mut n_asks = 0;
+        while meets(&mut peer).contains(&(home.peer(), true)) {
+            let answer = home.on_meet(S, peer.peer(), &View::default(), &ViewDigest::default());
+            peer.on_met(S, home.peer(), &answer);
+            if n_asks < n_others {
+                knows(&mut home, &member(10 + n_asks as u8, SETTINGS));
+            }
+            n_asks += 1;
+        }
+        assert!(peer.joining.is_member());
+        n_asks
+    };
+    // It asks how far the run is, who joined meanwhile, and whether there are more of them.
+    assert_eq!([n_asks(0), n_asks(1), n_asks(5)], [2, 3, 7]);
+    assert_eq!(n_asks(2 * VIEWS_MAX), 2 + VIEWS_MAX, "no more than all that there can be");
 }
 
 #[test]
@@ -616,7 +669,7 @@ fn who_reaches_nobody_asks_again_and_who_has_the_first_model_begins_alone() {
     assert_eq!(peer.next_deadline(), Some(3 * S), "after the estimate of a round");
     peer.on_timeout(3 * S);
     assert_eq!(actions(&mut peer).len(), 1);
-    // Silence is no answer either.
+    // Silence is no answer either: it waits for one.
     assert_eq!(peer.next_deadline(), Some(5 * S));
     peer.on_timeout(5 * S);
     assert_eq!(peer.next_deadline(), Some(7 * S));
@@ -628,4 +681,90 @@ fn who_reaches_nobody_asks_again_and_who_has_the_first_model_begins_alone() {
     peer.on_not_met(S, gone);
     assert!(peer.joining.is_member());
     assert_eq!((peer.round(), peer.own_round()), (5, 5), "it goes on where the model ends");
+}
+
+/// Those whom it happens to ask first may be gone, or slow.
+#[test]
+fn who_goes_on_with_a_run_asks_every_member_and_waits_for_those_that_are_slow_before_it_begins_alone() {
+    let others: [SampledPeer; 5] = acquainted(SETTINGS);
+    let mut peer = stranger(9, SETTINGS, BOTH).with_view(&others[0].view()).with_model(4, model(1.0));
+    peer.join(Moment::ZERO, Vec::new());
+    let first = meets(&mut peer);
+    assert_eq!(first.len(), 2, "as many as a sample has");
+    for (gone, _) in first {
+        peer.on_not_met(S, gone);
+    }
+    let more = meets(&mut peer);
+    assert_eq!(more.iter().map(|(_, is_asked)| *is_asked).collect::<Vec<_>>(), [true, true]);
+    peer.on_not_met(S, more[0].0);
+    assert_eq!(peer.next_deadline(), Some(3 * S), "the time of two pings");
+    peer.on_timeout(3 * S);
+    let last = meets(&mut peer);
+    assert_eq!(last.len(), 1);
+    peer.on_not_met(3 * S, last[0].0);
+    assert!(meets(&mut peer).is_empty() && !peer.joining.is_member(), "one of them may be slow");
+
+    // It answers after the time of all pings, and is believed.
+    let (slow, mut others): (Vec<SampledPeer>, Vec<SampledPeer>) =
+        others.into_iter().partition(|other| other.peer() == more[1].0);
+    let [mut slow] = <[SampledPeer; 1]>::try_from(slow).unwrap();
+    slow.on_active(Moment::ZERO, 9);
+    proves(&mut slow, &mut others[0], 9);
+    peer.on_timeout(5 * S);
+    peer.on_timeout(7 * S);
+    assert!(!peer.joining.is_member());
+    let answer = slow.on_meet(7 * S, peer.peer(), &View::default(), &ViewDigest::default());
+    peer.on_met(7 * S, slow.peer(), &answer);
+    assert_eq!((peer.joining.is_member(), peer.round()), (true, 9));
+}
+
+#[test]
+fn who_goes_on_with_a_run_begins_alone_once_every_member_is_gone() {
+    let others: [SampledPeer; 3] = acquainted(SETTINGS);
+    let mut peer = stranger(9, SETTINGS, BOTH).with_view(&others[0].view()).with_model(4, model(1.0));
+    peer.join(Moment::ZERO, Vec::new());
+    let mut gone = BTreeSet::new();
+    while !peer.joining.is_member() {
+        let asked: Vec<PublicKey> = meets(&mut peer).into_iter().map(|(to, _)| to).collect();
+        assert!(!asked.is_empty(), "{gone:?}");
+        asked.into_iter().for_each(|to| {
+            assert!(gone.insert(to), "nobody is asked twice");
+            peer.on_not_met(S, to);
+        });
+    }
+    assert_eq!((gone.len(), peer.own_round()), (3, 5));
+}
+
+/// Its view of them is from the one through which it came.
+#[test]
+fn who_cannot_be_dialled_calls_on_aggregators_until_it_leaves() {
+    let [mut home, mut near, far] = acquainted(SETTINGS);
+    let mut peer = stranger(9, SETTINGS, SampledRoles { trains: true, aggregates: false });
+    let mut other_tab = stranger(8, SETTINGS, SampledRoles { trains: true, aggregates: false });
+    other_tab.join(Moment::ZERO, Vec::new());
+    knows(&mut home, &other_tab);
+    peer.join(Moment::ZERO, vec![home.peer()]);
+    assert_eq!(peer.next_deadline(), Some(2 * S), "no call before it takes part");
+    actions(&mut peer);
+    let answer = home.on_meet(S, peer.peer(), &View::default(), &ViewDigest::default());
+    peer.on_met(S, home.peer(), &answer);
+    // As a newcomer it tells some members of itself, in any role; then it calls.
+    let told = meets(&mut peer);
+    let called = &told[SETTINGS.sample_size..];
+    assert_eq!(called[0], (home.peer(), true), "which tells it the news");
+    let others: BTreeSet<(PublicKey, bool)> = called[1..].iter().copied().collect();
+    assert_eq!(others, BTreeSet::from([(near.peer(), false), (far.peer(), false)]));
+
+    // One of them is active, the other one is not for longer than the window.
+    proves(&mut peer, &mut home, 5);
+    proves(&mut peer, &mut near, 5);
+    assert_eq!(peer.next_deadline(), Some(8 * S), "a time of silence");
+    peer.on_ping(5 * S, home.peer(), 6);
+    peer.on_ping(15 * S, home.peer(), 7);
+    assert_eq!(peer.next_deadline(), Some(21 * S), "the next call");
+    peer.on_timeout(21 * S);
+    assert_eq!(meets(&mut peer), [(home.peer(), true), (near.peer(), false)]);
+    peer.leave(22 * S);
+    actions(&mut peer);
+    assert_eq!(peer.next_deadline(), None);
 }

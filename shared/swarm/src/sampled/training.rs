@@ -1,11 +1,12 @@
 //! The task of a trainer (MoDEST algorithm 4, `train`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::sampled::SampledTask;
 
+use super::limit::shortest_round;
 use super::pull::{Pull, Pulls};
 use super::sampling::Sampling;
 use super::{PushOutcome, SampledAction, SampledModel, SampledPeer};
@@ -17,8 +18,8 @@ const PULLS_MAX: usize = 3;
 const PULLS_OF_ROUND_MAX: usize = 2;
 /// Models beside those, of senders that have not proven yet that they are in the sample.
 const UNPROVEN_MAX: usize = 1;
-/// Offers of one model that are repeated, to all who were busy.
-const REPEATS_MAX: usize = 256;
+/// Offers of one model that are repeated to one peer that was busy or not reached.
+pub(super) const REPEATS_MAX: usize = 256;
 
 /// `k_train`, and what is done in that round.
 #[derive(Debug, Default)]
@@ -33,7 +34,9 @@ enum TrainingStep {
     /// Nothing, or the round is over.
     #[default]
     Done,
-    Computing,
+    Computing {
+        since: Moment,
+    },
     Sampling {
         result: SampledModel,
         sampling: Sampling,
@@ -49,10 +52,12 @@ enum TrainingStep {
 pub(super) struct Pushes {
     n_open: usize,
     has_arrived: bool,
-    /// Those that were busy, with the time of the next offer.
-    busy: BTreeMap<PublicKey, Moment>,
-    /// Offers that were repeated.
-    n_repeated: usize,
+    /// Those that were busy or not reached, with the time of the next offer.
+    again: BTreeMap<PublicKey, Moment>,
+    /// Those that were not reached once: a connection may break.
+    failed: BTreeSet<PublicKey>,
+    /// Offers that were repeated: one that is busy for ever takes none from the others.
+    n_repeated: BTreeMap<PublicKey, usize>,
 }
 
 impl Pushes {
@@ -62,22 +67,30 @@ impl Pushes {
 
     /// Those to whom it is offered again.
     pub(super) fn take_due(&mut self, now: Moment) -> Vec<PublicKey> {
-        let due: Vec<PublicKey> = self.busy.iter().filter(|(_, at)| **at <= now).map(|(to, _)| *to).collect();
+        let due: Vec<PublicKey> =
+            self.again.iter().filter(|(_, at)| **at <= now).map(|(to, _)| *to).collect();
         due.iter().for_each(|to| {
-            self.busy.remove(to);
+            self.again.remove(to);
         });
         due
     }
 
     pub(super) fn next_deadline(&self) -> Option<Moment> {
-        self.busy.values().min().copied()
+        self.again.values().min().copied()
     }
 
-    /// Returns whether all are over and none was answered. One that is busy is offered the model `again`.
+    /// Returns whether all are over and none was answered. One that is busy is offered the model `again`, and one that was not
+    /// reached once more.
     pub(super) fn on_pushed(&mut self, to: PublicKey, (again, outcome): (Moment, PushOutcome)) -> bool {
-        if outcome == PushOutcome::Busy && self.n_repeated < REPEATS_MAX {
-            self.n_repeated += 1;
-            self.busy.insert(to, again);
+        let is_repeated = match outcome {
+            PushOutcome::Busy => true,
+            PushOutcome::Failed => self.failed.insert(to),
+            PushOutcome::Delivered | PushOutcome::Declined => false,
+        };
+        let n_repeated = self.n_repeated.entry(to).or_default();
+        if is_repeated && *n_repeated < REPEATS_MAX {
+            *n_repeated += 1;
+            self.again.insert(to, again);
             return false;
         }
         self.n_open = self.n_open.saturating_sub(1);
@@ -166,12 +179,12 @@ impl Training {
     }
 
     pub(super) fn is_computing(&self) -> bool {
-        matches!(self.step, TrainingStep::Computing)
+        matches!(self.step, TrainingStep::Computing { .. })
     }
 
     /// Ends the round without a result.
     pub(super) fn end(&mut self) -> bool {
-        matches!(std::mem::take(&mut self.step), TrainingStep::Computing)
+        matches!(std::mem::take(&mut self.step), TrainingStep::Computing { .. })
     }
 }
 
@@ -187,14 +200,20 @@ impl SampledPeer {
             self.actions.push_back(SampledAction::CancelTraining);
         }
         self.training.round = round;
-        self.training.step = TrainingStep::Computing;
+        self.training.step = TrainingStep::Computing { since: now };
         self.actions.push_back(SampledAction::Train { round, model });
     }
 
-    /// The model of a round is trained.
+    /// The model of a round is trained. Where that took less time than a round takes, it is handed on when that is over.
     pub fn on_trained(&mut self, now: Moment, round: u64, result: SampledModel) {
-        if round == self.training.round && self.training.is_computing() {
-            let sampling = self.aggregators(now, round + 1);
+        if let TrainingStep::Computing { since } = self.training.step
+            && round == self.training.round
+        {
+            let until = since + shortest_round(self.settings.round_estimate);
+            let sampling = match now < until {
+                true => Sampling::later(now, round + 1, until - now),
+                false => self.aggregators(now, round + 1),
+            };
             self.training.step = TrainingStep::Sampling { result, sampling };
         }
         self.go_on(now);

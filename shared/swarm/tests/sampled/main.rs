@@ -3,71 +3,28 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod node;
+mod world;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use barnraise_simulation::{Latency, NatKind, Network, NodeBandwidth, NodeId, NodeSimulation, seeds};
+use barnraise_simulation::{Latency, NatKind, Network, NodeBandwidth, NodeId, seeds};
 use barnraise_swarm::Moment;
 use barnraise_swarm::sampled::SampledSettings;
 
 use node::{Population, SentBytes, SimulatedPeer};
+use world::{MINUTE, SETTINGS, World, join, live, round, rounds, sent, world_in};
 
 /// Hosts all over the world.
 const LATENCY: Latency = Latency::LogNormal { median: Duration::from_millis(60), sigma: 0.5 };
-const MINUTE: Duration = Duration::from_secs(60);
-
-/// Of the experiments in §4.6 and §4.7.
-const SETTINGS: SampledSettings = SampledSettings {
-    sample_size: 10,
-    n_aggregators: 5,
-    success_fraction: 0.9,
-    ping_timeout: Duration::from_secs(2),
-    activity_window: 20,
-    round_estimate: Duration::from_secs(10),
-};
-
-type World = NodeSimulation<SimulatedPeer>;
 
 /// The first `n` peers of the population, all of which join at once through the first.
 fn world(seed: u64, population: &Population, n: usize, aggregates: impl Fn(usize) -> bool) -> World {
-    let nodes = (0..n).map(|at| population.node(at, aggregates(at))).collect();
     let mut network = Network::new(n, LATENCY).with_loss(0.001);
     for at in 0..n {
         network.set_bandwidth(NodeId(at), NodeBandwidth::new(2e6, 6e6));
     }
-    let mut world = NodeSimulation::new(seed, network, nodes);
-    join(&mut world, population, NodeId(0), &[]);
-    (1..n).for_each(|at| join(&mut world, population, NodeId(at), &[0]));
-    world
-}
-
-fn join(world: &mut World, population: &Population, node: NodeId, through: &[usize]) {
-    let introduced = through.iter().map(|at| population.keys[*at]).collect();
-    world.with(node, |node, now| node.peer.join(now, introduced));
-}
-
-fn live(world: &mut World) -> Vec<usize> {
-    let n = world.nodes.len();
-    (0..n).filter(|at| !world.network().is_down(NodeId(*at))).collect()
-}
-
-/// The round that the live peers are in.
-fn round(world: &mut World) -> u64 {
-    live(world).into_iter().map(|at| world.nodes[at].peer.own_round()).max().unwrap_or_default()
-}
-
-/// When each round was begun by its first trainer, and who trained it.
-fn rounds(world: &World) -> BTreeMap<u64, (Moment, BTreeSet<usize>)> {
-    let mut rounds: BTreeMap<u64, (Moment, BTreeSet<usize>)> = BTreeMap::new();
-    for (at, node) in world.nodes.iter().enumerate() {
-        for (round, when) in &node.trained {
-            let of = rounds.entry(*round).or_insert((*when, BTreeSet::new()));
-            of.0 = of.0.min(*when);
-            of.1.insert(at);
-        }
-    }
-    rounds
+    world_in(network, seed, population, aggregates)
 }
 
 /// Mean time of the rounds that began in these minutes.
@@ -77,6 +34,14 @@ fn round_time(world: &World, minutes: std::ops::Range<u32>) -> Duration {
         began.into_iter().filter(|at| (minutes.start * MINUTE..minutes.end * MINUTE).contains(at)).collect();
     let (first, last) = (within.first().unwrap(), within.last().unwrap());
     (*last - *first) / (within.len() as u32 - 1)
+}
+
+/// Mean time in which a sample was found, of those that were begun in these minutes.
+fn sample_time(world: &World, minutes: std::ops::Range<u32>) -> Duration {
+    let within = minutes.start * MINUTE..minutes.end * MINUTE;
+    let times = world.nodes.iter().flat_map(|node| &node.sample_times);
+    let times: Vec<Duration> = times.filter(|(at, _)| within.contains(at)).map(|(_, took)| *took).collect();
+    times.iter().sum::<Duration>() / times.len() as u32
 }
 
 fn newest(world: &mut World) -> f32 {
@@ -163,6 +128,10 @@ fn eighty_in_a_hundred_crash_and_the_run_goes_on_as_fast_as_before() {
             (round_time(&world, 2..5), round_time(&world, 6..21), round_time(&world, 26..35));
         println!("seed {seed}: rounds took {before:?}, while peers crashed {during:?}, then {after:?}");
         assert!(after < before * 3 / 2, "seed {seed}: {before:?} before, {after:?} after");
+        let samples = [2..5, 6..21, 26..35].map(|minutes| sample_time(&world, minutes));
+        println!("seed {seed}: samples were found in {samples:?}");
+        let [before, during, after] = samples;
+        assert!(before < during && after < during, "seed {seed}: {samples:?}");
         // Those that are left taught the model: 0 and 81 to 99.
         let model = newest(&mut world);
         assert!((60.0..100.0).contains(&model), "seed {seed}: {model}");
@@ -261,6 +230,21 @@ fn a_peer_that_leaves_is_asked_no_more_and_one_that_comes_back_is() {
     assert!(world.nodes[7].trained.len() > n_trained);
 }
 
+/// What is counted where it is sent is counted once where it comes.
+#[test]
+fn bytes_that_are_sent_arrive() {
+    let population = Population::new(SETTINGS, 20);
+    let mut world = world_in(Network::new(20, LATENCY), 1, &population, |_| true);
+    world.run_until(5 * MINUTE);
+    let n_sent = sent(&world).total();
+    let n_received: u64 = world.nodes.iter().map(|node| node.received).sum();
+    // The rest is under way: at most the models of a round.
+    let under_way = SETTINGS.sample_size * (1 + SETTINGS.n_aggregators) * 400_000;
+    assert!(n_received <= n_sent, "{n_received} of {n_sent}");
+    assert!(n_sent - n_received < under_way as u64, "{n_received} of {n_sent}");
+    assert!(n_sent > 10 * under_way as u64, "{n_sent} are too few to tell");
+}
+
 /// MoDEST table 4, CelebA: 500 nodes and a model of 124 KB. There, views are 22.2 % of all bytes.
 #[test]
 fn of_500_peers_and_a_small_model_views_are_three_percent() {
@@ -268,34 +252,29 @@ fn of_500_peers_and_a_small_model_views_are_three_percent() {
         SampledSettings { n_aggregators: 4, activity_window: 150, success_fraction: 1.0, ..SETTINGS };
     let mut population = Population::new(settings, 500);
     population.model_bytes = 124_000;
-    let mut world = world(1, &population, 500, |_| true);
-    // All know each other.
-    world.run_while(|world| world.nodes.iter().map(|node| node.peer.own_round()).max().unwrap() < 100);
-    let sum = |world: &World| {
-        let mut sum = SentBytes::default();
-        for SentBytes { models, views, digests, pings, offers } in world.nodes.iter().map(|node| node.sent) {
-            sum.models += models;
-            sum.views += views;
-            sum.digests += digests;
-            sum.pings += pings;
-            sum.offers += offers;
-        }
-        sum
-    };
-    let before = sum(&world);
-    world.run_while(|world| world.nodes.iter().map(|node| node.peer.own_round()).max().unwrap() < 200);
-    let after = sum(&world);
-    let part = |of: fn(&SentBytes) -> u64| {
-        let models = after.models - before.models;
-        let overhead = after.overhead() - before.overhead();
-        100.0 * (of(&after) - of(&before)) as f64 / (models + overhead) as f64
-    };
-    println!(
-        "views {:.2} %, digests {:.2} %, pings {:.2} %, offers {:.2} %",
-        part(|sent| sent.views),
-        part(|sent| sent.digests),
-        part(|sent| sent.pings),
-        part(|sent| sent.offers),
-    );
-    assert!(part(SentBytes::overhead) <= 3.0, "{:.2} %", part(SentBytes::overhead));
+    let is_before = |round| move |world: &World| world.nodes.iter().all(|node| node.peer.own_round() < round);
+    for seed in seeds(1..5) {
+        let mut world = world(seed, &population, 500, |_| true);
+        world.run_while(is_before(75));
+        let n_known: usize = world.nodes.iter().map(|node| node.peer.registry().members().count()).sum();
+        assert!(n_known > 490 * 500, "seed {seed}: of 500 peers, each knows {}", n_known / 500);
+        let joined = sent(&world);
+        world.run_while(is_before(100));
+        let end = sent(&world);
+        let n_rounds = rounds(&world).range(75..100).count();
+        assert_eq!(n_rounds, 25, "seed {seed}: a round died, and others were left out");
+        let part = |of: fn(&SentBytes) -> u64, since: &SentBytes| {
+            100.0 * (of(&end) - of(since)) as f64 / (end.total() - since.total()) as f64
+        };
+        println!(
+            "seed {seed}: views {:.2} %, digests {:.2} %, pings {:.2} %, offers {:.2} %; with joining, views {:.2} %",
+            part(|sent| sent.views, &joined),
+            part(|sent| sent.digests, &joined),
+            part(|sent| sent.pings, &joined),
+            part(|sent| sent.offers, &joined),
+            part(|sent| sent.views, &SentBytes::default()),
+        );
+        let overhead = part(SentBytes::overhead, &joined);
+        assert!(overhead <= 3.0, "seed {seed}: {overhead:.2} %");
+    }
 }

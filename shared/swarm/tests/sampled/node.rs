@@ -28,8 +28,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) enum SimulatedMessage {
     Request(DiallerToAcceptor),
     Response(AcceptorToDialler, Option<SampledTask>),
-    /// The rest of a push: the view, then the model.
+    /// The rest of a push: the view, and the model once its receiver pulls it.
     View(SampledTask, View),
+    Pull(SampledTask),
     Model(SampledTask, SampledModel),
     Received(SampledTask),
     /// A computation of this node is done.
@@ -49,7 +50,7 @@ enum Open {
 /// Bytes that a node has sent.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SentBytes {
-    pub models: u64,
+    pub(crate) models: u64,
     pub(crate) views: u64,
     pub(crate) digests: u64,
     pub(crate) pings: u64,
@@ -59,6 +60,10 @@ pub(crate) struct SentBytes {
 impl SentBytes {
     pub(crate) fn overhead(&self) -> u64 {
         self.views + self.digests + self.pings + self.offers
+    }
+
+    pub(crate) fn total(&self) -> u64 {
+        self.models + self.overhead()
     }
 }
 
@@ -70,6 +75,7 @@ pub(crate) struct SimulatedPeer {
     target: f32,
     training_time: Duration,
     model_bytes: u64,
+    transfer_patience: Duration,
     open: Vec<(Moment, Open)>,
     /// Offered models.
     offered: Vec<(NodeId, SampledTask, SampledModel)>,
@@ -78,6 +84,12 @@ pub(crate) struct SimulatedPeer {
     pub(crate) trained: Vec<(u64, Moment)>,
     pub(crate) averaged: Vec<(u64, Moment)>,
     pub(crate) sent: SentBytes,
+    /// Bytes that came, counted as their senders count them.
+    pub(crate) received: u64,
+    /// What is pushed once its sample is found, and since when that is looked for.
+    samplings: Vec<(SampledTask, Moment)>,
+    /// When it began to look for a sample, and how long that took.
+    pub(crate) sample_times: Vec<(Moment, Duration)>,
     /// Senders that were not believed.
     pub(crate) n_refused: usize,
 }
@@ -86,18 +98,28 @@ pub(crate) struct SimulatedPeer {
 #[derive(Clone)]
 pub(crate) struct Population {
     pub(crate) settings: SampledSettings,
+    /// Of their keys, which say who is in which sample.
+    seed: u64,
     pub(crate) keys: Arc<Vec<PublicKey>>,
     nodes: Arc<HashMap<PublicKey, NodeId>>,
     pub(crate) training_time: Duration,
-    pub model_bytes: u64,
+    pub(crate) model_bytes: u64,
+    /// For models that take longer than a request may.
+    pub(crate) transfer_patience: Duration,
 }
 
 impl Population {
     pub(crate) fn new(settings: SampledSettings, n: usize) -> Self {
-        let keys: Vec<PublicKey> = (0..n).map(|at| key(at).public()).collect();
+        Self::of_seed(settings, n, 0)
+    }
+
+    pub(crate) fn of_seed(settings: SampledSettings, n: usize, seed: u64) -> Self {
+        let keys: Vec<PublicKey> = (0..n).map(|at| key(seed, at).public()).collect();
         let nodes = keys.iter().enumerate().map(|(at, key)| (*key, NodeId(at))).collect();
         let (keys, nodes) = (Arc::new(keys), Arc::new(nodes));
-        Self { settings, keys, nodes, training_time: Duration::from_secs(3), model_bytes: 346_000 }
+        let training_time = Duration::from_secs(3);
+        let transfer_patience = Duration::ZERO;
+        Self { settings, seed, keys, nodes, training_time, model_bytes: 346_000, transfer_patience }
     }
 
     pub(crate) fn node(&self, at: usize, aggregates: bool) -> SimulatedPeer {
@@ -107,13 +129,13 @@ impl Population {
     /// With the counter that a process before it left on the disk.
     pub(crate) fn restarted(&self, at: usize, aggregates: bool, counter: u64) -> SimulatedPeer {
         let identity = SampledIdentity {
-            key: key(at),
+            key: key(self.seed, at),
             run: RUN,
             counter,
             roles: SampledRoles { trains: true, aggregates },
             // An IPv4 address, UDP and QUIC.
             addresses: vec![vec![4; 12]],
-            seed: at as u64 + 1000 * counter,
+            seed: at as u64 + 1000 * counter + (self.seed << 32),
         };
         let mut peer = SampledPeer::new(self.settings, identity);
         if at == 0 && counter == 0 {
@@ -126,20 +148,25 @@ impl Population {
             target: at as f32,
             training_time: self.training_time,
             model_bytes: self.model_bytes,
+            transfer_patience: self.transfer_patience,
             open: Vec::new(),
             offered: Vec::new(),
             outbox: VecDeque::new(),
             trained: Vec::new(),
             averaged: Vec::new(),
             sent: SentBytes::default(),
+            received: 0,
+            samplings: Vec::new(),
+            sample_times: Vec::new(),
             n_refused: 0,
         }
     }
 }
 
-fn key(at: usize) -> KeyPair {
+fn key(of: u64, at: usize) -> KeyPair {
     let mut seed = [0; 32];
     seed[..8].copy_from_slice(&(at as u64 + 1).to_le_bytes());
+    seed[8..16].copy_from_slice(&of.to_le_bytes());
     KeyPair::from_seed(&seed)
 }
 
@@ -148,13 +175,23 @@ fn n_bytes(message: &impl Serialize) -> u64 {
     framing::encode(message, MESSAGE_BYTES_MAX).unwrap().len() as u64
 }
 
+/// Requests of chunks, and the headers of chunks.
+fn transfer_overhead(model_bytes: u64) -> u64 {
+    let n_chunks = model_bytes.div_ceil(CHUNK_BYTES as u64);
+    n_chunks * 8 + (n_chunks / 4 + 2) * (HEADER_BYTES as u64 + 4)
+}
+
 impl SimulatedPeer {
     fn node_of(&self, peer: PublicKey) -> NodeId {
         self.nodes[&peer]
     }
 
     fn request(&mut self, now: Moment, to: NodeId, request: DiallerToAcceptor, open: Open) {
-        self.open.push((now + REQUEST_TIMEOUT, open));
+        let patience = match open {
+            Open::Push(..) => REQUEST_TIMEOUT + self.transfer_patience,
+            _ => REQUEST_TIMEOUT,
+        };
+        self.open.push((now + patience, open));
         self.outbox.push_back(NodeAction::Send { to, message: SimulatedMessage::Request(request) });
     }
 
@@ -186,7 +223,8 @@ impl SimulatedPeer {
             DiallerToAcceptor::Offer(offer) => {
                 let response = match self.peer.on_offer(now, sender, offer.task) {
                     Ok(digest) => {
-                        self.open.push((now + 3 * REQUEST_TIMEOUT, Open::Pull(from, offer.task)));
+                        let until = now + 3 * REQUEST_TIMEOUT + self.transfer_patience;
+                        self.open.push((until, Open::Pull(from, offer.task)));
                         self.sent.digests += n_bytes(&digest);
                         AcceptorToDialler::Wanted(digest)
                     }
@@ -222,7 +260,7 @@ impl SimulatedPeer {
                 self.peer.on_met(now, sender, &view);
             }
             (AcceptorToDialler::Wanted(digest), Some(task)) if self.has_offered(from, task) => {
-                self.send_model(from, task, &digest);
+                self.send_view(from, task, &digest);
             }
             (AcceptorToDialler::Declined, Some(task)) if self.close(&Open::Push(from, task)) => {
                 self.peer.on_pushed(now, sender, task, PushOutcome::Declined);
@@ -239,18 +277,19 @@ impl SimulatedPeer {
         self.open.iter().any(|(_, open)| *open == Open::Push(to, task))
     }
 
-    fn send_model(&mut self, to: NodeId, task: SampledTask, digest: &ViewDigest) {
+    fn send_view(&mut self, to: NodeId, task: SampledTask, digest: &ViewDigest) {
+        let view = self.peer.view_beyond(digest);
+        self.sent.views += n_bytes(&view);
+        self.outbox.push_back(NodeAction::Send { to, message: SimulatedMessage::View(task, view) });
+    }
+
+    fn send_model(&mut self, to: NodeId, task: SampledTask) {
         let Some(at) = self.offered.iter().position(|(peer, of, _)| (*peer, *of) == (to, task)) else {
             return;
         };
         let (_, _, model) = self.offered.swap_remove(at);
-        let view = self.peer.view_beyond(digest);
-        self.sent.views += n_bytes(&view);
-        // Requests of chunks, and the headers of chunks.
-        let n_chunks = self.model_bytes.div_ceil(CHUNK_BYTES as u64);
-        self.sent.offers += n_chunks * 8 + (n_chunks / 4 + 2) * (HEADER_BYTES as u64 + 4);
+        self.sent.offers += transfer_overhead(self.model_bytes);
         self.sent.models += self.model_bytes;
-        self.outbox.push_back(NodeAction::Send { to, message: SimulatedMessage::View(task, view) });
         let message = SimulatedMessage::Model(task, model);
         self.outbox.push_back(NodeAction::Transfer { to, bytes: self.model_bytes as f64, message });
     }
@@ -276,11 +315,49 @@ impl SimulatedPeer {
         self.outbox.push_back(NodeAction::Send { to, message: SimulatedMessage::Received(task) });
     }
 
+    fn n_bytes_of(&self, message: &SimulatedMessage) -> u64 {
+        match message {
+            SimulatedMessage::Request(DiallerToAcceptor::Meet(view, digest)) => {
+                n_bytes(view) + n_bytes(digest)
+            }
+            SimulatedMessage::Request(request) => n_bytes(request),
+            SimulatedMessage::Response(AcceptorToDialler::View(view), _)
+            | SimulatedMessage::View(_, view) => n_bytes(view),
+            SimulatedMessage::Response(AcceptorToDialler::Wanted(digest), _) => n_bytes(digest),
+            SimulatedMessage::Response(response, _) => n_bytes(response),
+            SimulatedMessage::Model(..) => self.model_bytes + transfer_overhead(self.model_bytes),
+            SimulatedMessage::Pull(_)
+            | SimulatedMessage::Received(_)
+            | SimulatedMessage::Trained(..)
+            | SimulatedMessage::Averaged(..) => 0,
+        }
+    }
+
+    /// `SAMPLE` begins, for what is pushed then.
+    fn begin_sampling(&mut self, now: Moment, task: SampledTask) {
+        self.samplings.retain(|(other, _)| other.round() + 2 > task.round());
+        if self.samplings.iter().all(|(other, _)| *other != task) {
+            self.samplings.push((task, now));
+        }
+    }
+
+    fn end_sampling(&mut self, now: Moment, task: SampledTask) {
+        if let Some(at) = self.samplings.iter().position(|(other, _)| *other == task) {
+            let (_, since) = self.samplings.swap_remove(at);
+            self.sample_times.push((since, now.saturating_sub(since)));
+        }
+    }
+
     /// The state machine's, until it has none.
     fn carry_out(&mut self, now: Moment) {
         while let Some(action) = self.peer.poll_action() {
             match action {
                 SampledAction::Ping { to, round } => {
+                    // That of a trainer began with its result.
+                    let of_trainer = SampledTask::Aggregate { round };
+                    if self.samplings.iter().all(|(task, _)| *task != of_trainer) {
+                        self.begin_sampling(now, SampledTask::Train { round });
+                    }
                     let to = self.node_of(to);
                     let request = DiallerToAcceptor::Ping { round };
                     self.sent.pings += n_bytes(&request);
@@ -310,11 +387,13 @@ impl SimulatedPeer {
                         "no round is averaged twice"
                     );
                     self.averaged.push((round, now));
+                    self.end_sampling(now, SampledTask::Train { round });
                     let mean = models.iter().map(|model| model[0]).sum::<f32>() / models.len() as f32;
                     let message = SimulatedMessage::Averaged(round, Arc::new([mean]));
                     self.outbox.push_back(NodeAction::Compute { work: Duration::from_millis(50), message });
                 }
                 SampledAction::Push { to, task, model } => {
+                    self.end_sampling(now, task);
                     let to = self.node_of(to);
                     let transfer = Transfer { n_bytes: self.model_bytes, sha256: RUN };
                     let request = DiallerToAcceptor::Offer(ModelOffer { task, transfer });
@@ -331,21 +410,25 @@ impl SimulatedNode for SimulatedPeer {
     type Message = SimulatedMessage;
 
     fn on_message(&mut self, now: Moment, from: NodeId, message: SimulatedMessage) {
+        self.received += self.n_bytes_of(&message);
         match message {
             SimulatedMessage::Request(request) => self.on_request(now, from, request),
             SimulatedMessage::Response(response, task) => self.on_response(now, from, response, task),
             SimulatedMessage::View(task, view) => {
                 let pull = Open::Pull(from, task);
                 let sender = self.keys[from.0];
-                if self.open.iter().any(|(_, open)| *open == pull)
-                    && !self.peer.on_view_before(now, sender, task, &view)
-                {
-                    // The model that is on its way comes to nothing, as where a driver ends the stream.
+                let is_open = self.open.iter().any(|(_, open)| *open == pull);
+                if is_open && self.peer.on_view_before(now, sender, task, &view) {
+                    let message = SimulatedMessage::Pull(task);
+                    self.outbox.push_back(NodeAction::Send { to: from, message });
+                } else if is_open {
+                    // A driver ends the stream.
                     self.close(&pull);
                     self.n_refused += 1;
                     self.peer.on_transfer_failed(now, sender, task);
                 }
             }
+            SimulatedMessage::Pull(task) => self.send_model(from, task),
             SimulatedMessage::Model(task, model) => {
                 if self.close(&Open::Pull(from, task)) {
                     self.respond_received(from, task);
@@ -357,7 +440,10 @@ impl SimulatedNode for SimulatedPeer {
                     self.peer.on_pushed(now, self.keys[from.0], task, PushOutcome::Delivered);
                 }
             }
-            SimulatedMessage::Trained(round, model) => self.peer.on_trained(now, round, model),
+            SimulatedMessage::Trained(round, model) => {
+                self.begin_sampling(now, SampledTask::Aggregate { round: round + 1 });
+                self.peer.on_trained(now, round, model);
+            }
             SimulatedMessage::Averaged(round, model) => self.peer.on_averaged(now, round, &model),
         }
         self.carry_out(now);

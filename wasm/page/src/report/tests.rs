@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use barnraise_messages::PageToPeer;
+use barnraise_protocol::dataset::DataStream;
 
 use super::*;
 use crate::fixture;
@@ -242,6 +243,12 @@ fn the_cost_is_told_from_the_run() {
     assert!(data.contains("Pictures to learn from"), "{data}");
     let data = text(super::data(&fixture::text_page()));
     assert!(data.contains("Text to learn from") && !data.to_lowercase().contains("picture"), "{data}");
+    if let Some(run) = &mut page.run {
+        let sources = run.data.manifest.gallery.sha256;
+        run.data.manifest.stream = Some(DataStream { sources, shard_samples: 300, window_shards: 8 });
+    }
+    let data = text(super::data(&page));
+    assert!(data.contains("in parts of about 300 bytes, others all the time, and are not kept"), "{data}");
     page.run = None;
     assert!(text(super::data(&page)).contains("Asking"));
 }

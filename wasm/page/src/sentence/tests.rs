@@ -41,6 +41,11 @@ fn activities() -> Vec<(Activity, &'static str, &'static str)> {
         (Activity::BeingChecked { epoch: 123, n_left: 2 }, "being-checked", "2 to go"),
         (Activity::BeingChecked { epoch: 123, n_left: 0 }, "being-checked", "step 124"),
         (Activity::WaitingForOthers { epoch: 123 }, "waiting-for-others", "others"),
+        (
+            Activity::WaitingForTurn { round: 123, n_trainers: 9, sample_size: 3 },
+            "waiting-for-turn",
+            "3 devices train a round, drawn by chance from 9",
+        ),
         (Activity::Stopping, "stopping", "finished"),
         (Activity::Broken { reason: reason() }, "broken", "timed out"),
     ]
@@ -350,4 +355,26 @@ fn a_run_that_its_operator_paused_is_said_with_what_follows_for_a_visitor() {
     page.activity = Activity::WaitingForOthers { epoch: 3 };
     page.operator_pause = None;
     assert_eq!(sentence(&page).doing, "waiting-for-others");
+}
+
+#[test]
+fn a_tab_of_a_run_without_a_server_says_its_round_and_why_it_waits() {
+    let turn = |n_trainers| Activity::WaitingForTurn { round: 12, n_trainers, sample_size: 3 };
+    for (activity, says) in [
+        (
+            Activity::Training { epoch: 12 },
+            "In the sample of round 12: learning from pictures on the processor.",
+        ),
+        (
+            Activity::WaitingForOthers { epoch: 12 },
+            "Handed in for round 12. Waiting for the others to finish theirs.",
+        ),
+        (turn(7), "drawn by chance from 7, and this tab is not among those of round 12."),
+        (turn(3), "round 12 is under way with those who were there before this tab."),
+    ] {
+        let mut page = working(DeviceKind::BrowserCpu, activity);
+        page.run = fixture::sampled_page().run;
+        let text = sentence(&page).text;
+        assert!(text.ends_with(says), "{text}");
+    }
 }

@@ -29,7 +29,8 @@ impl PageState {
             | Activity::Training { .. }
             | Activity::Sending { .. }
             | Activity::BeingChecked { .. }
-            | Activity::WaitingForOthers { .. } => true,
+            | Activity::WaitingForOthers { .. }
+            | Activity::WaitingForTurn { .. } => true,
             Activity::Idle
             | Activity::Connecting
             | Activity::SigningIn { .. }

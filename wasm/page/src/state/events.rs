@@ -6,7 +6,7 @@ use barnraise_protocol::columns::DataColumns;
 use barnraise_protocol::receipt::SignedReceipt;
 
 use super::card::{CardError, ShareCard};
-use super::parts::{BackboneLoss, PeerLoss};
+use super::parts::{BackboneLoss, OwnFile, PeerLoss};
 use super::tab_messages::{LockHolder, TabEvent, TabMessage};
 use crate::browser_totals::BrowserTotals;
 use crate::limits::{Input, LimitsRequest};
@@ -67,6 +67,10 @@ pub(crate) enum PageEvent {
     Drawn(Vec<u8>),
     /// The photo that the visitor chose cannot be read.
     PhotoUnreadable,
+    /// A file that the visitor brings to train on.
+    OwnFile(OwnFile),
+    /// The visitor takes those back.
+    OwnForgotten,
     /// The visitor picked a picture of the gallery to classify.
     Picked(usize),
     /// The canvas was cleared.

@@ -176,3 +176,18 @@ pub(crate) struct Gallery {
     /// `[n]`.
     pub(crate) labels: Vec<u8>,
 }
+
+/// A file that the visitor chose to train on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum OwnFile {
+    /// It lies in no folder of a class.
+    WithoutClass,
+    /// The browser reads it now.
+    Begun,
+    /// A picture of a class, `[height, width, channels]`; `None` where it is none.
+    Read { class: u8, pixels: Option<Vec<u8>> },
+    /// The browser reads a table now.
+    TableBegun { name: String, n_bytes: u64 },
+    /// The text of that table; `None` where the browser cannot read it.
+    TableRead(Option<Vec<u8>>),
+}

@@ -17,6 +17,11 @@ impl PageState {
         self.image_shape().is_some_and(picture::is_photo)
     }
 
+    /// Whether the run has no server, but rounds of samples of its participants.
+    pub(crate) fn is_sampled(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.sampled().is_some())
+    }
+
     /// Whether the run learns from text.
     pub(crate) fn is_of_text(&self) -> bool {
         let run = self.run.as_ref();
@@ -73,9 +78,13 @@ impl PageState {
         self.gallery.as_ref()?.images.chunks_exact(n_values.max(1)).nth(idx)
     }
 
+    /// Names of the run's classes.
+    pub(crate) fn class_names(&self) -> &[String] {
+        self.run.as_ref().map_or(&[], |run| run.data.manifest.class_names())
+    }
+
     /// Name of a class, or its number where the run names none.
     pub(crate) fn class_name(&self, label: usize) -> String {
-        let named = self.run.as_ref().and_then(|run| run.data.manifest.class_names().get(label));
-        named.cloned().unwrap_or_else(|| format!("Class {label}"))
+        self.class_names().get(label).cloned().unwrap_or_else(|| format!("Class {label}"))
     }
 }

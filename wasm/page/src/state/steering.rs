@@ -96,6 +96,7 @@ impl PageState {
     pub(super) fn forget_posted(&mut self) {
         self.is_start_posted = false;
         self.posted_pacing = PacingSettings::default();
+        self.forget_posted_own();
         self.forget_asking();
     }
 
@@ -113,7 +114,9 @@ impl PageState {
                 self.posted_pacing = pacing;
                 let pacing = is_other.then_some(PageToPeer::Pacing(pacing));
                 let start = (!is_started).then_some(PageToPeer::Start);
-                pacing.into_iter().chain(start).map(PageAction::Post).collect()
+                let own = if is_started { None } else { self.post_own() };
+                let posts = pacing.into_iter().chain(start).map(PageAction::Post);
+                own.into_iter().chain(posts).collect()
             }
             (WorkerState::Ready { .. }, None) if std::mem::take(&mut self.is_start_posted) => {
                 vec![PageAction::Post(PageToPeer::Stop)]

@@ -218,6 +218,8 @@ impl PageState {
                 | PageToPeer::Start
                 | PageToPeer::Stop
                 | PageToPeer::Pacing(_)
+                | PageToPeer::OwnPictures { .. }
+                | PageToPeer::OwnTable { .. }
                 | PageToPeer::Acknowledged,
             ) => Vec::new(),
             TabMessage::Post(message) => {
@@ -373,6 +375,8 @@ fn is_passed_on(message: &PeerToPage) -> bool {
             | PeerToPage::Ready { .. }
             | PeerToPage::Connected { .. }
             | PeerToPage::DialRtc { .. }
+            | PeerToPage::OwnRowsRead { .. }
+            | PeerToPage::NoOwnRows { .. }
             | PeerToPage::Downloaded { .. }
             | PeerToPage::Events { .. }
             | PeerToPage::Failed { .. }

@@ -2,6 +2,7 @@
 
 use barnraise_protocol::api::DeviceCount;
 use barnraise_protocol::contribute::DeviceKind;
+use barnraise_protocol::run::RunDescription;
 use web_sys::Element;
 
 use crate::dom::{DomError, Field, by_id, set_attribute};
@@ -36,8 +37,13 @@ impl EveryoneView {
         let n_samples = progress.n_samples.min(target);
         set_attribute(&self.batch, "max", &target.max(1).to_string());
         set_attribute(&self.batch, "value", &n_samples.to_string());
-        let (so_far, of) = (format::count(n_samples), format::count(target));
-        self.batch_text.set_text(&format!("{so_far} of {of} samples toward the next"));
+        self.batch_text.set_text(&match page.run.as_ref().and_then(RunDescription::sampled) {
+            Some(scheme) => format!("{} train a round", format::count(scheme.sample_size.into())),
+            None => {
+                let (so_far, of) = (format::count(n_samples), format::count(target));
+                format!("{so_far} of {of} samples toward the next")
+            }
+        });
         let n_contributors = progress.n_contributors;
         self.contributors.set_number(&format::count(n_contributors.into()), n_contributors.into());
         self.speed

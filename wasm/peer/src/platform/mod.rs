@@ -8,7 +8,7 @@ mod rtc;
 
 use std::rc::Rc;
 
-use barnraise_contributor::{Platform, PlatformError};
+use barnraise_contributor::{IncomingStreams, Platform, PlatformError};
 use barnraise_learning::DeviceChoice;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
@@ -97,6 +97,10 @@ impl Platform for BrowserPlatform {
 
     async fn open(&self, protocol: &'static str) -> Result<libp2p::Stream, PlatformError> {
         self.network.open(protocol).await
+    }
+
+    fn accept(&self, protocol: &'static str) -> Result<IncomingStreams<libp2p::Stream>, PlatformError> {
+        self.network.accept(protocol)
     }
 
     async fn open_host(

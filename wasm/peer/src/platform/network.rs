@@ -7,9 +7,9 @@
 //! web server before each dial, because they name certificates that live for days; where it does not answer,
 //! other peers of the DHT are asked ([`lookup`]). It never reconnects by itself: the contributor decides when.
 //!
-//! A host is dialled where it listens for browsers, and else through a relay, for most the backbone ([`links`]). The relay
-//! sees nothing of what it carries: the host proves its peer id at its end. No failure there touches the backbone's
-//! connection.
+//! A host, or an aggregator of a run without a server, is dialled where it listens for browsers, and else through a relay, for
+//! most the backbone ([`links`]). The relay sees nothing of what it carries: the host proves its peer id at its end. No failure
+//! there touches the backbone's connection. Nobody dials the tab; those whom it dialled may open streams.
 
 mod addresses;
 mod error;
@@ -22,8 +22,9 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use barnraise_contributor::{PlatformError, race};
+use barnraise_contributor::{IncomingStreams, PlatformError, race};
 use barnraise_messages::{PeerToPage, TransportKind};
+use barnraise_swarm::PeerKey;
 use futures::channel::{mpsc, oneshot};
 use futures::lock::Mutex;
 use futures::{SinkExt, StreamExt, select_biased};
@@ -300,7 +301,17 @@ impl TabNetwork {
         answered.await.map_err(|_| NetworkError::Superseded)?
     }
 
-    /// Opens a stream to a host of experts, at the addresses that it announced.
+    /// Streams of a protocol that peers open on connections that the tab made.
+    pub(super) fn accept(
+        &self,
+        protocol: &'static str,
+    ) -> Result<IncomingStreams<libp2p::Stream>, PlatformError> {
+        let accepted = self.control.clone().accept(StreamProtocol::new(protocol));
+        let incoming = accepted.map_err(|_| PlatformError::Accepted { protocol })?;
+        Ok(incoming.map(|(peer, stream)| (PeerKey(peer.to_bytes()), stream)).boxed_local())
+    }
+
+    /// Opens a stream to a host of experts, or to an aggregator, at the addresses that it announced.
     pub(crate) async fn open_host(
         &self,
         host: PeerId,
@@ -335,7 +346,11 @@ impl TabNetwork {
     async fn link(&self, peer: PeerId, ways: impl FnOnce() -> Vec<Way>) -> Result<(), NetworkError> {
         let attempt = {
             let mut attempts = self.attempts.borrow_mut();
-            attempts.retain(|known, attempt| *known == peer || Rc::strong_count(attempt) > 1);
+            attempts.retain(|known, attempt| {
+                let failed_at = attempt.try_lock().and_then(|failed_at| *failed_at);
+                let is_recent = failed_at.is_some_and(|at| at.elapsed() < LINK_PAUSE);
+                *known == peer || Rc::strong_count(attempt) > 1 || is_recent
+            });
             Rc::clone(attempts.entry(peer).or_default())
         };
         let mut failed_at = attempt.lock().await;
@@ -561,6 +576,17 @@ mod tests {
         assert_eq!(found, peers.map(|peer| (peer, 2)));
         network.set_other_backbones(&[]);
         assert!(network.other_backbones.borrow().is_empty());
+    }
+
+    #[wasm_bindgen_test]
+    fn streams_of_a_protocol_are_accepted_by_one_at_a_time() {
+        let network = network("http://127.0.0.1:1");
+        let first = network.accept("/test").unwrap();
+        let refused = network.accept("/test").err();
+        assert!(matches!(refused, Some(PlatformError::Accepted { protocol: "/test" })), "{refused:?}");
+        assert!(network.accept("/other").is_ok());
+        drop(first);
+        assert!(network.accept("/test").is_ok());
     }
 
     #[wasm_bindgen_test]

@@ -1,33 +1,30 @@
 //! A file of text that is read piece by piece: plain text or JSON lines, each compressed by gzip or Zstandard or not, on
 //! this machine or on a server.
 //!
-//! It is never in memory as a whole, and never on the disk. What a server sends is hashed as it comes, and compared at
-//! the end: a pass over another file than the stated one ends with an error. After an error, and after a restart, it is
-//! opened again where it was.
+//! It is never in memory as a whole, and never on the disk. What a server sends is hashed as it comes, through connections
+//! that break, and compared at the end: a pass over another file than the stated one ends with an error. After an error, and
+//! after a restart, it is opened again where it was.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
-use std::time::Duration;
 
 use barnraise_learning::tokenizer::pieces;
 use barnraise_protocol::Sha256Hash;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
-use super::super::source::{SourceError, decode, field_of_line, is_json_lines};
+use super::super::encoding::DecodedStream;
+use super::super::source::{SourceError, field_of_line, is_json_lines};
 use crate::data::file::{DataFile, FetchedFile};
 use crate::data::parquet;
+use crate::data::resuming::{PATIENTLY, ResumingBody};
 use crate::data::unpack;
-use crate::http_agent::{Patience, agent};
 
 /// Most bytes of a piece of plain text.
 const PIECE_BYTES_MAX: usize = 32 * 1024;
 /// Most bytes of a line of JSON.
 const LINE_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// A server that sends nothing for so long is asked again.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// A part of a document.
 #[derive(Debug, PartialEq, Eq)]
@@ -63,6 +60,8 @@ pub(super) struct LazySource {
     line_bytes: u64,
     /// Of plain text what was read beyond the last piece.
     rest: Vec<u8>,
+    /// What was read of this pass since the program started.
+    decoded: DecodedStream,
 }
 
 impl LazySource {
@@ -71,8 +70,17 @@ impl LazySource {
             DataFile::Local(path) => is_json_lines(path),
             DataFile::Fetched(fetched) => is_json_lines(Path::new(fetched.url.path())),
         };
-        let (content, line, rest) = (None, VecDeque::new(), Vec::new());
-        Self { file, field: field.to_owned(), is_json_lines, content, cursor, line, line_bytes: 0, rest }
+        Self {
+            file,
+            field: field.to_owned(),
+            is_json_lines,
+            content: None,
+            cursor,
+            line: VecDeque::new(),
+            line_bytes: 0,
+            rest: Vec::new(),
+            decoded: DecodedStream::default(),
+        }
     }
 
     pub(super) fn cursor(&self) -> SourceCursor {
@@ -81,6 +89,11 @@ impl LazySource {
 
     /// Begins the next pass.
     pub(super) fn begin_again(&mut self) {
+        let n_replaced = std::mem::take(&mut self.decoded).n_replaced();
+        if n_replaced > 0 {
+            let n_bytes = self.cursor.n_bytes;
+            tracing::warn!(file = %self.file, n_replaced, n_bytes, "bytes that are no UTF-8 were replaced in this pass");
+        }
         self.close();
         self.cursor = SourceCursor::default();
     }
@@ -96,11 +109,14 @@ impl LazySource {
     /// # Errors
     /// The file cannot be read, or is none of text. The next call opens it again where it was.
     pub(super) fn next(&mut self) -> Result<Option<TextPiece>, SourceError> {
+        let decoded = self.decoded;
         let piece = match self.is_json_lines {
             true => self.next_of_lines(),
             false => self.next_of_text(),
         };
         if piece.is_err() {
+            // What is read again is counted once.
+            self.decoded = decoded;
             self.close();
         }
         piece
@@ -124,7 +140,7 @@ impl LazySource {
         }
         let end = if bytes.len() < PIECE_BYTES_MAX { bytes.len() } else { end_of_piece(&bytes) };
         self.rest = bytes.split_off(end);
-        let text = decode(&bytes)?;
+        let text = self.decoded.decode(&bytes, self.cursor.n_bytes)?;
         self.cursor.n_bytes += end as u64;
         // The end of the file drops what is in no sequence: there is nothing to separate.
         Ok(Some(TextPiece { text, ends_document: false }))
@@ -142,7 +158,7 @@ impl LazySource {
                 return Err(SourceError::LongLine { line: self.cursor.n_lines + 1, max: LINE_BYTES_MAX });
             }
             self.line_bytes = bytes.len() as u64;
-            let line = decode(&bytes)?;
+            let line = self.decoded.decode(&bytes, self.cursor.n_bytes)?;
             if line.trim().is_empty() {
                 self.end_line();
                 continue;
@@ -222,34 +238,26 @@ fn refuse_parquet(file: &mut File) -> Result<(), SourceError> {
     }
 }
 
-/// What a server sends, which is hashed as it is read.
+/// What a server sends, which is compared at its end.
 struct Hashed {
-    reader: Box<dyn Read + Send>,
-    hasher: Sha256,
+    body: ResumingBody,
     want: Sha256Hash,
 }
 
 impl Hashed {
     fn open(fetched: &FetchedFile) -> io::Result<Self> {
         tracing::info!(url = %fetched.url, "reading a source of the stream");
-        let answer = agent(Patience::Silence(SILENCE_MAX)).get(fetched.url.as_str()).call();
-        let body = answer.map_err(io::Error::other)?.into_body();
-        let reader = Box::new(body.into_with_config().limit(u64::MAX).reader());
-        Ok(Self { reader, hasher: Sha256::new(), want: fetched.sha256 })
+        let body = ResumingBody::open(fetched.url.as_str(), PATIENTLY).map_err(io::Error::other)?;
+        Ok(Self { body, want: fetched.sha256 })
     }
 }
 
 impl Read for Hashed {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if buffer.is_empty() {
-            return Ok(0);
-        }
-        let n_bytes = self.reader.read(buffer)?;
-        self.hasher.update(buffer.get(..n_bytes).unwrap_or_default());
-        if n_bytes == 0 {
-            let got = Sha256Hash(self.hasher.clone().finalize().into());
-            if got != self.want {
-                let want = self.want;
+        let n_bytes = self.body.read(buffer)?;
+        if n_bytes == 0 && !buffer.is_empty() {
+            let (want, got) = (self.want, self.body.sha256());
+            if got != want {
                 return Err(io::Error::other(format!("its SHA-256 is {got}, the configuration says {want}")));
             }
         }

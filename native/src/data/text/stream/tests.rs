@@ -15,7 +15,7 @@ fn settings(folder: &Path) -> StreamSettings {
             (0..n_lines).map(|n| format!("{{\"text\": \"the {word} number {n} of the {word}s is here\"}}\n"));
         let path: PathBuf = folder.join(name);
         std::fs::write(&path, lines.collect::<String>()).unwrap();
-        TextSource { file: path.into(), field: "text".into(), weight }
+        TextSource { name: word.into(), file: path.into(), field: "text".into(), weight }
     };
     StreamSettings {
         text: TextSettings {
@@ -93,6 +93,28 @@ fn sources_come_by_their_weights_and_begin_again() {
     cats.sort_unstable();
     cats.dedup();
     assert!(cats.len() < n_cats / 2, "{} of {n_cats}", cats.len());
+}
+
+#[test]
+fn weights_that_change_are_those_of_the_next_shard() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = settings(folder.path());
+    let data = settings.load(folder.path()).unwrap();
+    let file = data.tokenizer.clone().unwrap();
+    let mut stream = settings.stream(&file, &StreamPosition::default()).unwrap();
+    let before = shards(&mut stream, &settings, &data, 2);
+    assert!(before.concat().iter().any(|text| text.contains("cat")));
+    stream.set_weights(&settings, &[("cat".to_owned(), 0.0)].into());
+    let dogs = shards(&mut stream, &settings, &data, 3);
+    assert!(dogs.concat().iter().all(|text| !text.contains("cat")));
+    // A restart in between goes on in the same way.
+    let mut again = settings.stream(&file, &StreamPosition::default()).unwrap();
+    assert_eq!(shards(&mut again, &settings, &data, 2), before);
+    let mut again = settings.stream(&file, &again.position()).unwrap();
+    again.set_weights(&settings, &[("cat".to_owned(), 0.0), ("dog".to_owned(), 9.0)].into());
+    assert_eq!(shards(&mut again, &settings, &data, 3), dogs);
+    again.set_weights(&settings, &settings.weights());
+    assert!(shards(&mut again, &settings, &data, 2).concat().iter().any(|text| text.contains("cat")));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use barnraise_swarm::random::SplitMix64;
 
-/// SourceWeights of sources. The choice for a sequence follows from the seed and its number alone, so that it is the same on
+/// Weights of sources. The choice for a sequence follows from them, the seed and its number alone, so that it is the same on
 /// each backbone and after each restart.
 #[derive(Debug, Clone)]
 pub(super) struct SourceWeights {
@@ -12,7 +12,7 @@ pub(super) struct SourceWeights {
 }
 
 impl SourceWeights {
-    /// Each weight is above zero.
+    /// No weight is below zero, and one is above.
     pub(super) fn new(weights: impl Iterator<Item = f64>, seed: u64) -> Self {
         let weights: Vec<f64> = weights.collect();
         Self { total: weights.iter().sum(), weights, seed }
@@ -29,7 +29,8 @@ impl SourceWeights {
                 return index;
             }
         }
-        self.weights.len().saturating_sub(1)
+        // Rounding went beyond the last.
+        self.weights.iter().rposition(|weight| *weight > 0.0).unwrap_or_default()
     }
 }
 
@@ -52,6 +53,7 @@ mod tests {
         }
         assert_eq!(picked, picks([3.0, 2.0, 1.0], 7));
         assert_ne!(picked, picks([3.0, 2.0, 1.0], 8));
+        assert!(!picks([1.0, 0.0, 1.0], 7).contains(&1) && !picks([1.0, 1.0, 0.0], 7).contains(&2));
         // Golden: another order would be other shards under the same description.
         assert_eq!(picked[..16], GOLDEN);
     }

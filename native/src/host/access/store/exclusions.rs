@@ -131,6 +131,14 @@ impl Store {
         Ok(n_revoked)
     }
 
+    /// Whether anybody of this name has signed in or has had a token: whom [`Self::revoke`] finds by it.
+    pub async fn has_user(&self, user: &str) -> Result<bool, StoreError> {
+        let select = "SELECT CASE WHEN EXISTS (SELECT 1 FROM tokens WHERE user_name = $1) \
+            OR EXISTS (SELECT 1 FROM logins WHERE name = $1) THEN 1 ELSE 0 END";
+        let query = sqlx::query_scalar::<_, i64>(select).bind(user);
+        Ok(query.fetch_one(&self.pool).await? > 0)
+    }
+
     /// Revocations after `since`, the oldest first, at most `n_max`, and the number of the last.
     pub async fn revoked_since(
         &self,

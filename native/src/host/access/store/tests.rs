@@ -26,3 +26,39 @@ async fn tokens_that_expired_are_remembered_within_bounds() {
     // One of the oldest is in force, and one was taken back.
     assert_eq!(n_kept.unwrap(), TOKENS_KEPT + 2);
 }
+
+#[test]
+fn a_full_disk_has_two_codes_and_the_general_one_may_be_extended() {
+    // SQLITE_IOERR, SQLITE_CANTOPEN and SQLITE_IOERR_SHMOPEN, among others.
+    for (code, is_full) in
+        [(13, true), (13 + 256, true), (4874, true), (10, false), (14, false), (4618, false), (255, false)]
+    {
+        assert_eq!(is_full_code(code), is_full, "{code}");
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_may_not_grow_says_that_it_is_full_and_any_other_error_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).await.unwrap();
+    let mut connection = store.pool.acquire().await.unwrap();
+    // As large as it is.
+    sqlx::query("PRAGMA max_page_count = 1").execute(&mut *connection).await.unwrap();
+    let fill = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000) \
+        INSERT INTO tokens (peer, token_id, user_name, invitation, expires_at, is_revoked) \
+        SELECT 'peer', 'token ' || i, 'user', '', 1000, 0 FROM n";
+    let full = sqlx::query(fill).execute(&mut *connection).await.unwrap_err();
+    assert!(StoreError::from(full).is_full());
+    let wrong = sqlx::query("SELECT * FROM nothing").execute(&mut *connection).await.unwrap_err();
+    assert!(!StoreError::from(wrong).is_full());
+    assert!(!StoreError::Value { what: "peer", got: String::new() }.is_full());
+}
+
+#[test]
+fn a_number_that_is_no_time_or_no_id_is_told_or_bounded() {
+    assert_eq!((unix_time(-1), unix_time(7)), (UnixTime(0), UnixTime(7)));
+    assert_eq!((seconds(UnixTime(u64::MAX)), seconds(UnixTime(7))), (i64::MAX, 7));
+    let id = TokenId([7; 16]);
+    assert_eq!(parse_id(&id_text(id)).unwrap(), id);
+    assert!(matches!(parse_id("no id"), Err(StoreError::Value { what: "token id", .. })));
+}

@@ -163,10 +163,13 @@ async fn follow_one(
 ) -> Result<(), DonorError> {
     let peer = PeerId::from_bytes(&donor.0)?;
     let stream = shared.node.open(peer, PROTOCOL).await?;
-    let mut stream = Paced::duplex(stream, PACE);
+    let mut stream = Paced::new(stream, PACE);
+    let pace = stream.pace();
     // First the checkpoint that all have, then one of the present model where no step leads on from that.
     let mut checkpoints = [true, false].into_iter();
     loop {
+        // The time to apply what came is not the donor's.
+        pace.wait();
         match model::fetch_step(&mut stream, *model, n_parameters).await? {
             Fetched::Step(header, mean) => {
                 *model = apply(shared, donor, |done| AggregatorEvent::Step(header, mean, done)).await?;
@@ -268,7 +271,7 @@ async fn give(
     stored: ServedStorage,
     stream: Stream,
 ) -> Result<(), ConversationError> {
-    let mut stream = Paced::duplex(stream, PACE);
+    let mut stream = Paced::new(stream, PACE);
     let pace = stream.pace();
     let (shared, stored) = (&shared, &stored);
     let lookup = |request: ModelRequest| async move {

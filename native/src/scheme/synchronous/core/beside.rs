@@ -114,3 +114,35 @@ impl Core {
         self.progress_at = Instant::now() + self.progress_every;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+
+    use barnraise_swarm::PeerKey;
+
+    use super::*;
+    use crate::scheme::synchronous::aggregators::AggregatorEvent;
+
+    fn event(number: usize) -> CoreEvent {
+        CoreEvent::Aggregator { peer: PeerKey(number.to_le_bytes().to_vec()), event: AggregatorEvent::Gone }
+    }
+
+    #[tokio::test]
+    async fn so_many_events_wait_and_come_before_those_of_the_channel() {
+        let (events, heard) = mpsc::channel(1);
+        let mut inbox = Inbox::new(heard);
+        events.send(event(EVENTS_MAX)).await.unwrap();
+        drop(events);
+        for number in 0..EVENTS_MAX {
+            assert!(inbox.has_room(), "{number}");
+            inbox.waiting.push_back(event(number));
+        }
+        assert!(!inbox.has_room());
+        for number in 0..=EVENTS_MAX {
+            let Some(CoreEvent::Aggregator { peer, .. }) = inbox.next().await else { panic!("{number}") };
+            assert_eq!(peer.0, number.to_le_bytes());
+        }
+        assert!(inbox.next().await.is_none() && Inbox::closed().next().await.is_none());
+    }
+}

@@ -612,3 +612,99 @@ fn random() -> Option<u64> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).ok().map(|()| u64::from_le_bytes(bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use barnraise_averaging::{AverageError, PartialMeanReason};
+    use barnraise_protocol::Sha256Hash;
+    use barnraise_protocol::matchmaking::ProposedMember;
+
+    use super::*;
+
+    /// Of an aggregator with a model of this epoch.
+    fn status(epoch: u64) -> AggregatorStatus {
+        AggregatorStatus {
+            model: ModelVersion { n_samples_total: 0, epoch, hash: Sha256Hash([0; 32]) },
+            n_samples: 20,
+            n_contributors: 3,
+            samples_per_second: 2.5,
+            is_closing: false,
+            ready: None,
+            is_busy: false,
+            download_bytes_per_s: 0.0,
+            upload_bytes_per_s: 0.0,
+            is_reachable: true,
+        }
+    }
+
+    /// Peer 1, at epoch 5.
+    fn coordination() -> Coordination {
+        let config =
+            MatchmakingConfig { target_batch_size: 256, silence: SILENCE, gather: GATHER, retry: RETRY };
+        let me = PeerKey(vec![1]);
+        let matchmaking = Matchmaking::new(config, me.clone(), status(5));
+        let failures = FailureRate::default();
+        let (others, collected, ongoing, addresses) = (None, None, None, BTreeMap::new());
+        Coordination { others, matchmaking, me, failures, collected, ongoing, addresses }
+    }
+
+    #[test]
+    fn it_is_as_far_behind_as_the_most_advanced_is_ahead() {
+        let mut coordination = coordination();
+        assert_eq!(coordination.n_epochs_behind(Moment::ZERO), 0);
+        for (peer, epoch, n_behind) in [(2, 3, 0), (3, 6, 1), (4, 9, 4), (5, 7, 4)] {
+            coordination.matchmaking.on_status(Moment::ZERO, PeerKey(vec![peer]), status(epoch));
+            assert_eq!(coordination.n_epochs_behind(Moment::ZERO), n_behind, "peer {peer}");
+        }
+        assert_eq!(coordination.n_epochs_behind(SILENCE), 0, "nothing was heard of them for long");
+    }
+
+    #[test]
+    fn the_contributors_of_all_are_those_here_and_those_of_the_others() {
+        let here = ContributorStatistics { n_samples: 10, n_contributors: 2, samples_per_second: 1.5 };
+        let mut coordination = coordination();
+        assert_eq!(coordination.all(Moment::ZERO, here), here);
+        coordination.matchmaking.on_status(Moment::ZERO, PeerKey(vec![2]), status(5));
+        let all = ContributorStatistics { n_samples: 30, n_contributors: 5, samples_per_second: 4.0 };
+        assert_eq!(coordination.all(Moment::ZERO, here), all);
+    }
+
+    fn partial(reason: PartialMeanReason, expected: MemberSet, came: MemberSet) -> AveragingError {
+        let faults = Vec::new();
+        GridError::PartialMean(Box::new(PartialMean { round: 0, reason, expected, came, faults })).into()
+    }
+
+    #[test]
+    fn a_failure_is_of_another_member_whose_gradient_was_expected() {
+        // The second is this peer; the third only averages; the fourth is of another group.
+        let members = [(2, 64), (1, 64), (3, 0), (4, 64), (5, 1)];
+        let members =
+            members.map(|(peer, n_samples)| ProposedMember { peer: vec![peer], n_samples, n_reduced: 1 });
+        let proposal = Proposal {
+            model: status(5).model,
+            nonce: 7,
+            group_size: 4,
+            members: members.into(),
+            reducers: Vec::new(),
+            check_seed: 0,
+            loss: 1.0,
+        };
+        let set = |positions: &[usize]| -> MemberSet { positions.iter().copied().collect() };
+        let (expected, came) = (set(&[0, 1, 2, 4]), set(&[1, 2, 4]));
+        let mut want = FailureRate::default();
+        let prior = want.rate();
+        let mut coordination = coordination();
+        // Who failed is not known.
+        let unknown = Err(AveragingError::Whole(AverageError::NotAMember));
+        assert_eq!(coordination.update_failure_rate(&proposal, &unknown), prior);
+        want.update(set(&[0, 4]), set(&[4]));
+        let failed = Err(partial(PartialMeanReason::Deadline, expected, came));
+        assert_eq!(coordination.update_failure_rate(&proposal, &failed), want.rate());
+        assert!(want.rate() != prior);
+    }
+
+    #[test]
+    fn each_averaging_has_a_number_of_its_own() {
+        assert_ne!(nonce(), nonce());
+    }
+}

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod answers;
+mod commands;
 mod following;
 mod kills;
 mod latency;
@@ -36,6 +37,7 @@ use super::super::learner::{self, Learner, LearnerError};
 use super::super::metrics::Metrics;
 use super::super::{BackboneAddresses, outputs};
 use super::event::{CoreEvent, DeclinedOffer};
+use super::operator::OperatorControl;
 use super::{Core, CoreStorage, EVENTS_MAX};
 use crate::config::{RunConfig, SynchronousSection};
 use crate::fixture;
@@ -146,6 +148,21 @@ impl CrashHarness {
     where
         F: Future<Output = Option<Aggregators>>,
     {
+        // What starts a backbone is large.
+        Box::pin(self.start_with(storage, store, others, None)).await
+    }
+
+    /// The same, with an operator.
+    async fn start_with<F>(
+        &self,
+        storage: Storage,
+        store: &Store,
+        others: impl FnOnce(following::Here) -> F,
+        operating: Option<OperatorControl>,
+    ) -> Result<Alive, LearnerError>
+    where
+        F: Future<Output = Option<Aggregators>>,
+    {
         let sweep = storage.clone();
         let swept = tokio::task::spawn_blocking(move || sweep.sweep()).await.unwrap();
         swept
@@ -187,6 +204,10 @@ impl CrashHarness {
         let others = others(here).await;
         let core = Core::new(self.description.clone(), learner, round, storing, outputs, metrics, crediting);
         let core = core.with_others(others).telling_every(PROGRESS_EVERY);
+        let core = match operating {
+            Some(operating) => core.with_operator(operating),
+            None => core,
+        };
         let (stop, stopped) = oneshot::channel();
         let core = tokio::spawn(core.run(heard, async move { drop(stopped.await) }));
         let mut alive =

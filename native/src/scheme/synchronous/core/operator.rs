@@ -5,11 +5,12 @@
 //! half of it, the journal is not cut, accepted contributions stay credited, and no contributor has parameters of an
 //! epoch that now means another model.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use barnraise_protocol::contribute::BackboneToContributor;
 use barnraise_protocol::{Refusal, RefusalReason};
 use barnraise_swarm::PeerKey;
+use tokio::sync::watch;
 
 use super::super::learner::LearnerError;
 use super::{Core, name};
@@ -32,6 +33,8 @@ pub struct OperatorControl {
     n_others: usize,
     /// Settings of the configuration, which hold where the operator changed nothing.
     file: EffectiveSettings,
+    /// Weights in force of the sources of a stream.
+    stream_weights: watch::Sender<BTreeMap<String, f64>>,
 }
 
 impl OperatorControl {
@@ -48,13 +51,18 @@ impl OperatorControl {
     ) -> Result<Self, OperatorStateError> {
         let mut kept = store.load().await?;
         if n_others > 0 {
-            // Set while the run had one backbone: now all of them must have the same.
-            kept.settings.learning_rate_factor = None;
-            kept.settings.checkpoint_every_epochs = None;
+            // Set while the run had one backbone.
+            kept.settings = kept.settings.among_others();
         }
-        let operating = Self { kept, store, gate, clock, n_others, file };
+        let (stream_weights, _) = watch::channel(kept.settings.over(&file).stream_weights);
+        let operating = Self { kept, store, gate, clock, n_others, file, stream_weights };
         operating.close_gate();
         Ok(operating)
+    }
+
+    /// Weights of the sources of a stream, as the operator changes them.
+    pub(crate) fn stream_weights(&self) -> watch::Receiver<BTreeMap<String, f64>> {
+        self.stream_weights.subscribe()
     }
 
     fn close_gate(&self) {
@@ -179,8 +187,15 @@ impl Core {
     ) -> Result<(), OperatorError> {
         let settings = operating.kept.settings.changed(change, &operating.file, operating.n_others == 0)?;
         operating.keep(OperatorState { settings, ..operating.kept.clone() }).await?;
-        self.apply(&settings.over(&operating.file));
+        let settings = &operating.kept.settings;
+        let now = settings.over(&operating.file);
+        self.apply(&now);
         tracing::info!(?settings, "settings changed by the operator");
+        operating.stream_weights.send_if_modified(|before| {
+            let is_changed = *before != now.stream_weights;
+            *before = now.stream_weights;
+            is_changed
+        });
         Ok(())
     }
 
@@ -311,7 +326,7 @@ impl Core {
             n_other_backbones: operating.n_others as u64,
             n_blocked: blocked.len() as u64,
             settings: settings.over(&operating.file),
-            changed: *settings,
+            changed: settings.clone(),
         }
     }
 

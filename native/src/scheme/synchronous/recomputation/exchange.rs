@@ -2,14 +2,17 @@
 //!
 //! A piece is as large as a model. It is read from the disk in chunks, for few readers at a time; and few pieces are
 //! fetched from each backbone at a time.
+//!
+//! Of a stream each backbone reads the sources itself. What another one proves can be recomputed here as long as both have the
+//! same shards, so their windows are compared.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use barnraise_protocol::commitment;
 use barnraise_protocol::evidence::{self, Evidence, EvidenceRequest, EvidenceResponse, PROTOCOL};
 use barnraise_protocol::run::{self, RunDescription, RunIdentity};
-use barnraise_protocol::{ConversationError, Refusal, Sha256Hash};
+use barnraise_protocol::{ConversationError, Refusal, Sha256Hash, shard};
 use barnraise_relay::{Node, NodeError, Paced};
 use barnraise_swarm::AddressGroup;
 use barnraise_swarm::guard::PaceLimits;
@@ -75,12 +78,24 @@ pub(in super::super) async fn poll_other_backbones(
     shutdown: CancellationToken,
 ) {
     let mut ticks = tokio::time::interval(ASK_EVERY);
-    let mut seen = VecDeque::new();
+    let (mut seen, mut differing) = (VecDeque::new(), BTreeSet::new());
     while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
         for &peer in &others {
-            let asking = ask(&recomputing, &access, &node, peer, &mut seen);
+            let asking = async {
+                ask(&recomputing, &access, &node, peer, &mut seen).await?;
+                compare_windows(&recomputing, &node, peer).await
+            };
             match shutdown.run_until_cancelled(asking).await {
-                Some(Ok(())) => {}
+                Some(Ok(Some(shard))) if differing.insert(peer) => tracing::error!(
+                    %peer,
+                    shard,
+                    "this aggregator has another shard of the stream under the same number: compare the files of the \
+                     sources; where they are the same, one of the two began with weights that an operator had changed"
+                ),
+                Some(Ok(Some(_))) => {}
+                Some(Ok(None)) => {
+                    differing.remove(&peer);
+                }
                 // The aggregators reconnect a link that is down.
                 Some(Err(error)) => tracing::debug!(%peer, %error, "no evidence from an aggregator"),
                 None => return,
@@ -96,7 +111,8 @@ async fn ask(
     peer: PeerId,
     seen: &mut VecDeque<Sha256Hash>,
 ) -> Result<(), EvidenceFetchError> {
-    let mut stream = Paced::duplex(node.open(peer, PROTOCOL).await?, PACE);
+    let mut stream = Paced::new(node.open(peer, PROTOCOL).await?, PACE);
+    let pace = stream.pace();
     let run = &recomputing.description;
     let (n_values, n_samples) = (recomputing.n_parameters, run.scheme.contribution_samples_max());
     let bytes_max = run::MESSAGE_BYTES_MAX as u64
@@ -110,6 +126,7 @@ async fn ask(
     };
     let news: Vec<_> = listed.into_iter().filter(is_new).take(PIECES_PER_ASKING).collect();
     for listed in news {
+        pace.wait();
         let bytes = evidence::fetch(&mut stream, listed, bytes_max).await?;
         // It is not fetched again, also if it is refused below.
         seen.push_back(listed.transfer.sha256);
@@ -125,6 +142,19 @@ async fn ask(
         }
     }
     Ok(())
+}
+
+/// The first shard of a stream that another backbone has with other bytes.
+async fn compare_windows(
+    recomputing: &Recomputing,
+    node: &Node,
+    peer: PeerId,
+) -> Result<Option<u32>, EvidenceFetchError> {
+    let data = recomputing.description.data.manifest.stream;
+    let Some((data, ours)) = data.zip(recomputing.shards.window()) else { return Ok(None) };
+    let mut stream = Paced::new(node.open(peer, shard::PROTOCOL).await?, PACE);
+    let theirs = shard::fetch_window(&mut stream, &data).await?;
+    Ok(ours.first_difference(&theirs))
 }
 
 /// Whether two descriptions are of the same computation: backbones may differ in title, purpose and access.

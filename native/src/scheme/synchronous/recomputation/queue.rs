@@ -72,7 +72,7 @@ pub(in super::super) struct Recomputing {
     selection: Arc<Mutex<Selection>>,
     usual: Arc<Mutex<TypicalContributions>>,
     states: States,
-    shards: Arc<ShardStore>,
+    pub(super) shards: Arc<ShardStore>,
     queue: Arc<RecomputationQueue>,
     pub(super) theirs: mpsc::Sender<Box<Evidence>>,
     standings: Standings,

@@ -302,7 +302,8 @@ impl SimulatedContributor {
             | Activity::Training { .. }
             | Activity::Sending { .. }
             | Activity::BeingChecked { .. }
-            | Activity::WaitingForOthers { .. } => false,
+            | Activity::WaitingForOthers { .. }
+            | Activity::WaitingForTurn { .. } => false,
         }
     }
 

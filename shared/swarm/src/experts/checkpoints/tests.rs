@@ -1,5 +1,7 @@
 //! The shelf of a keeper, and the schedule of a host.
 
+mod lost;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 

@@ -210,6 +210,28 @@ impl LeaseBook {
         granted.map_or_else(LeaseVerdict::Refused, LeaseVerdict::Granted)
     }
 
+    /// What this backbone says to all asks of one message, each with its term: see [`Self::vote`]. After a renewal of a lease that no
+    /// backbone has granted, which takes signatures to tell, no further renewal of the message is looked at: a host sends none.
+    pub fn votes(
+        &mut self,
+        now: Moment,
+        wall: UnixMillis,
+        holder: PublicKey,
+        asks: &[(LeaseAsk, u64)],
+    ) -> Vec<LeaseVerdict<LeaseGrant>> {
+        let mut is_forged = false;
+        let vote = |(ask, term): &(LeaseAsk, u64)| {
+            let is_renewal = matches!(ask, LeaseAsk::Renew { .. });
+            if is_renewal && is_forged {
+                return LeaseVerdict::Refused(LeaseRefusal::Unknown);
+            }
+            let verdict = self.vote(now, wall, holder, ask, *term);
+            is_forged |= is_renewal && verdict == LeaseVerdict::Refused(LeaseRefusal::Unknown);
+            verdict
+        };
+        asks.iter().map(vote).collect()
+    }
+
     fn check_claim(
         &self,
         now: Moment,

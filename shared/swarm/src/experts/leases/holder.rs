@@ -182,6 +182,18 @@ impl LeaseHolder {
         self.is_leaving = true;
     }
 
+    /// The host stays after all. It claims the places that it has given `back`, and takes others where it has room.
+    pub fn on_staying(&mut self, now: Moment, back: impl IntoIterator<Item = ExpertPlace>) {
+        self.is_leaving = false;
+        let (held, own) = (&self.held, &mut self.own);
+        for place in back {
+            if !held.contains_key(&place) && !own.contains(&place) {
+                own.push_back(place);
+            }
+        }
+        self.look_at = now;
+    }
+
     /// Whether all that was given back is known to the backbone.
     pub fn is_settled(&self) -> bool {
         self.released.is_empty()

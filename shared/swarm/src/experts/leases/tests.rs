@@ -1,8 +1,10 @@
 //! Leases: what is granted, renewed and refused; shares of addresses; which places are chosen, and who keeps checkpoints.
 
 mod granting;
+mod handing;
 mod holding;
 mod hosts;
+mod voting;
 
 use barnraise_protocol::access::{KeyPair, UnixTime};
 use barnraise_protocol::dht::UnixMillis;

@@ -49,3 +49,17 @@ fn rounds_that_were_fast_or_slow_have_bounds() {
     assert_eq!(after_a_minute(3600 * S), 60);
     assert_eq!(after_a_minute(Duration::ZERO), 15 * 16);
 }
+
+/// After 128 rounds the first 64 are forgotten.
+#[test]
+fn the_mean_time_is_that_of_the_last_rounds() {
+    let mut pace = RoundPace::default();
+    assert_eq!([0, 1].map(|at| pace.on_active(at * S, 10)), [None; 2], "the first");
+    assert_eq!(pace.on_active(4 * S, 12), Some(2 * S));
+    assert_eq!(pace.on_active(5 * S, 9), None, "an earlier one");
+    // Ten seconds each, and then one.
+    assert_eq!(pace.on_active(630 * S, 73), Some(10 * S));
+    assert_eq!(pace.on_active(640 * S, 74), Some(10 * S));
+    assert_eq!(pace.on_active(704 * S, 138), Some(704 * S / 128));
+    assert_eq!(pace.on_active(705 * S, 139), Some(S));
+}

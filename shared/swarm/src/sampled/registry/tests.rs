@@ -180,6 +180,9 @@ fn a_full_registry_forgets_who_was_active_least_lately() {
     // Those who are as active as all others are pushed out by nobody, and what is known of one is still renewed.
     assert_eq!(registry.merge(&events(vec![joined(3, 1, 90)])), 0);
     assert_eq!(registry.merge(&events(vec![joined(2, 2, 8)])), 1);
+    // Who is told of too many before it joins is in its own registry anyway.
+    let mut of_newcomer = full(n_max, 7).of_peer(peer(5));
+    assert_eq!(of_newcomer.merge(&events(vec![joined(5, 1, 7)])), 1);
 }
 
 /// Of 64 KiB of hashes, whose peers are known and whose tokens are not.

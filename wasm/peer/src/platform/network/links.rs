@@ -1,4 +1,4 @@
-//! Connections with peers other than the backbone: hosts of experts, and relays that lead to them. Pure.
+//! Connections with peers other than the backbone: hosts of experts, aggregators, and relays that lead to them. Pure.
 //!
 //! There is room for some of them; for another one the one goes that was used least lately. What nobody uses is closed by
 //! the swarm.

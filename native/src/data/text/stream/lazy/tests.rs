@@ -7,6 +7,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::*;
+use crate::data::resuming::tests::{CutAnswer, header_of, serving};
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
@@ -94,14 +95,55 @@ fn what_cannot_be_streamed_is_refused() {
 }
 
 #[test]
+fn a_letter_of_an_older_encoding_stops_no_source_and_what_is_no_text_does() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in
+        [("a.jsonl", &b"{\"text\": \"caf\xe9\"}\n{\"text\": \"two\"}\n"[..]), ("a.txt", &b"caf\xe9 noir"[..])]
+    {
+        let all = read(&file(&folder, name, bytes), SourceCursor::default());
+        assert!(all[0].0.text.starts_with("caf\u{fffd}"), "{all:?}");
+    }
+    let mut binary =
+        LazySource::new(file(&folder, "b.txt", &[0xff; 900]).into(), "text", SourceCursor::default());
+    let mut line =
+        LazySource::new(file(&folder, "b.jsonl", b"{\"caf\xe9").into(), "text", SourceCursor::default());
+    for _ in 0..50 {
+        assert!(matches!(binary.next(), Err(SourceError::Encoding(_))));
+        assert!(matches!(line.next(), Err(SourceError::Line { line: 1, .. })), "it is counted once");
+    }
+}
+
+fn on_server(address: &str, content: &[u8]) -> FetchedFile {
+    FetchedFile { url: address.parse().unwrap(), sha256: Sha256Hash::of(content) }
+}
+
+#[test]
 fn what_a_server_sends_is_compared_at_its_end() {
-    let hashed = |bytes: &'static [u8], want: &[u8]| {
-        let reader = Box::new(bytes);
-        let mut hashed = Hashed { reader, hasher: Sha256::new(), want: Sha256Hash::of(want) };
+    let hashed = |bytes: &[u8], want: &[u8]| {
+        let answer = CutAnswer { body: bytes.into(), validator: None, n_bytes_max: bytes.len() };
+        let (address, _) = serving(vec![answer]);
         let mut read = Vec::new();
-        hashed.read_to_end(&mut read).map(|_| read)
+        Hashed::open(&on_server(&address, want)).unwrap().read_to_end(&mut read).map(|_| read)
     };
     assert_eq!(hashed(b"a text", b"a text").unwrap(), b"a text");
     let error = hashed(b"another", b"a text").unwrap_err().to_string();
     assert!(error.contains(&Sha256Hash::of(b"another").to_string()), "{error}");
+}
+
+#[test]
+fn a_source_on_a_server_goes_on_where_its_connection_broke() {
+    let text = text();
+    for bytes in [text.clone().into_bytes(), gzip(text.as_bytes())] {
+        let n_bytes_max = bytes.len() / 3 + 1;
+        let answer =
+            CutAnswer { body: bytes.as_slice().into(), validator: Some("etag: \"one\""), n_bytes_max };
+        let (address, requests) = serving(vec![answer; 3]);
+        let file = DataFile::Fetched(Box::new(on_server(&address, &bytes)));
+        let mut source = LazySource::new(file, "text", SourceCursor::default());
+        let whole: String = std::iter::from_fn(|| source.next().unwrap()).map(|piece| piece.text).collect();
+        assert_eq!(whole, text);
+        let requests = requests.lock().unwrap();
+        let n_whole = requests.iter().filter(|head| header_of(head, "range").is_none()).count();
+        assert_eq!((requests.len(), n_whole), (3, 1), "the first byte is sent once");
+    }
 }

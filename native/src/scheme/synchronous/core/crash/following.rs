@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use barnraise_protocol::access::Authority;
+use barnraise_protocol::matchmaking::AggregatorStatus;
+use barnraise_protocol::model::StepHeader;
+use barnraise_protocol::{Sha256Hash, contribute};
 use barnraise_relay::dht::{Dht, DhtConfig};
 use barnraise_relay::{Node, NodeConfig};
 use barnraise_swarm::access::Policy;
@@ -78,13 +81,30 @@ async fn model_of_others(run_id: &str, n_steps: u64) -> Checkpoint {
     loaded.unwrap().checkpoint.unwrap()
 }
 
+/// A run with another aggregator, which is offline.
+fn among_others(run_id: &str) -> CrashHarness {
+    let mut world = CrashHarness::new(run_id);
+    world.config.aggregators.peers =
+        vec![format!("/ip4/127.0.0.1/tcp/1/p2p/{}", PeerId::random()).parse().unwrap()];
+    world
+}
+
+/// An event of the aggregator with this number.
+async fn tell(alive: &Alive, number: u8, event: AggregatorEvent) {
+    let peer = PeerKey(vec![number]);
+    alive.events.send(CoreEvent::Aggregator { peer, event }).await.unwrap();
+}
+
+/// The answer to an event that has one.
+async fn ask<T>(alive: &Alive, event: impl FnOnce(oneshot::Sender<T>) -> AggregatorEvent) -> T {
+    let (done, answered) = oneshot::channel();
+    tell(alive, 7, event(done)).await;
+    answered.await.expect("the backbone has ended")
+}
+
 /// Whether the model was taken, or why not yet.
 async fn take(alive: &Alive, model: &Checkpoint) -> Result<(), AdoptError> {
-    let (done, applied) = oneshot::channel();
-    let heard = AggregatorEvent::Checkpoint(Box::new(model.clone()), done);
-    let peer = PeerKey(vec![7]);
-    alive.events.send(CoreEvent::Aggregator { peer, event: heard }).await.unwrap();
-    applied.await.expect("the backbone has ended").map(drop)
+    ask(alive, |done| AggregatorEvent::Checkpoint(Box::new(model.clone()), done)).await.map(drop)
 }
 
 #[tokio::test]
@@ -92,9 +112,7 @@ async fn a_disk_that_fails_while_a_model_of_others_is_taken_ends_nothing_and_los
 {
     const RUN: &str = "followed";
     let model = model_of_others(RUN, 3).await;
-    let mut world = CrashHarness::new(RUN);
-    world.config.aggregators.peers =
-        vec![format!("/ip4/127.0.0.1/tcp/1/p2p/{}", PeerId::random()).parse().unwrap()];
+    let world = among_others(RUN);
     let folder = folder();
     let store = world.store(folder.path()).await;
     let (mut n_cut, mut n_crashes) = (0, 0);
@@ -139,5 +157,110 @@ async fn a_disk_that_fails_while_a_model_of_others_is_taken_ends_nothing_and_los
         alive.stop().await;
     }
     assert!(n_cut > 4 && n_crashes > 1, "{n_cut} were cut, {n_crashes} crashed");
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_step_of_others_is_taken_on_the_model_that_it_was_made_of_and_loses_nothing_that_was_accepted() {
+    let (world, folder, disk) = (among_others("step"), folder(), SimulatedDisk::new(1));
+    let store = world.store(folder.path()).await;
+    let mut alive = start(&world, &disk, &store).await;
+    for id in [100, 101] {
+        alive.contribute(&world, id).await.unwrap().unwrap();
+    }
+    let model = ask(&alive, AggregatorEvent::WantModel).await;
+    let step = |epoch: u64, before: Sha256Hash, n_values: usize| {
+        let mean = TensorCodec::F32.encode(&vec![0.25; n_values]).unwrap();
+        let (transfer, members) = (Transfer::of(&mean), vec![vec![7]]);
+        let header = StepHeader { epoch, before, nonce: 5, n_samples: 256, loss: 1.0, members, transfer };
+        move |done| AggregatorEvent::Step(header, mean, done)
+    };
+    let n_parameters = world.layout.n_parameters();
+    for (epoch, before) in [(0, Sha256Hash::of(b"another model")), (1, model.hash)] {
+        let told = ask(&alive, step(epoch, before, n_parameters)).await;
+        assert!(matches!(told, Err(AdoptError::OtherModel { epoch: of }) if of == epoch), "{told:?}");
+    }
+    let told = ask(&alive, step(0, model.hash, n_parameters + 1)).await;
+    assert!(matches!(told, Err(AdoptError::Mean)), "{told:?}");
+    let taken = ask(&alive, step(0, model.hash, n_parameters)).await.unwrap();
+    assert_eq!((taken.epoch, taken.n_samples_total), (1, 256));
+    assert_eq!(ask(&alive, AggregatorEvent::WantModel).await, taken);
+    let status = alive.status.wait_for(|status| status.progress.epoch == 1 && status.progress.n_samples > 0);
+    // Two of them, each by half for its age.
+    assert_eq!(status.await.unwrap().progress.n_samples, u64::from(SAMPLES));
+    alive.crash().await;
+    let again = start(&world, &disk, &store).await;
+    assert_eq!(ask(&again, AggregatorEvent::WantModel).await, taken);
+    again.stop().await;
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_model_of_another_run_or_of_another_kind_is_not_taken() {
+    const RUN: &str = "kinds";
+    let model = model_of_others(RUN, 1).await;
+    let (world, folder, disk) = (among_others(RUN), folder(), SimulatedDisk::new(1));
+    let store = world.store(folder.path()).await;
+    let mut alive = start(&world, &disk, &store).await;
+    let of_another_run = Checkpoint { run_id: "another".to_owned(), ..model.clone() };
+    let of_another_kind = Checkpoint { model: Preset::Mlp { hidden: vec![3] }.model(7), ..model.clone() };
+    for wrong in [of_another_run, of_another_kind] {
+        let told = take(&alive, &wrong).await;
+        assert!(matches!(told, Err(AdoptError::OtherRun { .. })), "{told:?}");
+    }
+    assert_eq!(alive.state.borrow().header.epoch, 0);
+    take(&alive, &model).await.unwrap();
+    alive.reaches(1).await;
+    alive.stop().await;
+    store.close().await;
+}
+
+#[tokio::test]
+async fn contributors_are_told_what_all_have_and_where_the_others_are() {
+    let (world, folder, disk) = (among_others("elsewhere"), folder(), SimulatedDisk::new(1));
+    let store = world.store(folder.path()).await;
+    let mut alive = start(&world, &disk, &store).await;
+    let model = ask(&alive, AggregatorEvent::WantModel).await;
+    let standing = AggregatorStatus {
+        model,
+        n_samples: 10,
+        n_contributors: 3,
+        samples_per_second: 5.0,
+        is_closing: false,
+        ready: None,
+        is_busy: false,
+        download_bytes_per_s: 0.0,
+        upload_bytes_per_s: 0.0,
+        is_reachable: true,
+    };
+    tell(&alive, 7, AggregatorEvent::Standing(standing)).await;
+    let n_contributors = world.contributors.len() as u32 + 3;
+    let status = alive.status.wait_for(|status| status.progress.n_contributors == n_contributors);
+    let progress = status.await.unwrap().progress;
+    assert_eq!((progress.n_samples, progress.samples_per_second), (10, 5.0));
+
+    let addresses = |number: u8| -> Vec<String> {
+        (0..20).map(|idx| format!("/ip4/192.0.{number}.{idx}/tcp/1")).collect()
+    };
+    let n_told = |alive: &mut Alive| -> Vec<usize> {
+        let lists = alive.told().into_iter().filter_map(|told| match told {
+            BackboneToContributor::OtherBackbones(list) => Some(list.len()),
+            _ => None,
+        });
+        lists.collect()
+    };
+    const MAX: usize = contribute::OTHER_BACKBONES_MAX;
+    // Each has an equal share.
+    for (number, n_listed) in [(7, MAX), (8, MAX), (9, MAX / 3 * 3)] {
+        for is_news in [true, false] {
+            n_told(&mut alive);
+            tell(&alive, number, AggregatorEvent::Addresses(addresses(number))).await;
+            // Answered after it.
+            ask(&alive, AggregatorEvent::WantModel).await;
+            let want = if is_news { vec![n_listed; world.contributors.len()] } else { Vec::new() };
+            assert_eq!(n_told(&mut alive), want, "of {number}");
+        }
+    }
+    alive.stop().await;
     store.close().await;
 }

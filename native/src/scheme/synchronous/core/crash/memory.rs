@@ -1,7 +1,7 @@
 //! How much a restart has in memory of what the journal has.
 
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::dataset::{Manifest, SampleKind, ShardEntry, TokenShape};
+use barnraise_protocol::dataset::{SampleKind, ShardEntry, TokenShape};
 
 use super::*;
 use crate::scheme::synchronous::ledger::SharedLedger;
@@ -60,14 +60,7 @@ async fn a_restart_has_one_contribution_in_memory_at_a_time_however_many_there_a
     let mut alive = world.start(storage, &store).await.unwrap();
     let shard = ShardEntry { n_samples: 1_000_000, n_bytes: 1, sha256: Sha256Hash::of(b"") };
     let samples = SampleKind::Tokens(TokenShape { length: 1, vocabulary: 4, mask: Some(1) });
-    let manifest = Manifest {
-        name: String::new(),
-        samples,
-        shards: vec![shard],
-        gallery: shard,
-        frozen: Vec::new(),
-        stream: None,
-    };
+    let manifest = fixture::manifest(samples, shard);
     let ledger = SharedLedger::restore(&manifest, &journal, STEPS).await.unwrap();
     alive.recording.catch_up().await.unwrap();
     // The open step is more than enough, and is made.

@@ -305,6 +305,23 @@ fn the_gradient_is_that_of_the_experts_that_answered() {
     assert_near("around experts", &got, &want, 1e-2);
 }
 
+/// A frozen expert tells the same gradient, and makes no step.
+#[test]
+fn a_frozen_expert_passes_gradients_on_and_stays_as_it_is() {
+    let bodies = bodies_of(&hosted(0.0));
+    let mut hosts = Hosts::new(&bodies, &[0]);
+    let expert = hosts.experts.get_mut(&(0, 0)).unwrap();
+    let inputs: Vec<f32> = (0..12).map(|at| at as f32 / 12.0 - 0.4).collect();
+    let before = expert.state();
+    let gradients = vec![0.5; block_on(expert.forward(&inputs)).unwrap().len()];
+    let frozen = block_on(expert.backward_frozen(&inputs, &gradients)).unwrap();
+    assert_eq!(expert.state(), before);
+    assert!(block_on(expert.backward_frozen(&inputs, &gradients[1..])).is_err());
+    assert_eq!(block_on(expert.backward(&inputs, &gradients)).unwrap(), frozen);
+    assert_eq!(expert.n_steps(), 1);
+    assert_ne!(expert.state().parameters, before.parameters);
+}
+
 /// Nobody behind the port: the pass is computed without experts.
 #[test]
 fn a_pass_without_any_host_goes_on() {

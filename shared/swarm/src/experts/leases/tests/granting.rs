@@ -36,6 +36,20 @@ fn what_a_host_holds_counts_as_its_share_until_it_is_over() {
 }
 
 #[test]
+fn after_a_forged_lease_no_other_renewal_of_a_message_is_looked_at() {
+    let mut run = Run::new(&[8], false);
+    run.host(secs(0), 1, 0, 8);
+    let lease = run.claim(secs(0), 1, place(&[0])).unwrap();
+    let forged = ExpertLease { place: place(&[1]), ..lease.clone() };
+    let renewal = |lease: &ExpertLease| (LeaseAsk::Renew { lease: lease.clone(), n_waiting: 0 }, lease.term);
+    let claim = (LeaseAsk::Claim(place(&[2])), lease.term);
+    let asks = [renewal(&lease), renewal(&forged), renewal(&lease), claim];
+    let votes = run.book.votes(secs(1), WALL.after(secs(1)), key(1), &asks);
+    let is_granted = |vote: &LeaseVerdict<LeaseGrant>| matches!(vote, LeaseVerdict::Granted(_));
+    assert_eq!(votes.iter().map(is_granted).collect::<Vec<_>>(), [true, false, false, true]);
+}
+
+#[test]
 fn a_place_that_others_have_granted_is_offered_once_that_may_be_over() {
     let mut run = Run::new(&[4], false);
     run.host(secs(100), 1, 0, 8);

@@ -5,44 +5,54 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use barnraise_native::config::AccessSection;
-use barnraise_native::host::access::store::{
-    Identity, IdentityKind, IssuedToken, LoginOutcome, RedeemOutcome, RevocationTarget, Store,
-};
-use barnraise_native::host::access::{AccessAuthority, Exclusion, Gate};
-use barnraise_native::host::clock::WallClock;
 use barnraise_protocol::access::{
     AccessMode, AccessRefusal, AccessToken, Authority, KeyPair, Nonce, PublicKey, RelayedRequest,
     RelayedResponse, RequestRefusal, SignedRequest, TokenId, TokenRefusal, UnixTime,
 };
-use barnraise_protocol::framing;
+use barnraise_protocol::{Sha256Hash, framing};
+use barnraise_relay::{Node, NodeConfig};
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::access::Policy;
 use barnraise_swarm::random::SplitMix64;
 use libp2p::PeerId;
+use libp2p::identity::Keypair;
 use sqlx::Connection as _;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use tokio_util::sync::CancellationToken;
+
+use super::store::{
+    Entry, Identity, IdentityKind, InvitationTerms, IssuedToken, LoginOutcome, RedeemOutcome,
+    RevocationTarget, Store,
+};
+use super::{Access, AccessAuthority, Exclusion, Gate, keep_gate_current};
+use crate::config::AccessSection;
+use crate::host::clock::WallClock;
 
 const START: u64 = 1_800_000_000;
 const HOUR: u64 = 3600;
 
 /// An authority and its gate, with a clock that the test sets.
-struct AuthorityHarness {
+pub(super) struct AuthorityHarness {
     folder: tempfile::TempDir,
     now: Arc<AtomicU64>,
-    gate: Gate,
-    authority: AccessAuthority,
+    pub(super) gate: Gate,
+    pub(super) authority: AccessAuthority,
 }
 
-fn pair(seed: u8) -> KeyPair {
+/// Of an invitation for contributors.
+pub(super) fn terms(uses: u32, expires_at: UnixTime) -> InvitationTerms {
+    InvitationTerms { uses, expires_at, may_host: false }
+}
+
+pub(super) fn pair(seed: u8) -> KeyPair {
     KeyPair::from_seed(&[seed; 32])
 }
 
-fn peer_id(key: PublicKey) -> PeerId {
+pub(super) fn peer_id(key: PublicKey) -> PeerId {
     PeerId::from_bytes(&key.to_peer_id()).unwrap()
 }
 
-async fn world(mode: AccessMode) -> AuthorityHarness {
+pub(super) async fn world(mode: AccessMode) -> AuthorityHarness {
     let folder = tempfile::tempdir().unwrap();
     let now = Arc::new(AtomicU64::new(START));
     let clock: WallClock = {
@@ -73,17 +83,17 @@ impl AuthorityHarness {
         self.now.store(START + seconds, Ordering::Relaxed);
     }
 
-    fn now(&self) -> UnixTime {
+    pub(super) fn now(&self) -> UnixTime {
         self.authority.now()
     }
 
-    fn store(&self) -> &Store {
+    pub(super) fn store(&self) -> &Store {
         self.authority.store()
     }
 
-    async fn invited(&self, seed: u8) -> AccessToken {
+    pub(super) async fn invited(&self, seed: u8) -> AccessToken {
         let code = format!("code {seed}");
-        self.store().invite(&code, 1, self.now().after(60), self.now()).await.unwrap();
+        self.store().invite(&code, terms(1, self.now().after(60)), self.now()).await.unwrap();
         let token = self.authority.redeem(pair(seed).public(), &code).await.unwrap();
         self.gate.present(peer_id(pair(seed).public()), &token).unwrap();
         token
@@ -153,7 +163,8 @@ async fn a_token_has_the_role_of_its_invitation_also_once_it_is_renewed() {
     let world = world(AccessMode::Invitation).await;
     let contributor = world.invited(2).await;
     assert!(!contributor.claims.may_host && !world.gate.may_host(peer_id(pair(2).public())));
-    world.store().invite_hosts("host", 2, UnixTime(START + HOUR), world.now()).await.unwrap();
+    let hosts = InvitationTerms { may_host: true, ..terms(2, UnixTime(START + HOUR)) };
+    world.store().invite("host", hosts, world.now()).await.unwrap();
     let token = world.authority.redeem(pair(3).public(), "host").await.unwrap();
     let peer = peer_id(pair(3).public());
     world.gate.present(peer, &token).unwrap();
@@ -195,20 +206,21 @@ async fn the_list_says_who_may_host_when_a_token_is_renewed() {
 async fn an_invitation_is_good_for_so_many_and_for_so_long() {
     let world = world(AccessMode::Invitation).await;
     let store = world.store();
-    store.invite("two", 2, UnixTime(START + 100), world.now()).await.unwrap();
+    store.invite("two", terms(2, UnixTime(START + 100)), world.now()).await.unwrap();
     let redeem = async |seed: u8, code: &str| world.authority.redeem(pair(seed).public(), code).await;
     redeem(2, "two").await.unwrap();
     redeem(2, "two").await.unwrap();
     redeem(3, "two").await.unwrap();
     assert_eq!(redeem(4, "two").await.unwrap_err(), AccessRefusal::InvitationUsedUp);
     assert_eq!(redeem(4, "three").await.unwrap_err(), AccessRefusal::NoInvitation);
-    store.invite("late", 1, UnixTime(START + 100), world.now()).await.unwrap();
+    store.invite("late", terms(1, UnixTime(START + 100)), world.now()).await.unwrap();
     world.after(100);
     let expired_at = UnixTime(START + 100);
     assert_eq!(redeem(4, "late").await.unwrap_err(), AccessRefusal::InvitationExpired { expired_at });
     // The database does not reveal codes.
     let code = b"a code that nobody guesses";
-    store.invite(std::str::from_utf8(code).unwrap(), 1, UnixTime(START + 200), world.now()).await.unwrap();
+    let later = terms(1, UnixTime(START + 200));
+    store.invite(std::str::from_utf8(code).unwrap(), later, world.now()).await.unwrap();
     assert!(!written(&world).windows(code.len()).any(|window| window == code));
     assert!(written(&world).windows(5).any(|window| window == b"guest"), "this is where it would stand");
 }
@@ -230,7 +242,7 @@ fn token_for(seed: u8) -> IssuedToken {
 #[tokio::test]
 async fn an_invitation_is_not_used_by_a_token_that_cannot_be_written() {
     let world = world(AccessMode::Invitation).await;
-    world.store().invite("once", 1, UnixTime(START + 100), world.now()).await.unwrap();
+    world.store().invite("once", terms(1, UnixTime(START + 100)), world.now()).await.unwrap();
     let file = SqliteConnectOptions::new().filename(world.folder.path().join("access.sqlite"));
     let mut other = SqliteConnection::connect_with(&file).await.unwrap();
     let full = "CREATE TRIGGER full BEFORE INSERT ON tokens BEGIN SELECT RAISE(ABORT, 'no room'); END";
@@ -255,7 +267,7 @@ async fn many_who_redeem_at_once_do_not_use_an_invitation_too_often() {
     let mut store = vec![world.store().clone()];
     // A second pool stands for another process.
     store.push(Store::open(world.folder.path()).await.unwrap());
-    store[0].invite("seven", 7, UnixTime(START + 100), UnixTime(START)).await.unwrap();
+    store[0].invite("seven", terms(7, UnixTime(START + 100)), UnixTime(START)).await.unwrap();
     let redeemed = (0..40u8).map(|seed| {
         let store = store[usize::from(seed) % 2].clone();
         tokio::spawn(async move { store.redeem("seven", token_for(seed), UnixTime(START)).await.unwrap() })
@@ -293,7 +305,7 @@ async fn what_another_process_takes_back_ends_here() {
 #[tokio::test]
 async fn an_invited_peer_comes_back_and_a_revoked_one_does_not() {
     let world = world(AccessMode::Invitation).await;
-    world.store().invite("week", 2, UnixTime(START + 168 * HOUR), world.now()).await.unwrap();
+    world.store().invite("week", terms(2, UnixTime(START + 168 * HOUR)), world.now()).await.unwrap();
     let redeem = async |seed: u8| world.authority.redeem(pair(seed).public(), "week").await;
     redeem(2).await.unwrap();
     redeem(3).await.unwrap();
@@ -501,8 +513,7 @@ async fn databases_with_people_in_them_are_their_owners_alone() {
         let access = Store::open(&folder).await.unwrap();
         access.allow("https://id.example", IdentityKind::Name, "alice", UnixTime(START)).await.unwrap();
         let here = peer_id(pair(1).public());
-        let given =
-            barnraise_native::host::contributions::Store::open(&folder, None, "barn", here).await.unwrap();
+        let given = crate::host::contributions::Store::open(&folder, None, "barn", here).await.unwrap();
         assert_eq!((mode(&folder), mode(&parent.path().join("made"))), (0o700, 0o700));
         for name in ["access.sqlite", "contributions.sqlite"] {
             for file in [name.to_owned(), format!("{name}-wal"), format!("{name}-shm")] {
@@ -548,7 +559,7 @@ async fn no_clock_revives_what_was_revoked_or_takes_a_request_twice() {
         assert_eq!(used, 1);
         world
             .store()
-            .invite("open", 1000, UnixTime(START + 1000 * 24 * HOUR), UnixTime(START))
+            .invite("open", terms(1000, UnixTime(START + 1000 * 24 * HOUR)), UnixTime(START))
             .await
             .unwrap();
         let renewal = {
@@ -581,4 +592,104 @@ async fn no_clock_revives_what_was_revoked_or_takes_a_request_twice() {
         }
         assert_eq!(n_taken, 1, "seed {seed}");
     }
+}
+
+#[tokio::test]
+async fn a_token_is_young_until_half_of_its_lifetime_is_over() {
+    let world = world(AccessMode::Invitation).await;
+    let token = world.invited(2).await;
+    world.after(HOUR / 2 - 1);
+    assert_eq!(world.renew(2, &token, 1).await.unwrap(), token);
+    world.after(HOUR / 2);
+    assert_ne!(world.renew(2, &token, 2).await.unwrap(), token);
+}
+
+#[tokio::test]
+async fn a_revocation_counts_the_tokens_that_had_not_expired() {
+    let world = world(AccessMode::Invitation).await;
+    for seed in [2, 3] {
+        world.invited(seed).await;
+    }
+    for (seed, seconds, n_revoked) in [(2, HOUR - 1, 1), (3, HOUR, 0)] {
+        world.after(seconds);
+        let whose = RevocationTarget::Peer(pair(seed).public());
+        assert_eq!(world.store().revoke(&whose, false, world.now()).await.unwrap(), n_revoked, "{seconds}");
+    }
+}
+
+#[tokio::test]
+async fn the_gate_lets_in_the_backbones_of_the_run_and_counts_those_with_a_token() {
+    let world = world(AccessMode::Invitation).await;
+    let backbone = peer_id(pair(9).public());
+    assert!(world.gate.check(backbone).is_err());
+    world.gate.set_backbones([pair(9).public()]);
+    assert!(world.gate.check(backbone).is_ok());
+    for (seed, n_admitted) in [(2, 1), (3, 2)] {
+        world.invited(seed).await;
+        assert_eq!(world.gate.n_admitted(), n_admitted);
+    }
+}
+
+#[tokio::test]
+async fn a_convicted_peer_is_out_for_its_first_contribution_of_that_kind() {
+    let world = world(AccessMode::Open).await;
+    let (peer, other) = (peer_id(pair(2).public()), pair(3).public());
+    assert!(world.gate.may_host(peer), "in an open run everybody may");
+    let mut pass = world.gate.check(peer).unwrap();
+    world.gate.convict(pair(2).public(), 7);
+    world.gate.convict(pair(2).public(), 9);
+    assert_eq!(world.gate.convicted(), [(PeerKey(peer.to_bytes()), 7)]);
+    assert!(world.gate.is_convicted(pair(2).public()) && !world.gate.is_convicted(other));
+    let reason = Exclusion::from(TokenRefusal::Convicted { epoch: 7 });
+    assert_eq!(pass.ended().await, reason);
+    assert_eq!(world.gate.check(peer).unwrap_err(), reason);
+    assert!(world.gate.check(peer_id(other)).is_ok());
+}
+
+#[tokio::test]
+async fn the_database_tells_what_it_has_until_it_is_closed() {
+    let world = world(AccessMode::Invitation).await;
+    let (store, issuer) = (world.store(), "https://id.example");
+    store.invite("code", terms(1, UnixTime(START + HOUR)), world.now()).await.unwrap();
+    for (code, has) in [("code", true), ("other", false)] {
+        assert_eq!(store.has_invitation(&Sha256Hash::of(code.as_bytes())).await.unwrap(), has, "{code}");
+    }
+    store.allow(issuer, IdentityKind::Email, "alice@example.org", world.now()).await.unwrap();
+    let (kind, value) = ("email".to_owned(), "alice@example.org".to_owned());
+    assert_eq!(store.allowed().await.unwrap(), [Entry { issuer: issuer.to_owned(), kind, value }]);
+    assert!(!store.is_excluded(&person("8", "bob")).await.unwrap());
+    assert!(store.issue(&token_for(2)).await.unwrap());
+    store.revoke(&RevocationTarget::Peer(pair(2).public()), false, world.now()).await.unwrap();
+    let another = IssuedToken { token_id: TokenId([9; 16]), ..token_for(2) };
+    assert!(!store.issue(&another).await.unwrap(), "its peer is excluded");
+    store.close().await;
+    assert!(store.allowed().await.is_err());
+}
+
+#[tokio::test]
+async fn the_gate_hears_by_itself_of_what_was_taken_back_and_what_expired() {
+    let world = world(AccessMode::Invitation).await;
+    for seed in [2, 3] {
+        world.invited(seed).await;
+    }
+    let [mut revoked, mut expired] =
+        [2, 3].map(|seed| world.gate.check(peer_id(pair(seed).public())).unwrap());
+    let (gate, authority) = (world.gate.clone(), Some(world.authority.clone()));
+    let access = Access { gate, authority, remote_authority: None, here: pair(1).public() };
+    let node = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await.unwrap();
+    let shutdown = CancellationToken::new();
+    let keeping = keep_gate_current(access, node, Duration::from_millis(10), shutdown.clone());
+    let keeping = tokio::spawn(keeping);
+    let whose = RevocationTarget::Peer(pair(2).public());
+    world.store().revoke(&whose, false, world.now()).await.unwrap();
+    assert_eq!(revoked.ended().await, TokenRefusal::Revoked.into());
+    assert!(world.gate.check(peer_id(pair(3).public())).is_ok());
+    world.after(2 * HOUR);
+    assert!(matches!(
+        expired.ended().await,
+        Exclusion::Access(AccessRefusal::Token(TokenRefusal::Expired { .. }))
+    ));
+    shutdown.cancel();
+    keeping.await.unwrap();
+    assert!(world.store().allowed().await.is_err(), "the database is closed");
 }

@@ -1,0 +1,97 @@
+//! MoDEST: its experiments, with the peers of runs without a server in virtual time.
+//!
+//! Nothing is learned: training takes time, and a model is a number of bytes. What is measured is the network's and the sampling's.
+
+mod cities;
+mod crashes;
+mod internet;
+mod joins;
+#[path = "../../../shared/swarm/tests/sampled/node.rs"]
+#[allow(clippy::unwrap_used, dead_code, reason = "the simulation of the tests")]
+mod node;
+mod samples;
+mod traffic;
+#[path = "../../../shared/swarm/tests/sampled/world.rs"]
+#[allow(dead_code, reason = "the simulation of the tests")]
+mod world;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use barnraise_protocol::sampled::ACTIVITY_ROUNDS_MAX;
+use clap::{Args, Subcommand};
+
+use self::world::World;
+
+/// What a trainer computes in a round, where all take the same time. The paper does not say; a round takes about 7 s there (6.9
+/// minutes are 56 rounds, §4.6).
+const TRAINING: Duration = Duration::from_secs(5);
+/// Of a transfer, beyond the patience of a request: without crashes a slow one is no failure.
+const TRANSFER_PATIENCE: Duration = Duration::from_secs(60);
+/// Virtual time after which a run stands still.
+const PATIENCE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ModestArgs {
+    /// Which of the paper's experiments
+    #[command(subcommand)]
+    experiment: ModestExperiment,
+    /// Where its picture goes
+    #[arg(long, global = true, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/papers/modest"))]
+    pictures: PathBuf,
+    /// Of all that is drawn
+    #[arg(long, global = true, default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum ModestExperiment {
+    /// Time and bytes of a round by the size of a sample and its aggregators
+    Figure4(samples::SampleArgs),
+    /// How many peers do not know yet of one that has joined
+    Figure5(joins::WatchedJoinArgs),
+    /// How long it takes to find a sample while 80 of 100 peers crash
+    Figure6,
+    /// Bytes of four learning tasks, beside those of other algorithms
+    Table4(traffic::TrafficArgs),
+}
+
+/// Prints an experiment as a table in Markdown, and draws its picture.
+pub(crate) fn run(args: &ModestArgs) -> Result<()> {
+    let (seed, folder) = (args.seed, &args.pictures);
+    match &args.experiment {
+        ModestExperiment::Figure4(options) => samples::run(options, seed, folder),
+        ModestExperiment::Figure5(options) => joins::run(options, seed, folder),
+        ModestExperiment::Figure6 => crashes::run(seed, folder),
+        ModestExperiment::Table4(options) => traffic::run(options, seed, folder),
+    }
+}
+
+/// Rounds in which a peer is in three samples on average, `3 n / s`: without crashes few are taken for inactive.
+fn activity_window(n: usize, sample_size: usize) -> u64 {
+    (3 * n.div_ceil(sample_size) as u64).clamp(2, ACTIVITY_ROUNDS_MAX)
+}
+
+/// Runs until each peer knows 98 of 100 others on average: joining is over.
+fn settle(world: &mut World) -> Result<()> {
+    let n = world.nodes.len();
+    loop {
+        let n_known: usize = world.nodes.iter().map(|node| node.peer.registry().members().count()).sum();
+        if n_known * 100 >= 98 * n * n {
+            return Ok(());
+        }
+        let now = world.now();
+        ensure!(now < PATIENCE, "peers know {} of {n} others, and no more come", n_known / n);
+        world.run_until(now + Duration::from_secs(1));
+    }
+}
+
+/// Runs until a peer is in this round.
+fn run_to(world: &mut World, round: u64) -> Result<()> {
+    let end = world.now() + PATIENCE;
+    while world.nodes.iter().all(|node| node.peer.own_round() < round) {
+        ensure!(world.step(end), "the run stands still before round {round}");
+    }
+    Ok(())
+}

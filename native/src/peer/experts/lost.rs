@@ -1,0 +1,50 @@
+//! Whether the file of an expert that another host has may be deleted here.
+
+use barnraise_protocol::experts::ExpertPlace;
+use barnraise_protocol::experts::checkpoints::CheckpointVersion;
+
+use super::state::HostState;
+use super::store::{ExpertStore, ExpertStoreError};
+use super::{copies, leasing};
+
+/// Why a file stays for now.
+#[derive(Debug, thiserror::Error)]
+enum LostExpertError {
+    #[error(transparent)]
+    Holders(#[from] leasing::LeasingError),
+    #[error(transparent)]
+    Store(#[from] ExpertStoreError),
+    #[error(transparent)]
+    Newest(#[from] copies::NewestError),
+}
+
+/// The version of the file of a place, and of the newest state that other peers gave: an expert can go on from it. `None` where
+/// no other host has the place, or nobody gave a newer state.
+pub(super) async fn versions(
+    state: &HostState,
+    store: &ExpertStore,
+    place: ExpertPlace,
+) -> Option<(CheckpointVersion, CheckpointVersion)> {
+    match compared(state, store, place).await {
+        Ok(versions) => versions,
+        Err(error) => {
+            tracing::debug!(expert = %place.1, %error, "it is not known whether others have a newer state");
+            None
+        }
+    }
+}
+
+async fn compared(
+    state: &HostState,
+    store: &ExpertStore,
+    place: ExpertPlace,
+) -> Result<Option<(CheckpointVersion, CheckpointVersion)>, LostExpertError> {
+    let holders = leasing::holders(state, vec![place]).await?;
+    if !holders.into_iter().flatten().any(|holder| holder != state.key.public()) {
+        return Ok(None);
+    }
+    let Some(own) = store.load(place).await? else { return Ok(None) };
+    let own = own.version();
+    let newest = copies::newest(state, place, Some(own), Vec::new()).await?;
+    Ok(newest.map(|newest| (own, newest.version())))
+}

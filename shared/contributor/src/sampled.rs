@@ -1,0 +1,504 @@
+//! A participant of runs without a server (MoDEST §3) on the kit: it trains when it is in a sample, and does not aggregate.
+//!
+//! Nobody dials it: those who have a connection with it, its backbone and the aggregators that it calls on, open streams on that.
+//! What is next in the run is decided by [`SampledPeer`]; this carries it out on the kit.
+
+mod member;
+mod training;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use barnraise_learning::{ComputeDevice, FrozenWeights, ModelError, ParameterLayout, Trainer};
+use barnraise_protocol::access::PublicKey;
+use barnraise_protocol::commitment::run_hash;
+use barnraise_protocol::contribute::{BackboneToContributor, RunProgress};
+use barnraise_protocol::run::{RunDescription, Sampled};
+use barnraise_protocol::sampled::{self, SampledRoles};
+use barnraise_protocol::state::EpochParameters;
+use barnraise_swarm::Moment;
+use barnraise_swarm::activity::{Activity, Interruption, SampleCounts};
+use barnraise_swarm::sampled::{SampledAction, SampledIdentity, SampledModel, SampledPeer, SampledSettings};
+use barnraise_swarm::session::SessionAction;
+use futures::future::{Fuse, LocalBoxFuture};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+
+use self::member::{Member, MemberError, MemberSettings};
+use self::training::TakenRound;
+pub use self::training::{local_trainer, shards_of, trained_model};
+use crate::error::OperationError;
+use crate::kit::operation::NetworkOperation;
+use crate::kit::scheme::{SampleSource, SchemeParticipant};
+use crate::kit::{Kit, Outcome};
+use crate::platform::{IncomingStreams, Platform};
+
+/// Longest time for telling others that this participant leaves.
+const LEAVE_MAX: Duration = Duration::from_secs(3);
+/// How long nothing is looked at, at least and at most.
+const LOOK_SOON: Duration = Duration::from_millis(5);
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What the device does for a round.
+#[derive(Debug, Default)]
+enum RoundWork {
+    /// Nothing.
+    #[default]
+    None,
+    /// The model is to be loaded.
+    Ordered { round: u64, model: SampledModel },
+    /// So many batches are still to be made.
+    Running { round: u64, model: SampledModel, n_batches: u32 },
+    /// The result is being taken out of the trainer.
+    Taking { round: u64, model: SampledModel },
+}
+
+impl RoundWork {
+    /// What was computed is lost, and is computed anew.
+    fn begin_again(&mut self) {
+        *self = match std::mem::take(self) {
+            Self::Running { round, model, .. } | Self::Taking { round, model } => {
+                Self::Ordered { round, model }
+            }
+            other => other,
+        };
+    }
+}
+
+/// A participant of sampled runs.
+pub(crate) struct SampledParticipant<'a, P: Platform> {
+    scheme: Sampled,
+    member: Rc<Member<'a, P>>,
+    /// What it trains on, and how many samples that are.
+    source: SampleSource,
+    n_samples: usize,
+    /// Streams that others open here; while it takes part.
+    incoming: Option<IncomingStreams<P::Stream>>,
+    /// Conversations.
+    work: FuturesUnordered<LocalBoxFuture<'a, ()>>,
+    /// Ends with the connection to the backbone.
+    watch: Fuse<LocalBoxFuture<'a, MemberError>>,
+    lost: Option<MemberError>,
+    /// Whether the driver has something to look at.
+    has_news: bool,
+    round: RoundWork,
+    taken: Outcome<TakenRound>,
+    /// Round and samples of a model that nobody has taken yet.
+    finished: Option<(u64, u64)>,
+    /// Since when it leaves, until when.
+    leaving: Option<Moment>,
+    counts: SampleCounts,
+    next_contribution_id: u64,
+}
+
+impl<'a, P: Platform> SampledParticipant<'a, P> {
+    /// A participant that takes no part yet.
+    ///
+    /// # Errors
+    /// The platform accepts no streams of others; this peer has no key; the model has no layout; or samples of the user's own are
+    /// none of the run.
+    pub(crate) fn start(
+        kit: &Kit<'a, P>,
+        run: &RunDescription,
+        scheme: &Sampled,
+    ) -> Result<Self, Interruption> {
+        let (NetworkOperation { platform, meter, .. }, _) = kit.operation();
+        // Other participants open streams here, or this one does nothing.
+        drop(platform.accept(sampled::PROTOCOL).map_err(|_| Interruption::Sampled)?);
+        let key = kit.ticket.signing_key().ok_or(NoKey).map_err(Interruption::other)?;
+        let (source, n_samples) = match &kit.own_data {
+            Some(samples) => {
+                if !run.data.manifest.describes(samples) {
+                    return Err(Interruption::other(OtherData));
+                }
+                (SampleSource::Own(Arc::clone(samples)), samples.n_samples())
+            }
+            None => shards_to_train_on(run, scheme, key.public()),
+        };
+        let algorithm = SampledSettings::of(scheme);
+        let settings = MemberSettings {
+            codec: scheme.state_codec,
+            n_parameters: ParameterLayout::of_run(run).map_err(Interruption::other)?.n_parameters(),
+            ping_timeout: algorithm.ping_timeout,
+        };
+        let identity = SampledIdentity {
+            key,
+            run: run_hash(run).map_err(Interruption::other)?,
+            // Beyond that of every earlier visit: no participant joins and leaves once a second. Where the clock was set back, others
+            // remember a later one, and this peer goes on from that.
+            counter: platform.unix_time().0,
+            roles: SampledRoles { trains: true, aggregates: false },
+            addresses: Vec::new(),
+            seed: kit.seed(),
+        };
+        let peer = SampledPeer::new(algorithm, identity);
+        Ok(Self {
+            scheme: *scheme,
+            member: Rc::new(Member::new((platform, meter), settings, peer)),
+            source,
+            n_samples,
+            incoming: None,
+            work: FuturesUnordered::new(),
+            watch: Fuse::terminated(),
+            lost: None,
+            has_news: false,
+            round: RoundWork::None,
+            taken: Rc::default(),
+            finished: None,
+            leaving: None,
+            counts: kit.counts_before.clone(),
+            next_contribution_id: kit.next_contribution_id,
+        })
+    }
+
+    /// Tells the run that it is there, through the backbone that it is connected to.
+    fn join(&mut self, home: PublicKey, incoming: IncomingStreams<P::Stream>) {
+        self.incoming = Some(incoming);
+        self.leaving = None;
+        self.lost = None;
+        self.member.set_home(home);
+        self.watch = Rc::clone(&self.member).watch(home).boxed_local().fuse();
+        self.member.with(|peer, now| peer.join(now, vec![home]));
+    }
+
+    /// Begins to leave: it tells others.
+    fn leave(&mut self, now: Moment) {
+        if self.leaving.is_some() {
+            return;
+        }
+        self.leaving = Some(now + LEAVE_MAX);
+        self.rest();
+        self.member.with(|peer, now| peer.leave(now));
+        self.carry_out();
+    }
+
+    fn has_left(&self, now: Moment) -> bool {
+        self.leaving.is_some_and(|until| self.work.is_empty() || now >= until)
+    }
+
+    /// Holds no conversation, and computes nothing.
+    fn rest(&mut self) {
+        self.incoming = None;
+        self.watch = Fuse::terminated();
+        self.work.clear();
+        self.round = RoundWork::None;
+    }
+
+    /// Starts what the state machine asks for. Returns whether there was anything.
+    fn carry_out(&mut self) -> bool {
+        let mut has_any = false;
+        while let Some(action) = self.member.poll_action() {
+            has_any = true;
+            match action {
+                SampledAction::Train { round, model } => {
+                    self.on_not_taken();
+                    self.round = RoundWork::Ordered { round, model };
+                    self.has_news = true;
+                }
+                SampledAction::CancelTraining => self.round = RoundWork::None,
+                action => self.work.push(Rc::clone(&self.member).carry(action).boxed_local()),
+            }
+        }
+        let delivered = self.member.take_delivered();
+        if let Some((_, n_samples)) = self.finished.take_if(|(round, _)| Some(*round) == delivered) {
+            self.counts.n_accepted += 1;
+            self.counts.n_samples_accepted += n_samples;
+        }
+        has_any
+    }
+
+    /// The model of an earlier round came too late for all who average it.
+    fn on_not_taken(&mut self) {
+        if let Some((_, n_samples)) = self.finished.take() {
+            self.counts.n_samples_late += n_samples;
+        }
+    }
+
+    /// Goes on with the work of the device. Returns whether the next thing can be started at once.
+    fn work_on_round(&mut self, kit: &mut Kit<'a, P>) -> Result<bool, ModelError> {
+        match &mut self.round {
+            RoundWork::Ordered { round, model } => {
+                let (round, model) = (*round, model.clone());
+                if !kit.load_model(round, &model)? {
+                    return Ok(false);
+                }
+                let n_batches = training::n_batches(&self.scheme, self.n_samples);
+                self.round = RoundWork::Running { round, model, n_batches };
+                Ok(true)
+            }
+            RoundWork::Running { n_batches: 1.., .. } => {
+                kit.start_batch();
+                Ok(false)
+            }
+            RoundWork::Running { round, model, n_batches: 0 } => {
+                let (round, model) = (*round, model.clone());
+                let taking =
+                    |platform, trainer| async move { training::take(platform, trainer, round).await };
+                if kit.run_scheme_compute(&self.taken, taking) {
+                    self.round = RoundWork::Taking { round, model };
+                }
+                Ok(false)
+            }
+            RoundWork::None | RoundWork::Taking { .. } => {
+                let until = self.next_look(kit.platform.now());
+                Ok(kit.start_for_session(SessionAction::Wait(Some(until))))
+            }
+        }
+    }
+
+    /// When the state machine has something to do, or the next look is due.
+    fn next_look(&self, now: Moment) -> Moment {
+        let deadline = self.member.look(SampledPeer::next_deadline);
+        deadline.map_or(now + LOOK_EVERY, |deadline| deadline.clamp(now + LOOK_SOON, now + LOOK_EVERY))
+    }
+
+    fn is_computing(&self) -> bool {
+        !matches!(self.round, RoundWork::None)
+    }
+}
+
+/// The user brought data for another run.
+#[derive(Debug, thiserror::Error)]
+#[error("your own data are not of the kind that this run learns from")]
+struct OtherData;
+
+/// The shards of a participant, of which it keeps as many samples as there are, and a batch at least; and how many there are.
+fn shards_to_train_on(run: &RunDescription, scheme: &Sampled, peer: PublicKey) -> (SampleSource, usize) {
+    let of_peer = shards_of(peer, run.data.manifest.shards.len());
+    let shards: Vec<u32> = of_peer.into_iter().take(scheme.local_shards as usize).collect();
+    let entries = shards.iter().filter_map(|shard| run.data.manifest.numbered(*shard));
+    let n_samples = entries.map(|entry| entry.n_samples as usize).sum::<usize>();
+    let fewest = scheme.micro_batch_size as usize;
+    let capacity = n_samples.max(fewest).min(run.data.shuffle_buffer_samples as usize);
+    (SampleSource::Shards(shards, capacity), n_samples)
+}
+
+/// Members sign what they tell.
+#[derive(Debug, thiserror::Error)]
+#[error("members of this run sign with an Ed25519 key, and this peer has none")]
+struct NoKey;
+
+impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
+    /// Such runs are open.
+    fn on_access(&mut self, _run: &RunDescription) -> Result<(), Interruption> {
+        Ok(())
+    }
+
+    fn trainer(
+        &self,
+        run: &RunDescription,
+        _frozen: Option<&FrozenWeights>,
+        device: ComputeDevice,
+    ) -> Result<Trainer, ModelError> {
+        local_trainer(run, &self.scheme, self.n_samples, device)
+    }
+
+    fn sample_source(&self, _run: &RunDescription) -> SampleSource {
+        self.source.clone()
+    }
+
+    fn start_next(&mut self, kit: &mut Kit<'a, P>) -> Result<bool, ModelError> {
+        let now = kit.platform.now();
+        let is_done = !kit.is_linked() || self.has_left(now);
+        if let Some(action) = kit.session.next_action(now, is_done) {
+            if action == SessionAction::Leave {
+                self.rest();
+            }
+            return Ok(kit.start_for_session(action));
+        }
+        if kit.session.is_stopping() {
+            // What is trained is handed in first.
+            if !self.member.look(SampledPeer::is_handing_in) {
+                self.leave(now);
+            }
+            return Ok(kit.start_for_session(SessionAction::Wait(Some(now + LOOK_EVERY))));
+        }
+        if self.leaving.take().is_some() {
+            // It is to go on, and the connection stands still.
+            self.on_reached(kit);
+            return Ok(true);
+        }
+        if !kit.has_parameters() && !self.is_computing() {
+            // A visitor can try them before the first round.
+            kit.start_state(false);
+            return Ok(false);
+        }
+        self.work_on_round(kit)
+    }
+
+    fn compute_meanwhile(&mut self, kit: &mut Kit<'a, P>) {
+        if matches!(self.round, RoundWork::Running { n_batches: 1.., .. }) && kit.session.is_at_work() {
+            kit.start_batch();
+        }
+    }
+
+    fn on_reached(&mut self, kit: &mut Kit<'a, P>) {
+        let Some(home) = kit.backbone() else {
+            return kit
+                .fail("The backbone of this run has no Ed25519 key, which its members need".to_owned());
+        };
+        // One that accepts already goes on; another one does not take its place.
+        let incoming = match self.incoming.take() {
+            Some(incoming) => incoming,
+            None => match kit.platform.accept(sampled::PROTOCOL) {
+                Ok(incoming) => incoming,
+                Err(error) => return kit.fail(format!("This run needs streams of others, and {error}")),
+            },
+        };
+        self.join(home, incoming);
+    }
+
+    fn works_beside(&self) -> bool {
+        self.incoming.is_some() || !self.work.is_empty()
+    }
+
+    fn poll_beside(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let mut goes_on = self.carry_out();
+            if let Some(incoming) = &mut self.incoming
+                && let Poll::Ready(Some((from, stream))) = incoming.poll_next_unpin(context)
+            {
+                goes_on = true;
+                if let Some(place) = self.member.admit(&from) {
+                    self.work.push(place.answer(stream).boxed_local());
+                }
+            }
+            if let Poll::Ready(Some(())) = self.work.poll_next_unpin(context) {
+                goes_on = true;
+            }
+            if !goes_on {
+                break;
+            }
+        }
+        if let Poll::Ready(error) = self.watch.poll_unpin(context) {
+            self.lost = Some(error);
+            self.has_news = true;
+        }
+        match std::mem::take(&mut self.has_news) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+
+    fn on_beside(&mut self, kit: &mut Kit<'a, P>) {
+        if let Some(error) = self.lost.take() {
+            kit.disconnect(Interruption::other(error));
+        }
+    }
+
+    /// Such runs have no sessions.
+    fn on_session(&mut self, _run: &RunDescription, _progress: RunProgress) {}
+
+    fn on_message(&mut self, _message: BackboneToContributor) {}
+
+    fn on_moved(&mut self, _now: Moment) {}
+
+    fn on_parameters(
+        &mut self,
+        kit: &mut Kit<'a, P>,
+        state: EpochParameters,
+        is_background: bool,
+    ) -> Result<(), ModelError> {
+        // Those of the round that is trained stay.
+        match self.is_computing() {
+            true => Ok(()),
+            false => kit.load(state, is_background).map(drop),
+        }
+    }
+
+    fn on_batch(&mut self, n_samples: u32, _samples_per_second: f32) {
+        self.counts.n_samples_computed += u64::from(n_samples);
+        if let RoundWork::Running { n_batches, .. } = &mut self.round {
+            *n_batches = n_batches.saturating_sub(1);
+        }
+    }
+
+    fn on_computed(&mut self, kit: &mut Kit<'a, P>) -> Result<(), ModelError> {
+        let Some(TakenRound { round, took, result }) = self.taken.take() else { return Ok(()) };
+        kit.on_busy(took);
+        let model = match std::mem::take(&mut self.round) {
+            RoundWork::Taking { round: of, model } if of == round => model,
+            // It was overtaken.
+            other => {
+                self.round = other;
+                return Ok(());
+            }
+        };
+        let failure = match result {
+            Ok(Some(moved)) => match trained_model(&model, &moved) {
+                Ok(trained) => {
+                    self.finished = Some((round, moved.n_samples.into()));
+                    self.next_contribution_id += 1;
+                    self.member.with(|peer, now| peer.on_trained(now, round, trained));
+                    return Ok(());
+                }
+                Err(error) => error.to_string(),
+            },
+            Ok(None) => "nothing was computed".to_owned(),
+            Err(error @ ModelError::Device(_)) => {
+                self.round = RoundWork::Taking { round, model };
+                return Err(error);
+            }
+            Err(error) => error.to_string(),
+        };
+        self.member.with(|peer, _| peer.on_training_failed(round));
+        kit.fail(format!("Round {round} could not be trained: {failure}"));
+        Ok(())
+    }
+
+    fn on_net(&mut self, _kit: &mut Kit<'a, P>) -> Result<(), OperationError> {
+        Ok(())
+    }
+
+    fn on_computation_lost(&mut self) {
+        self.round.begin_again();
+    }
+
+    fn on_trainer_lost(&mut self) {
+        self.round.begin_again();
+    }
+
+    fn on_end(&mut self) {
+        self.rest();
+        self.leaving = None;
+    }
+
+    fn activity(&self, _bytes: (u64, u64)) -> Option<Activity> {
+        None
+    }
+
+    fn waiting(&self) -> Activity {
+        let (n_bytes, epoch) = (self.member.settings().n_bytes(), self.epoch());
+        self.member.look(|peer| {
+            let own = peer.own_round();
+            if peer.is_handing_in() {
+                let bytes = self.member.n_bytes_sent().min(n_bytes);
+                return Activity::Sending { epoch: own, bytes, bytes_total: n_bytes };
+            }
+            if own == epoch && own > 0 {
+                return Activity::WaitingForOthers { epoch };
+            }
+            let trains = peer.registry().members().filter_map(|member| member.joined());
+            let n_trainers = trains.filter(|joined| joined.roles.trains).count();
+            Activity::WaitingForTurn {
+                round: epoch,
+                n_trainers: u32::try_from(n_trainers).unwrap_or(u32::MAX),
+                sample_size: self.scheme.sample_size.into(),
+            }
+        })
+    }
+
+    fn epoch(&self) -> u64 {
+        self.member.look(|peer| peer.round().max(peer.own_round()))
+    }
+
+    fn next_contribution_id(&self) -> u64 {
+        self.next_contribution_id
+    }
+
+    fn counts(&self) -> &SampleCounts {
+        &self.counts
+    }
+}

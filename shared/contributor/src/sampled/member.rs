@@ -1,0 +1,401 @@
+//! One member of a run without a server, over the streams of a platform: its state machine, and the conversations that it
+//! holds.
+//!
+//! It decides nothing: [`SampledPeer`] does. Each conversation is a future with limits, which the participant polls.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use barnraise_protocol::access::PublicKey;
+use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::codec::CodecError;
+use barnraise_protocol::sampled::{
+    self, AcceptorToDialler, DiallerToAcceptor, ModelOffer, PushEnd, SampledTask, View, ViewDigest,
+};
+use barnraise_protocol::{ConversationError, TensorCodec};
+use barnraise_swarm::sampled::{OfferRefusal, PushOutcome, SampledAction, SampledModel, SampledPeer};
+use barnraise_swarm::{Moment, PeerKey};
+use futures::channel::oneshot;
+use futures::future::{Either, select};
+
+use crate::error::OperationError;
+use crate::kit::meter::{Metered, TrafficMeter};
+use crate::kit::operation::{CountedStream, NetworkOperation, StallLimits};
+use crate::platform::Platform;
+
+/// Conversations that other members hold here at a time.
+const ANSWERED_MAX: usize = 32;
+/// Of one of them: a ping, a view, a model, and those of a broken connection.
+const ANSWERED_PER_PEER: usize = 4;
+/// Longest time for a whole model.
+const MODEL_MAX: Duration = Duration::from_secs(300);
+/// Longest time for telling a view, dialling included.
+const MEET_MAX: Duration = Duration::from_secs(15);
+/// Interval between questions to the backbone: it is given up after a silence of twice that.
+const WATCH_EVERY: Duration = Duration::from_secs(3);
+
+/// Why a conversation came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum MemberError {
+    #[error(transparent)]
+    Operation(#[from] OperationError),
+    #[error(transparent)]
+    Conversation(#[from] ConversationError),
+    #[error("the model: {0}")]
+    Codec(#[from] CodecError),
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+}
+
+/// What conversations need to know of a run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MemberSettings {
+    pub(super) codec: TensorCodec,
+    pub(super) n_parameters: usize,
+    pub(super) ping_timeout: Duration,
+}
+
+impl MemberSettings {
+    /// Bytes of an encoded model.
+    pub(super) fn n_bytes(&self) -> u64 {
+        self.codec.encoded_len(self.n_parameters) as u64
+    }
+}
+
+/// A model that is pushed, encoded once for all who pull it.
+struct EncodedModel {
+    task: SampledTask,
+    pushed: (Transfer, Arc<[u8]>),
+}
+
+/// A member, and the means of its conversations.
+pub(super) struct Member<'a, P: Platform> {
+    platform: &'a P,
+    meter: Rc<TrafficMeter>,
+    settings: MemberSettings,
+    peer: RefCell<SampledPeer>,
+    /// The backbone that it is connected to.
+    home: Cell<Option<PublicKey>>,
+    encoded: RefCell<Option<EncodedModel>>,
+    /// Bytes of the newest stream on which a model is pushed.
+    sending: RefCell<Rc<Cell<u64>>>,
+    /// The latest round whose model somebody took.
+    delivered: Cell<Option<u64>>,
+    /// Conversations that others hold here.
+    answered: RefCell<BTreeMap<PublicKey, usize>>,
+}
+
+impl<'a, P: Platform> Member<'a, P> {
+    pub(super) fn new(
+        (platform, meter): (&'a P, Rc<TrafficMeter>),
+        settings: MemberSettings,
+        peer: SampledPeer,
+    ) -> Self {
+        Self {
+            platform,
+            meter,
+            settings,
+            peer: RefCell::new(peer),
+            home: Cell::new(None),
+            encoded: RefCell::default(),
+            sending: RefCell::default(),
+            delivered: Cell::new(None),
+            answered: RefCell::default(),
+        }
+    }
+
+    pub(super) fn settings(&self) -> MemberSettings {
+        self.settings
+    }
+
+    /// Looks at the state machine.
+    pub(super) fn look<T>(&self, at: impl FnOnce(&SampledPeer) -> T) -> T {
+        at(&self.peer.borrow())
+    }
+
+    /// Gives the state machine an event.
+    pub(super) fn with<T>(&self, act: impl FnOnce(&mut SampledPeer, Moment) -> T) -> T {
+        act(&mut self.peer.borrow_mut(), self.platform.now())
+    }
+
+    /// The next thing to do, after all that is due by now.
+    pub(super) fn poll_action(&self) -> Option<SampledAction> {
+        self.with(|peer, now| {
+            if peer.next_deadline().is_some_and(|deadline| deadline <= now) {
+                peer.on_timeout(now);
+            }
+            peer.poll_action()
+        })
+    }
+
+    /// The connection is with this backbone now.
+    pub(super) fn set_home(&self, home: PublicKey) {
+        self.home.set(Some(home));
+    }
+
+    /// The latest round whose model somebody took since it was asked last.
+    pub(super) fn take_delivered(&self) -> Option<u64> {
+        self.delivered.take()
+    }
+
+    /// Bytes that the newest push of a model has moved.
+    pub(super) fn n_bytes_sent(&self) -> u64 {
+        self.sending.borrow().get()
+    }
+
+    /// Carries out a ping, a meeting or a push, and tells the state machine what came of it. All else is the participant's.
+    pub(super) async fn carry(self: Rc<Self>, action: SampledAction) {
+        match action {
+            SampledAction::Ping { to, round } => {
+                let pinged = self.within(self.settings.ping_timeout, self.ping(to, round)).await;
+                self.with(|peer, now| match pinged {
+                    Ok(()) => peer.on_pong(now, to, round),
+                    Err(_) => peer.on_unreachable(now, to, round),
+                });
+            }
+            SampledAction::Meet { to, view, digest } => {
+                let met = self.within(MEET_MAX, self.meet(to, view, digest)).await;
+                self.with(|peer, now| match met {
+                    Ok(view) => peer.on_met(now, to, &view),
+                    Err(_) => peer.on_not_met(now, to),
+                });
+            }
+            SampledAction::Push { to, task, model } => {
+                let member = Rc::clone(&self);
+                let mut pushing = Pushing { member, to, task, outcome: PushOutcome::Failed };
+                let pushed = self.push(to, task, &model).await;
+                pushing.outcome = pushed.map_or(PushOutcome::Failed, PushOutcome::from);
+                if pushing.outcome == PushOutcome::Delivered {
+                    self.delivered.set(Some(task.round().saturating_sub(1)));
+                }
+            }
+            SampledAction::Train { .. } | SampledAction::CancelTraining | SampledAction::Average { .. } => {}
+        }
+    }
+
+    async fn within<T>(
+        &self,
+        limit: Duration,
+        conversation: impl Future<Output = Result<T, MemberError>>,
+    ) -> Result<T, MemberError> {
+        let timer = pin!(self.platform.sleep_until(self.platform.now() + limit));
+        match select(pin!(conversation), timer).await {
+            Either::Left((ended, _)) => ended,
+            Either::Right(_) => Err(MemberError::Timeout(limit)),
+        }
+    }
+
+    /// What conversations are held with, and what cancels them when it is dropped.
+    fn operation(&self) -> (NetworkOperation<'a, P>, oneshot::Sender<()>) {
+        let (cancel, cancelled) = oneshot::channel();
+        (NetworkOperation { platform: self.platform, meter: Rc::clone(&self.meter), cancelled }, cancel)
+    }
+
+    /// A stream to a member: on the connection that stands with it, or at the addresses that it told.
+    async fn open(
+        &self,
+        operation: &mut NetworkOperation<'a, P>,
+        to: PublicKey,
+    ) -> Result<CountedStream<P>, OperationError> {
+        if self.home.get() == Some(to) {
+            return operation.open(sampled::PROTOCOL).await;
+        }
+        let told = self.look(|peer| {
+            let joined = peer.registry().membership(&to).and_then(|membership| membership.joined().cloned());
+            joined.map(|joined| joined.addresses).unwrap_or_default()
+        });
+        operation.open_announced(&PeerKey(to.to_peer_id()), &told, sampled::PROTOCOL).await
+    }
+
+    async fn ping(&self, to: PublicKey, round: u64) -> Result<(), MemberError> {
+        let (mut operation, _cancel) = self.operation();
+        let mut stream = self.open(&mut operation, to).await?;
+        Ok(sampled::ping(&mut stream, round).await?)
+    }
+
+    async fn meet(&self, to: PublicKey, view: View, digest: ViewDigest) -> Result<View, MemberError> {
+        let (mut operation, _cancel) = self.operation();
+        let mut stream = self.open(&mut operation, to).await?;
+        Ok(sampled::meet(&mut stream, view, digest).await?)
+    }
+
+    async fn push(
+        &self,
+        to: PublicKey,
+        task: SampledTask,
+        model: &SampledModel,
+    ) -> Result<PushEnd, MemberError> {
+        let (transfer, bytes) = self.encoded(task, model)?;
+        let (mut operation, _cancel) = self.operation();
+        let mut stream = self.open(&mut operation, to).await?;
+        let moved = stream.moved();
+        self.sending.replace(Rc::clone(&moved));
+        let view_for = async |digest: ViewDigest| self.look(|peer| peer.view_beyond(&digest));
+        let push = sampled::push(&mut stream, task, (transfer, &bytes), view_for);
+        let limits = StallLimits::of_model(transfer.n_bytes, MODEL_MAX);
+        Ok(operation.guard_with(limits, &moved, push).await??)
+    }
+
+    fn encoded(&self, task: SampledTask, model: &SampledModel) -> Result<(Transfer, Arc<[u8]>), CodecError> {
+        let mut encoded = self.encoded.borrow_mut();
+        if let Some(kept) = encoded.as_ref().filter(|kept| kept.task == task) {
+            return Ok(kept.pushed.clone());
+        }
+        let bytes: Arc<[u8]> = self.settings.codec.encode(model)?.into();
+        let pushed = (Transfer::of(&bytes), bytes);
+        *encoded = Some(EncodedModel { task, pushed: pushed.clone() });
+        Ok(pushed)
+    }
+
+    /// Asks the backbone for its news, again and again. Returns why it no longer answers.
+    pub(super) async fn watch(self: Rc<Self>, home: PublicKey) -> MemberError {
+        let (mut operation, _cancel) = self.operation();
+        let mut stream = None;
+        loop {
+            self.platform.sleep_until(self.platform.now() + WATCH_EVERY).await;
+            let asking = operation.converse(&mut stream, sampled::PROTOCOL, async |stream| {
+                sampled::meet(stream, View::default(), ViewDigest::of_everything()).await
+            });
+            match asking.await {
+                Ok(view) => self.with(|peer, now| peer.on_met(now, home, &view)),
+                Err(error) => return error.into(),
+            }
+        }
+    }
+
+    /// Takes a place for a conversation that another peer began; `None` where there is none.
+    pub(super) fn admit(self: &Rc<Self>, from: &PeerKey) -> Option<Answering<'a, P>> {
+        // Other kinds of keys sign no membership.
+        let from = PublicKey::of_peer_id(&from.0)?;
+        let mut answered = self.answered.borrow_mut();
+        let n_of_peer = answered.get(&from).copied().unwrap_or_default();
+        if n_of_peer >= ANSWERED_PER_PEER || answered.values().sum::<usize>() >= ANSWERED_MAX {
+            return None;
+        }
+        answered.insert(from, n_of_peer + 1);
+        Some(Answering { member: Rc::clone(self), from })
+    }
+}
+
+/// Tells the state machine what came of a push, also where that was given up with the connection: it is offered once more.
+struct Pushing<'a, P: Platform> {
+    member: Rc<Member<'a, P>>,
+    to: PublicKey,
+    task: SampledTask,
+    outcome: PushOutcome,
+}
+
+impl<P: Platform> Drop for Pushing<'_, P> {
+    fn drop(&mut self) {
+        let Self { to, task, outcome, .. } = *self;
+        self.member.with(|peer, now| peer.on_pushed(now, to, task, outcome));
+    }
+}
+
+/// A place for a conversation that another peer began.
+pub(super) struct Answering<'a, P: Platform> {
+    member: Rc<Member<'a, P>>,
+    from: PublicKey,
+}
+
+impl<P: Platform> Drop for Answering<'_, P> {
+    fn drop(&mut self) {
+        let mut answered = self.member.answered.borrow_mut();
+        if let Some(n) = answered.get_mut(&self.from) {
+            *n -= 1;
+            if *n == 0 {
+                answered.remove(&self.from);
+            }
+        }
+    }
+}
+
+impl<P: Platform> Answering<'_, P> {
+    /// Holds the conversation, until the peer ends it, violates it or is too slow.
+    pub(super) async fn answer(self, stream: P::Stream) {
+        let member = &self.member;
+        let stream = Metered::new(stream, Rc::clone(&member.meter));
+        let mut stream = if member.home.get() == Some(self.from) { stream } else { stream.with_peer() };
+        let moved = stream.moved();
+        let (mut operation, _cancel) = member.operation();
+        let limits = StallLimits::of_model(member.settings.n_bytes(), MODEL_MAX);
+        // Nobody waits for it: the state machine hears of a model that does not come, and the peer of a stream that ends.
+        let _ = operation.guard_with(limits, &moved, self.converse(&mut stream)).await;
+    }
+
+    async fn converse(&self, stream: &mut CountedStream<P>) -> Result<(), MemberError> {
+        let (member, from) = (&self.member, self.from);
+        while let Some(request) = sampled::next_request(stream).await? {
+            let response = match request {
+                DiallerToAcceptor::Ping { round } => {
+                    match member.with(|peer, now| peer.on_ping(now, from, round)) {
+                        true => AcceptorToDialler::Pong { round },
+                        false => AcceptorToDialler::Declined,
+                    }
+                }
+                DiallerToAcceptor::Meet(view, digest) => {
+                    AcceptorToDialler::View(member.with(|peer, now| peer.on_meet(now, from, &view, &digest)))
+                }
+                DiallerToAcceptor::Offer(offer) => {
+                    match member.with(|peer, now| peer.on_offer(now, from, offer.task)) {
+                        Ok(digest) => {
+                            self.take(offer, digest, stream).await?;
+                            continue;
+                        }
+                        Err(OfferRefusal::Declined) => AcceptorToDialler::Declined,
+                        Err(OfferRefusal::Busy) => AcceptorToDialler::Busy,
+                    }
+                }
+                // It was refused above.
+                DiallerToAcceptor::View(_) => continue,
+            };
+            sampled::respond(stream, &response).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes a wanted model.
+    async fn take(
+        &self,
+        ModelOffer { task, transfer }: ModelOffer,
+        digest: ViewDigest,
+        stream: &mut CountedStream<P>,
+    ) -> Result<(), MemberError> {
+        let (member, from) = (&self.member, self.from);
+        let MemberSettings { codec, n_parameters, .. } = member.settings;
+        // Also where this conversation is ended from outside.
+        let pulling = Pulling { member, from, task, is_done: false };
+        sampled::respond(stream, &AcceptorToDialler::Wanted(digest)).await?;
+        let on_view = async |view: View| member.with(|peer, now| peer.on_view_before(now, from, task, &view));
+        let bytes = sampled::receive(stream, transfer, member.settings.n_bytes(), on_view).await?;
+        pulling.done(codec.decode(&bytes, n_parameters)?.into());
+        Ok(())
+    }
+}
+
+/// A model that is pulled. Dropped before it is done, the transfer has failed.
+struct Pulling<'m, 'a, P: Platform> {
+    member: &'m Member<'a, P>,
+    from: PublicKey,
+    task: SampledTask,
+    is_done: bool,
+}
+
+impl<P: Platform> Pulling<'_, '_, P> {
+    fn done(mut self, model: SampledModel) {
+        self.is_done = true;
+        self.member.with(|peer, now| peer.on_model(now, self.from, self.task, model));
+    }
+}
+
+impl<P: Platform> Drop for Pulling<'_, '_, P> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.member.with(|peer, now| peer.on_transfer_failed(now, self.from, self.task));
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! A run without a server: a tab trains rounds of it, reached by native aggregators through the backbone that it is connected to,
+//! and the run goes on when it is closed.
+
+use anyhow::{Result, ensure};
+use barnraise_tests::browser::{DESKTOP, Graphics, PHONE, Tab};
+use barnraise_tests::process::metric;
+use barnraise_tests::tables;
+use image::{Rgb, RgbImage};
+
+use super::support::{LONG, SOON, contributor, stop, test_run, turn};
+
+const SAMPLED: &str = r#"
+[run]
+id = "sampled-tab"
+title = "Garments, without a server"
+purpose = "A small network that its participants train among themselves, each on a part of the pictures."
+
+[model]
+kind = { mlp = { hidden = [32] } }
+
+[data]
+shuffle_buffer_samples = 1000
+"#;
+/// Two of three train a round, and the models of both are averaged: no round with the tab in its sample goes on without it.
+const SCHEME: &str = r#"
+[scheme.sampled]
+sample_size = 2
+n_aggregators = 2
+success_fraction = 1.0
+ping_timeout = "1s"
+activity_window = 6
+round_estimate = "1s"
+local_shards = 1
+schedule = { peak = 0.05 }
+
+[evaluation]
+every_epochs = 5
+
+[network]
+operator = "127.0.0.1:0"
+"#;
+
+#[tokio::test]
+async fn a_tab_trains_rounds_of_a_run_without_a_server_which_goes_on_when_it_is_closed() -> Result<()> {
+    let _turn = turn().await;
+    let mut test_run = test_run(&format!("{SAMPLED}{SCHEME}"))?;
+    let backbone = test_run.backbone().await?;
+    let page = backbone.page();
+    let natives = [test_run.join(&[&page])?, test_run.join(&[&page])?];
+    for native in &natives {
+        native.wait_for_log("trained").await?;
+    }
+    let tab = contributor(&backbone, "sampled", Graphics::NoAdapter, "device=cpu").await?;
+    tab.until("value('accepted') >= 2", LONG).await?;
+    backbone.wait_for("three participants", |progress| progress.n_contributors == 3).await?;
+    tab.until("text('activity').includes('round')", SOON).await?;
+    // It is connected with both native aggregators, through the backbone.
+    let metrics = backbone.metrics().await?;
+    ensure!(metric(&metrics, "barnraise_relay_circuits")? >= 2.0, "{metrics}");
+    for viewport in [DESKTOP, PHONE] {
+        tab.resize(viewport).await?;
+        tab.picture(&format!("sampled-{}", viewport.name)).await?;
+    }
+    tab.resize(DESKTOP).await?;
+
+    // Stopped, it tells that it leaves; and comes back under the same name, to train on two pictures of the visitor's.
+    let given = stop(&tab).await?;
+    ensure!(given > 0, "what it gave stays on the page");
+    backbone.wait_for("two participants", |progress| progress.n_contributors == 2).await?;
+    tab.until("text('activity').length > 0 && !document.getElementById('own-files').disabled", SOON).await?;
+    tab.click("#own-summary").await?;
+    for (name, class) in [("a", 0), ("b", 1)] {
+        let photo = test_run.folder().join(format!("{name}.png"));
+        let picture = RgbImage::from_fn(60, 40, |x, _| Rgb([(x * 4) as u8, 0, 90 * class]));
+        picture.save(&photo)?;
+        tab.read(&format!("document.getElementById('own-class').value = '{class}'")).await?;
+        tab.choose_file("#own-files", &photo).await?;
+        tab.until(&format!("value('own-said') === {}", class + 1), SOON).await?;
+    }
+    tab.until("text('own-said').includes('2 pictures of 2 classes')", SOON).await?;
+    let shown = tab.read("getComputedStyle(element('own-files')).color").await?;
+    ensure!(shown == "rgba(0, 0, 0, 0)", "the field says that no file is chosen, in {shown}");
+    let broken = test_run.folder().join("broken.png");
+    std::fs::write(&broken, b"no picture")?;
+    tab.choose_file("#own-files", &broken).await?;
+    tab.until("text('own-said').includes('cannot be read')", SOON).await?;
+    for viewport in [DESKTOP, PHONE] {
+        tab.resize(viewport).await?;
+        tab.picture(&format!("sampled-own-{}", viewport.name)).await?;
+    }
+    tab.resize(DESKTOP).await?;
+    tab.click("#toggle").await?;
+    tab.until(
+        "text('own-summary').includes('2 pictures') && document.getElementById('own-files').disabled",
+        SOON,
+    )
+    .await?;
+    tab.until(&format!("value('samples') > {given}"), LONG).await?;
+    backbone.wait_for("three participants", |progress| progress.n_contributors == 3).await?;
+
+    // Closed, it says nothing; it is silent in the next sample, and the run goes on.
+    tab.close().await?;
+    let epoch = backbone.status().await?.progress.epoch;
+    backbone.wait_for_epoch(epoch + 5).await?;
+    for native in natives {
+        native.interrupt()?;
+        ensure!(native.end().await?.status.success());
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_tab_trains_on_a_table_of_its_visitors_that_it_has_looked_at_before() -> Result<()> {
+    let _turn = turn().await;
+    let mut test_run = test_run(&format!("{}{SCHEME}", tables::FLOWERS))?;
+    test_run.write("flowers.csv", &tables::flowers())?;
+    let backbone = test_run.backbone().await?;
+    let page = backbone.page();
+    let natives = [test_run.join(&[&page])?, test_run.join(&[&page])?];
+    let tab = Tab::open("sampled-table", Graphics::NoAdapter, &format!("{page}/?device=cpu")).await?;
+    // How the run reads its table is known with the first model that was evaluated.
+    tab.until("!element('own').hidden && !element('own-table').disabled", LONG).await?;
+    ensure!(tab.read("element('own-of-class').hidden").await? == true, "pictures are no rows");
+    tab.click("#own-summary").await?;
+    tab.until("text('own-columns').includes('petal, sepal, colour, kind')", SOON).await?;
+
+    let other = test_run.folder().join("other.csv");
+    std::fs::write(&other, "petal;size\n1;2\n")?;
+    tab.choose_file("#own-table", &other).await?;
+    let refused = "text('own-said').includes('other.csv is not used: it has no column sepal, colour, kind') \
+        && text('own-said').includes('it has petal, size')";
+    tab.until(refused, LONG).await?;
+
+    let mine = test_run.folder().join("mine.csv");
+    std::fs::write(
+        &mine,
+        "kind,note,colour,sepal,petal\nrose,a,red,1.5,5\nrose,b,red,long,5\ndaisy,c,white,0.5,4\n",
+    )?;
+    let used = "value('own-said') === 2 && text('own-said').includes('mine.csv: 2 rows of 3') \
+        && text('own-said').includes('line 3: column \"sepal\"')";
+    tab.choose_file("#own-table", &mine).await?;
+    tab.until(used, SOON).await?;
+    for (viewport, wider) in tab.pictures("sampled-table").await? {
+        ensure!(wider == 0, "the page is {wider} pixels wider than the {} window", viewport.name);
+    }
+    // It is taken back, and chosen once more.
+    tab.click("#own-forget").await?;
+    tab.until("value('own-said') === 0 && text('own-said') === ''", SOON).await?;
+    tab.choose_file("#own-table", &mine).await?;
+    tab.until(used, SOON).await?;
+
+    tab.click("#toggle").await?;
+    tab.until("text('own-summary').includes('2 rows') && element('own-table').disabled", SOON).await?;
+    tab.until("value('accepted') >= 2", LONG).await?;
+    tab.close().await?;
+    for native in natives {
+        native.interrupt()?;
+        ensure!(native.end().await?.status.success());
+    }
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! Listens to the choice of pictures or a table that the visitor brings. Pictures are read one after the other.
+
+use std::rc::Rc;
+
+use wasm_bindgen::prelude::wasm_bindgen;
+use wasm_bindgen::{JsCast, JsValue};
+use wasm_bindgen_futures::{JsFuture, spawn_local};
+use web_sys::{EventTarget, File, HtmlInputElement};
+
+use super::on;
+use crate::app::App;
+use crate::dom::{DomError, by_id};
+use crate::photo;
+use crate::picture;
+use crate::state::{OwnFile, PageEvent, PageState, class_of_path};
+
+// Declared here because web-sys features are shared by the whole build, burn included.
+#[wasm_bindgen]
+extern "C" {
+    /// A file that was chosen with a folder.
+    #[wasm_bindgen(js_name = File)]
+    type InFolder;
+    #[wasm_bindgen(method, getter, js_name = webkitRelativePath)]
+    fn relative_path(this: &InFolder) -> String;
+}
+
+pub(super) fn listen(app: &Rc<App>) -> Result<(), DomError> {
+    let folder: HtmlInputElement = by_id("own-folder")?;
+    let chosen = folder.clone();
+    on(&folder, "change", app, move |app, _| {
+        let names = app.with_page(|page| page.class_names().to_vec());
+        let class = |file: &File| class_of_path(&file.unchecked_ref::<InFolder>().relative_path(), &names);
+        begin(app, taken(&chosen).into_iter().map(|file| (class(&file), file)).collect());
+    });
+    let (files, class): (HtmlInputElement, JsValue) =
+        (by_id("own-files")?, by_id::<EventTarget>("own-class")?.into());
+    let chosen = files.clone();
+    on(&files, "change", app, move |app, _| {
+        let value = js_sys::Reflect::get(&class, &"value".into()).ok().and_then(|value| value.as_string());
+        let class = value.and_then(|value| value.parse().ok());
+        begin(app, taken(&chosen).into_iter().map(|file| (class, file)).collect());
+    });
+    let table: HtmlInputElement = by_id("own-table")?;
+    let chosen = table.clone();
+    on(&table, "change", app, move |app, _| {
+        if let Some(file) = taken(&chosen).into_iter().next() {
+            begin_table(app, file);
+        }
+    });
+    on(&by_id::<EventTarget>("own-forget")?, "click", app, |app, _| app.dispatch(PageEvent::OwnForgotten));
+    Ok(())
+}
+
+/// What was chosen. Choosing it once more chooses it once more.
+fn taken(input: &HtmlInputElement) -> Vec<File> {
+    let files = js_sys::Reflect::get(input, &"files".into()).ok();
+    let files = files.map(|files| js_sys::Array::from(&files)).unwrap_or_default();
+    let files = files.iter().filter_map(|file| file.dyn_into::<File>().ok()).collect();
+    input.set_value("");
+    files
+}
+
+/// Reads the files: one at a time, so that a phone holds one photo in memory and no more.
+fn begin(app: &Rc<App>, files: Vec<(Option<u8>, File)>) {
+    let Some(shape) = app.with_page(PageState::image_shape) else { return };
+    let mut of_class = Vec::new();
+    for (class, file) in files {
+        match class {
+            Some(class) => {
+                app.dispatch(PageEvent::OwnFile(OwnFile::Begun));
+                of_class.push((class, file));
+            }
+            None => app.dispatch(PageEvent::OwnFile(OwnFile::WithoutClass)),
+        }
+    }
+    let app = Rc::clone(app);
+    spawn_local(async move {
+        for (class, file) in of_class {
+            let read = photo::read(&file, shape).await.ok();
+            let pixels = read.map(|pixels| picture::of_photo(&pixels, shape));
+            app.dispatch(PageEvent::OwnFile(OwnFile::Read { class, pixels }));
+        }
+    });
+}
+
+/// Reads the text of a table, where it is not too large.
+fn begin_table(app: &Rc<App>, file: File) {
+    let (name, n_bytes) = (file.name(), file.size() as u64);
+    app.dispatch(PageEvent::OwnFile(OwnFile::TableBegun { name, n_bytes }));
+    if !app.with_page(PageState::reads_own_table) {
+        return;
+    }
+    let app = Rc::clone(app);
+    spawn_local(async move {
+        let text = JsFuture::from(file.array_buffer()).await.ok();
+        let text = text.map(|buffer| js_sys::Uint8Array::new(&buffer).to_vec());
+        app.dispatch(PageEvent::OwnFile(OwnFile::TableRead(text)));
+    });
+}

@@ -1,0 +1,308 @@
+//! Pictures or a table of the visitor's own, which this tab trains on in a run whose participants have data of their own (MoDEST
+//! §3). They stay in this tab, and are gone with it.
+
+mod table;
+
+use std::collections::BTreeMap;
+
+use barnraise_messages::{Activity, PageToPeer};
+
+pub(crate) use self::table::{OwnTable, TableProgress};
+use super::{OwnFile, PageAction, PageState, TabRole, WorkerState};
+
+/// Most bytes of all pictures, as the run's are, and of a table: they are in memory twice.
+const OWN_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// What the visitor has chosen.
+#[derive(Debug, Default)]
+pub(crate) struct OwnPictures {
+    /// `[n_samples, height, width, channels]`
+    pixels: Vec<u8>,
+    /// `[n_samples]`
+    labels: Vec<u8>,
+    /// Files that were chosen and are not read yet.
+    n_unread: usize,
+    /// Of those that were chosen: in no folder of a class, no pictures, or more than there is room for.
+    n_without_class: usize,
+    n_unreadable: usize,
+    n_too_many: usize,
+    /// What the worker trains on is another choice.
+    is_changed: bool,
+}
+
+impl PageState {
+    /// Whether the visitor may bring pictures to this run.
+    pub(crate) fn takes_own_pictures(&self) -> bool {
+        self.is_sampled() && self.image_shape().is_some()
+    }
+
+    /// Whether the visitor may choose now: what is trained on changes with the next start.
+    pub(crate) fn may_choose_own(&self) -> bool {
+        (self.takes_own_pictures() || self.takes_own_table())
+            && !self.contributing
+            && (self.activity == Activity::Idle || self.peer == WorkerState::Absent)
+            && self.role() != TabRole::Following
+            && self.own.n_unread == 0
+            && !self.reads_own_table()
+    }
+
+    pub(super) fn on_own_file(&mut self, file: OwnFile) -> Vec<PageAction> {
+        let n_values = self.image_shape().map(barnraise_protocol::dataset::ImageShape::n_values);
+        let own = &mut self.own;
+        match file {
+            OwnFile::WithoutClass => own.n_without_class += 1,
+            OwnFile::Begun => own.n_unread += 1,
+            OwnFile::Read { class, pixels } => {
+                own.n_unread = own.n_unread.saturating_sub(1);
+                match pixels {
+                    // The run may have become another one meanwhile.
+                    Some(pixels) if Some(pixels.len()) != n_values => own.n_unreadable += 1,
+                    Some(pixels) if own.pixels.len() + pixels.len() > OWN_BYTES_MAX => own.n_too_many += 1,
+                    Some(pixels) => {
+                        own.pixels.extend(pixels);
+                        own.labels.push(class);
+                        own.is_changed = true;
+                    }
+                    None => own.n_unreadable += 1,
+                }
+            }
+            OwnFile::TableBegun { name, n_bytes } => self.begin_own_table(name, n_bytes),
+            OwnFile::TableRead(text) => return self.on_own_table(text),
+        }
+        Vec::new()
+    }
+
+    /// The visitor takes the choice back.
+    pub(super) fn forget_own(&mut self) {
+        let is_changed = self.own_table.forget() | self.own.is_changed | !self.own.labels.is_empty();
+        self.own = OwnPictures { is_changed, ..OwnPictures::default() };
+    }
+
+    /// What the worker is to train on, if that changed. Before it starts.
+    pub(super) fn post_own(&mut self) -> Option<PageAction> {
+        if let Some(table) = self.post_own_table() {
+            return Some(table);
+        }
+        if !std::mem::take(&mut self.own.is_changed) {
+            return None;
+        }
+        let OwnPictures { pixels, labels, .. } = &self.own;
+        Some(PageAction::Post(PageToPeer::OwnPictures { pixels: pixels.clone(), labels: labels.clone() }))
+    }
+
+    /// A new worker knows of none.
+    pub(super) fn forget_posted_own(&mut self) {
+        self.own.is_changed = !self.own.labels.is_empty();
+        self.own_table.forget_posted();
+    }
+
+    /// Whether there is a choice to take back.
+    pub(crate) fn has_own(&self) -> bool {
+        !self.own.labels.is_empty() || self.own_table().is_some()
+    }
+
+    /// Pictures of each class that has any, with its name.
+    pub(crate) fn own_by_class(&self) -> Vec<(String, usize)> {
+        let mut counts = BTreeMap::new();
+        self.own.labels.iter().for_each(|label| *counts.entry(*label).or_insert(0) += 1);
+        counts.into_iter().map(|(class, n)| (self.class_name(class.into()), n)).collect()
+    }
+
+    /// Pictures that are read, or rows of a table that are trained on.
+    pub(crate) fn n_own(&self) -> usize {
+        match self.own_table() {
+            Some((_, TableProgress::Used { n_rows, .. })) => *n_rows as usize,
+            _ => self.own.labels.len(),
+        }
+    }
+
+    /// Files that are not read yet.
+    pub(crate) fn n_own_unread(&self) -> usize {
+        self.own.n_unread
+    }
+
+    /// What was left out of the choice, as counts and reasons.
+    pub(crate) fn own_left_out(&self) -> Vec<(usize, &'static str)> {
+        let OwnPictures { n_without_class, n_unreadable, n_too_many, .. } = self.own;
+        let reasons = [
+            (n_without_class, "in no folder with the name of a class"),
+            (n_unreadable, "cannot be read as a picture"),
+            (n_too_many, "more than this tab has room for"),
+        ];
+        reasons.into_iter().filter(|(n, _)| *n > 0).collect()
+    }
+}
+
+/// The class whose name a folder on the way to a file has, the innermost first; without regard to case.
+pub(crate) fn class_of_path(path: &str, class_names: &[String]) -> Option<u8> {
+    let mut folders: Vec<&str> = path.split('/').collect();
+    folders.pop();
+    let class = |folder: &&str| {
+        let folder = folder.to_lowercase();
+        class_names.iter().position(|name| name.to_lowercase() == folder)
+    };
+    folders.iter().rev().find_map(class).and_then(|class| u8::try_from(class).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::fixture;
+    use crate::state::{PageEvent, PeerToPage};
+
+    fn read(class: u8, n_values: usize) -> PageEvent {
+        PageEvent::OwnFile(OwnFile::Read { class, pixels: Some(vec![class; n_values]) })
+    }
+
+    fn posted(actions: Vec<PageAction>) -> Vec<PageToPeer> {
+        let post = |action| match action {
+            PageAction::Post(message) => Some(message),
+            _ => None,
+        };
+        actions.into_iter().filter_map(post).collect()
+    }
+
+    fn ready() -> PageEvent {
+        PageEvent::FromPeer(PeerToPage::Ready {
+            identity: vec![7; 32],
+            peer_id: "12D3".into(),
+            device: barnraise_protocol::contribute::DeviceKind::BrowserCpu,
+            device_name: String::new(),
+        })
+    }
+
+    #[test]
+    fn the_folder_of_a_picture_is_its_class() {
+        let names = ["T-shirt", "Trouser"].map(String::from);
+        for (path, class) in [
+            ("mine/Trouser/a.jpg", Some(1)),
+            ("t-shirt/a.jpg", Some(0)),
+            ("Trouser/T-Shirt/x/a.jpg", Some(0)),
+            ("mine/other/a.jpg", None),
+            ("Trouser", None),
+            ("", None),
+        ] {
+            assert_eq!(class_of_path(path, &names), class, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_was_chosen_goes_to_the_worker_before_it_starts_and_to_each_new_one() {
+        let mut page = fixture::sampled_page();
+        assert!(page.may_choose_own() && !fixture::page().may_choose_own());
+        page.on_event(0.0, PageEvent::OwnFile(OwnFile::Begun));
+        assert!(!page.may_choose_own(), "one is being read");
+        page.on_event(0.0, read(2, 784));
+        page.on_event(0.0, PageEvent::OwnFile(OwnFile::WithoutClass));
+        page.on_event(0.0, read(1, 783));
+        page.on_event(0.0, PageEvent::OwnFile(OwnFile::Read { class: 1, pixels: None }));
+        assert_eq!(page.own_by_class(), [("Pullover".to_owned(), 1)]);
+        let left_out: Vec<usize> = page.own_left_out().into_iter().map(|(n, _)| n).collect();
+        assert_eq!(left_out, [1, 2]);
+        page.on_event(1.0, PageEvent::Toggle);
+        let own = PageToPeer::OwnPictures { pixels: vec![2; 784], labels: vec![2] };
+        let first = posted(page.on_event(2.0, ready()));
+        assert_eq!(first[..2], [own.clone(), PageToPeer::Start]);
+        assert!(!page.may_choose_own(), "it trains");
+        page.on_event(3.0, PageEvent::PeerLost { reason: crate::state::PeerLoss::of_words("gone") });
+        page.on_event(4.0, PageEvent::Toggle);
+        page.on_event(5.0, PageEvent::Toggle);
+        let again = posted(page.on_event(6.0, ready()));
+        assert!(again.contains(&own), "{again:?}");
+    }
+
+    #[test]
+    fn a_choice_that_is_taken_back_is_told_and_one_that_is_too_large_is_counted() {
+        let mut page = fixture::sampled_page();
+        page.on_event(0.0, read(0, 784));
+        page.on_event(1.0, PageEvent::Toggle);
+        page.on_event(2.0, ready());
+        page.on_event(3.0, PageEvent::Toggle);
+        page.on_event(4.0, PageEvent::OwnForgotten);
+        let posts = posted(page.on_event(5.0, PageEvent::Toggle));
+        assert_eq!(posts[0], PageToPeer::OwnPictures { pixels: Vec::new(), labels: Vec::new() });
+        page.own.pixels = vec![0; OWN_BYTES_MAX];
+        page.on_event(6.0, read(0, 784));
+        assert_eq!(page.own_left_out().first().unwrap().0, 1);
+    }
+
+    fn begun(n_bytes: u64) -> PageEvent {
+        PageEvent::OwnFile(OwnFile::TableBegun { name: "mine.csv".into(), n_bytes })
+    }
+
+    fn table_read(text: &[u8]) -> PageEvent {
+        PageEvent::OwnFile(OwnFile::TableRead(Some(text.to_vec())))
+    }
+
+    fn told(request: u32, n_rows: u32) -> PageEvent {
+        let answer = PeerToPage::OwnRowsRead { request, n_rows, n_broken: 0, first_broken: None };
+        PageEvent::FromPeer(answer)
+    }
+
+    fn texts(posts: Vec<PageToPeer>) -> Vec<(u32, Vec<u8>)> {
+        let text = |post| match post {
+            PageToPeer::OwnTable { request, text, .. } => Some((request, text)),
+            _ => None,
+        };
+        posts.into_iter().filter_map(text).collect()
+    }
+
+    #[test]
+    fn a_table_is_read_by_the_worker_at_once_and_by_each_new_one() {
+        let mut page = fixture::sampled_table_page();
+        assert!(page.may_choose_own() && !page.takes_own_pictures());
+        assert!(!fixture::table_page().takes_own_table(), "its participants have the run's data");
+        page.on_event(0.0, begun(9));
+        assert!(!page.may_choose_own(), "it is being read");
+        assert_eq!(page.on_event(1.0, table_read(b"some"))[0], PageAction::SpawnPeer);
+        assert_eq!(texts(posted(page.on_event(2.0, ready()))), [(1, b"some".to_vec())]);
+        assert!(!page.contributing && page.may_choose_own());
+        page.on_event(3.0, told(0, 7));
+        assert_eq!(page.own_table(), Some(("mine.csv", &TableProgress::Checking)), "of another table");
+        page.on_event(3.0, told(1, 7));
+        assert_eq!(page.n_own(), 7);
+        let started = posted(page.on_event(4.0, PageEvent::Toggle));
+        assert!(started.contains(&PageToPeer::Start) && texts(started).is_empty(), "it knows the table");
+        page.on_event(5.0, PageEvent::PeerLost { reason: crate::state::PeerLoss::of_words("gone") });
+        page.on_event(6.0, PageEvent::Toggle);
+        page.on_event(7.0, PageEvent::Toggle);
+        let again = posted(page.on_event(8.0, ready()));
+        let start = again.iter().position(|post| *post == PageToPeer::Start).unwrap();
+        let table = again.iter().position(|post| matches!(post, PageToPeer::OwnTable { .. })).unwrap();
+        assert!(table < start, "{again:?}");
+    }
+
+    #[test]
+    fn a_table_goes_to_this_tabs_worker_and_to_no_other_tab() {
+        let mut page = fixture::sampled_table_page();
+        page.on_event(0.0, begun(9));
+        page.on_event(0.0, PageEvent::Tabs(crate::state::TabEvent::Follow));
+        let mut actions = page.on_event(1.0, table_read(b"some"));
+        actions.extend(page.on_event(2.0, ready()));
+        assert!(!format!("{actions:?}").contains("OwnTable"), "{actions:?}");
+    }
+
+    #[test]
+    fn a_table_that_is_refused_or_taken_back_is_trained_on_no_more() {
+        let mut page = fixture::sampled_table_page();
+        page.on_event(0.0, ready());
+        page.on_event(0.0, begun(9));
+        assert_eq!(texts(posted(page.on_event(1.0, table_read(b"some")))).len(), 1);
+        let refused = PeerToPage::NoOwnRows { request: 1, reason: "it has no column kind".into() };
+        page.on_event(2.0, PageEvent::FromPeer(refused));
+        assert!(matches!(page.own_table(), Some((_, TableProgress::Refused { .. }))) && page.n_own() == 0);
+        page.on_event(3.0, begun(9));
+        page.on_event(3.0, table_read(b"more"));
+        page.on_event(4.0, told(2, 3));
+        assert_eq!(page.n_own(), 3);
+        // The next one is too large: the worker is to forget the one that it has.
+        page.on_event(5.0, begun(OWN_BYTES_MAX as u64 + 1));
+        assert!(page.on_event(5.0, table_read(b"much")).is_empty() && page.n_own() == 0 && page.has_own());
+        page.on_event(6.0, PageEvent::OwnForgotten);
+        assert!(!page.has_own());
+        let posts = posted(page.on_event(7.0, PageEvent::Toggle));
+        assert_eq!(posts[0], PageToPeer::OwnPictures { pixels: Vec::new(), labels: Vec::new() });
+    }
+}
