@@ -23,12 +23,16 @@ pub(crate) struct Totals {
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct FailedTest {
     pub(super) name: String,
+    /// Where it panicked, or the error that it ended with.
+    reason: Option<String>,
     /// The last lines of what it printed.
     output: VecDeque<String>,
 }
 
 /// Lines of a failed test that are told once more in the end, without stacks, which would be all of them.
 const LAST_LINES: usize = 60;
+/// Characters of the line that says why a test failed, in the list that ends a run: of a log that was cut, the end is left.
+const REASON_CHARS: usize = 240;
 
 /// What a test prints, with the reason, that passes because this machine lacks what it tests with.
 const SKIPPED: &str = "SKIPPED: ";
@@ -59,7 +63,27 @@ fn is_of_stack(line: &str) -> bool {
 
 impl FailedTest {
     fn named(name: &str) -> Self {
-        Self { name: name.to_owned(), output: VecDeque::new() }
+        Self { name: name.to_owned(), ..Self::default() }
+    }
+
+    fn on_output(&mut self, line: &str) {
+        if line.starts_with("Error: ") || line.contains("panicked at ") {
+            self.reason = Some(line.to_owned());
+        } else if self.output.back().is_some_and(|before| before.contains("panicked at "))
+            && let Some(reason) = &mut self.reason
+        {
+            *reason = format!("{reason} {line}");
+        }
+        self.output.push_back(line.to_owned());
+        if self.output.len() > LAST_LINES {
+            self.output.pop_front();
+        }
+    }
+
+    fn in_short(&self) -> String {
+        let reason = self.reason.as_deref().unwrap_or("it said no reason");
+        let reason: String = reason.chars().take(REASON_CHARS).collect();
+        format!("{}: {reason}", self.name)
     }
 }
 
@@ -80,10 +104,7 @@ impl Totals {
                 && let Some(name) = test
                 && let Some(failed) = self.failed.iter_mut().find(|failed| failed.name == *name)
             {
-                failed.output.push_back(line.to_owned());
-                if failed.output.len() > LAST_LINES {
-                    failed.output.pop_front();
-                }
+                failed.on_output(line);
             }
             return !line.is_empty();
         }
@@ -152,10 +173,11 @@ impl Totals {
         for (name, reason) in &self.skipped {
             println!("skipped: {name}: {reason}");
         }
-        for FailedTest { name, output } in &self.failed {
+        for FailedTest { name, output, .. } in &self.failed {
             println!("failed: {name}, which said last:");
             output.iter().for_each(|line| println!("    {line}"));
         }
+        self.failed.iter().for_each(|failed| println!("failed: {}", failed.in_short()));
         let n_skipped = self.skipped.len() as u64;
         let n_passed = self.n_passed.saturating_sub(n_skipped);
         let n_ignored = match self.n_ignored {
@@ -215,6 +237,8 @@ mod tests {
             \n\
             ---- nat::three stdout ----\n\
             SKIPPED: who fails is not skipped\n\
+            thread 'nat::three' (7) panicked at tests/nat.rs:9:5:\n\
+            no gateway\n\
             stack backtrace:\n\
             \x20  0: std::panicking::begin\n\
             \x20            at ./library/std/src/panicking.rs:3:1\n\
@@ -225,12 +249,31 @@ mod tests {
         assert!(shown.contains(&"SKIPPED: who fails is not skipped"), "{shown:?}");
         assert!(!shown.contains(&"SKIPPED: no namespaces here"), "{shown:?}");
         let skipped = vec![("nat::two".to_owned(), "no namespaces here".to_owned())];
-        let output = ["SKIPPED: who fails is not skipped", "stack backtrace:", ""].map(String::from).into();
-        let failed = vec![FailedTest { name: "nat::three".to_owned(), output }];
+        let panicked = "thread 'nat::three' (7) panicked at tests/nat.rs:9:5:";
+        let output = ["SKIPPED: who fails is not skipped", panicked, "no gateway", "stack backtrace:", ""];
+        let failed = vec![FailedTest {
+            name: "nat::three".to_owned(),
+            reason: Some(format!("{panicked} no gateway")),
+            output: output.map(String::from).into(),
+        }];
         assert_eq!(totals, Totals { n_passed: 2, n_failed: 1, failed, skipped, ..Totals::default() });
         let only_skipped = Totals { n_failed: 0, ..totals };
         assert!(only_skipped.clone().finish(false).is_ok());
         assert!(only_skipped.finish(true).is_err());
+    }
+
+    #[test]
+    fn the_error_of_a_test_is_told_in_a_line_and_not_what_it_printed_after_it() {
+        let mut failed = FailedTest::named("browser a_visit");
+        assert_eq!(failed.in_short(), "browser a_visit: it said no reason");
+        let error = "Error: visit: waited for doing() === 'reconnecting'";
+        for line in ["a log", error, "", "Caused by:", "    0: it shows {"] {
+            failed.on_output(line);
+        }
+        assert_eq!(failed.in_short(), format!("browser a_visit: {error}"));
+        failed.on_output(&format!("Error: {}", "x".repeat(REASON_CHARS)));
+        let told = failed.in_short();
+        assert_eq!(told.len(), "browser a_visit: ".len() + REASON_CHARS, "{told}");
     }
 
     #[test]
