@@ -34,6 +34,9 @@ const LAST_LINES: usize = 60;
 /// Characters of the line that says why a test failed, in the list that ends a run: of a log that was cut, the end is left.
 const REASON_CHARS: usize = 240;
 
+/// What the runtime says of a test that panicked, before the place.
+const PANICKED: &str = "panicked at ";
+
 /// What a test prints, with the reason, that passes because this machine lacks what it tests with.
 const SKIPPED: &str = "SKIPPED: ";
 
@@ -67,9 +70,11 @@ impl FailedTest {
     }
 
     fn on_output(&mut self, line: &str) {
-        if line.starts_with("Error: ") || line.contains("panicked at ") {
+        if let Some(start) = line.find(PANICKED) {
+            self.reason = Some(line[start..].to_owned());
+        } else if line.starts_with("Error: ") {
             self.reason = Some(line.to_owned());
-        } else if self.output.back().is_some_and(|before| before.contains("panicked at "))
+        } else if self.output.back().is_some_and(|before| before.contains(PANICKED))
             && let Some(reason) = &mut self.reason
         {
             *reason = format!("{reason} {line}");
@@ -253,7 +258,7 @@ mod tests {
         let output = ["SKIPPED: who fails is not skipped", panicked, "no gateway", "stack backtrace:", ""];
         let failed = vec![FailedTest {
             name: "nat::three".to_owned(),
-            reason: Some(format!("{panicked} no gateway")),
+            reason: Some("panicked at tests/nat.rs:9:5: no gateway".to_owned()),
             output: output.map(String::from).into(),
         }];
         assert_eq!(totals, Totals { n_passed: 2, n_failed: 1, failed, skipped, ..Totals::default() });
