@@ -265,6 +265,12 @@ mod tests {
         let plain: JoinLink =
             "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN".parse().unwrap();
         assert_eq!(plain.invitation, None);
+        assert_eq!("https://h/#".parse::<JoinLink>().unwrap().invitation, None);
+        for wrong in ["https://h/#invite=abc", "https://h/#abc", "https://h/#invitation=", "https://h/#main"]
+        {
+            let error = wrong.parse::<JoinLink>().unwrap_err().to_string();
+            assert!(error.contains(wrong) && error.contains("invitation=CODE"), "{error}");
+        }
         let run = ["--config", "run.toml"];
         for (args, is_good) in [
             (&["invite", "--uses", "0"][..], false),

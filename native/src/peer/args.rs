@@ -196,8 +196,13 @@ impl FromStr for JoinLink {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (address, fragment) = text.split_once('#').unwrap_or((text, ""));
-        let invitation = fragment.strip_prefix("invitation=").map(str::to_owned);
-        Ok(Self { address: address.parse()?, invitation })
+        let address = address.parse()?;
+        let invitation = match fragment.strip_prefix("invitation=") {
+            Some(code) if !code.is_empty() => Some(code.to_owned()),
+            None if fragment.is_empty() => None,
+            _ => return Err(JoinAddressError::new(text, "after # only invitation=CODE is wanted".into())),
+        };
+        Ok(Self { address, invitation })
     }
 }
 
@@ -222,11 +227,17 @@ pub struct JoinAddressError {
     why: String,
 }
 
+impl JoinAddressError {
+    fn new(text: &str, why: String) -> Self {
+        Self { got: text.chars().take(200).collect(), why }
+    }
+}
+
 impl FromStr for JoinAddress {
     type Err = JoinAddressError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = |why: String| JoinAddressError { got: text.chars().take(200).collect(), why };
+        let error = |why: String| JoinAddressError::new(text, why);
         if text.starts_with('/') {
             let address: Multiaddr =
                 text.parse().map_err(|why: libp2p::multiaddr::Error| error(why.to_string()))?;

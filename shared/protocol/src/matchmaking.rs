@@ -142,6 +142,24 @@ pub struct AggregatorStatus {
     pub is_reachable: bool,
 }
 
+impl AggregatorStatus {
+    /// Of a reachable aggregator that has this model and no contributors, and has measured no speed.
+    pub fn new(model: ModelVersion) -> Self {
+        Self {
+            model,
+            n_samples: 0,
+            n_contributors: 0,
+            samples_per_second: 0.0,
+            is_closing: false,
+            ready: None,
+            is_busy: false,
+            download_bytes_per_s: 0.0,
+            upload_bytes_per_s: 0.0,
+            is_reachable: true,
+        }
+    }
+}
+
 /// The gradient that a peer offers for averaging.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Ready {

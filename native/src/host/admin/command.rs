@@ -17,6 +17,7 @@ use super::token::{TOKEN_FILE, read_token};
 use crate::config::RunConfig;
 use crate::host::hex;
 use crate::host::operator::view::{AuditList, CheckpointCard, CheckpointList, PeerList, RunList, RunView};
+use crate::part;
 
 const COPY_BYTES: usize = 64 * 1024;
 
@@ -288,15 +289,13 @@ fn export(target: &AdminTarget, epoch: Option<u64>, output: &Path) -> anyhow::Re
         }
     };
     let card: CheckpointCard = api.client.get(&api.of_run(&format!("/checkpoints/{epoch}/card"))?)?;
-    let part = beside(output, ".part");
-    if let Err(error) = api.download(&api.of_run(&format!("/checkpoints/{epoch}"))?, &card, &part) {
-        // A partial download is useless, and large.
-        let _ = std::fs::remove_file(&part);
-        return Err(error);
-    }
-    std::fs::rename(&part, output).with_context(|| format!("{}", output.display()))?;
-    std::fs::write(&card_file, serde_json::to_string_pretty(&card)? + "\n")
-        .with_context(|| format!("{}", card_file.display()))?;
+    let mut part = part::beside(output).with_context(|| format!("{}", output.display()))?;
+    api.download(&api.of_run(&format!("/checkpoints/{epoch}"))?, &card, part.as_file_mut())?;
+    // Another command may have written the file meanwhile.
+    let persisted = part.persist_noclobber(output).map_err(|error| error.error);
+    persisted.with_context(|| format!("{}", output.display()))?;
+    let text = serde_json::to_string_pretty(&card)? + "\n";
+    part::write(&card_file, text.as_bytes()).with_context(|| format!("{}", card_file.display()))?;
     api.print(&card, |card| table::exported(card, output))
 }
 
@@ -350,11 +349,10 @@ impl Api {
         Ok(format!("/runs/{}{what}", plain(&id)?))
     }
 
-    /// Downloads `path` into a file, and checks its length and hash against `card`.
-    fn download(&self, path: &str, card: &CheckpointCard, file: &Path) -> anyhow::Result<()> {
+    /// Downloads `path` into an empty file, and checks its length and hash against `card`.
+    fn download(&self, path: &str, card: &CheckpointCard, output: &mut File) -> anyhow::Result<()> {
         let body = self.client.open(path)?;
         let mut reader = body.into_with_config().limit(card.n_bytes.saturating_add(1)).reader();
-        let mut output = File::create(file).with_context(|| format!("{}", file.display()))?;
         let (mut hash, mut n_bytes, mut buffer) = (Sha256::new(), 0, vec![0; COPY_BYTES]);
         loop {
             let n = reader.read(&mut buffer)?;
@@ -457,6 +455,6 @@ mod tests {
         for wrong in ["", "a/b", "..", "a?b", "a b", "ä"] {
             assert!(plain(wrong).is_err(), "{wrong}");
         }
-        assert_eq!(beside(Path::new("/x/a.ckpt"), ".part"), Path::new("/x/a.ckpt.part"));
+        assert_eq!(beside(Path::new("/x/a.ckpt"), ".card.json"), Path::new("/x/a.ckpt.card.json"));
     }
 }

@@ -25,16 +25,12 @@ fn model(epoch: u64) -> ModelVersion {
 
 fn standing(epoch: u64, n_samples: u64) -> AggregatorStatus {
     AggregatorStatus {
-        model: model(epoch),
         n_samples,
         n_contributors: 1,
         samples_per_second: 1.0,
-        is_closing: false,
-        ready: None,
-        is_busy: false,
         download_bytes_per_s: 1e6,
         upload_bytes_per_s: 1e6,
-        is_reachable: true,
+        ..AggregatorStatus::new(model(epoch))
     }
 }
 

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 
 use super::*;
 
@@ -17,29 +17,34 @@ fn a_token_in_the_clear_is_noticed() {
     }
 }
 
+/// A request, whose head was read.
+fn asked(listener: &TcpListener) -> TcpStream {
+    let stream = listener.accept().unwrap().0;
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    while lines.next().is_some_and(|line| !line.unwrap().is_empty()) {}
+    stream
+}
+
+fn answer(mut stream: TcpStream, body: &str) {
+    let length = body.len();
+    write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}").unwrap();
+}
+
 /// A backbone that gives one answer after the other, and hangs up each time.
 fn answering(answers: Vec<String>) -> (String, std::thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let serving = std::thread::spawn(move || {
         for body in answers {
-            let mut stream = listener.accept().unwrap().0;
-            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-            while lines.next().is_some_and(|line| !line.unwrap().is_empty()) {}
-            let length = body.len();
-            write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}")
-                .unwrap();
+            answer(asked(&listener), &body);
         }
     });
     (url, serving)
 }
 
-#[test]
-fn a_checkpoint_that_came_otherwise_than_it_is_leaves_nothing_behind() {
-    let folder = tempfile::tempdir().unwrap();
-    let (token, output) = (folder.path().join("token"), folder.path().join("model.ckpt"));
-    barnraise_relay::write_private(&token, &[b'x'; 64]).unwrap();
-    let card = |content: &str| CheckpointCard {
+/// The card of a checkpoint with these bytes, as the backbone sends it.
+fn card(content: &str) -> String {
+    let card = CheckpointCard {
         run: "r".into(),
         title: "t".into(),
         purpose: "p".into(),
@@ -51,12 +56,23 @@ fn a_checkpoint_that_came_otherwise_than_it_is_leaves_nothing_behind() {
         sha256: hex(&Sha256::digest(content)),
         format: "f".into(),
     };
+    serde_json::to_string(&card).unwrap()
+}
+
+/// The run of a backbone at `url`, with a token in `folder`.
+fn target(url: String, folder: &Path) -> AdminTarget {
+    let token = folder.join("token");
+    barnraise_relay::write_private(&token, &[b'x'; 64]).unwrap();
+    AdminTarget { config: None, url: Some(url), token_file: Some(token), run: Some("r".into()), json: false }
+}
+
+#[test]
+fn a_checkpoint_that_came_otherwise_than_it_is_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("model.ckpt");
     let exported = |came: &str| {
-        let card = serde_json::to_string(&card("what it is")).unwrap();
-        let (url, serving) = answering(vec![card, came.to_owned()]);
-        let (url, token_file, run) = (Some(url), Some(token.clone()), Some("r".to_owned()));
-        let target = AdminTarget { config: None, url, token_file, run, json: false };
-        let exported = export(&target, Some(3), &output);
+        let (url, serving) = answering(vec![card("what it is"), came.to_owned()]);
+        let exported = export(&target(url, folder.path()), Some(3), &output);
         serving.join().unwrap();
         exported
     };
@@ -71,4 +87,26 @@ fn a_checkpoint_that_came_otherwise_than_it_is_leaves_nothing_behind() {
     let error = export(&target, Some(4), &output).unwrap_err().to_string();
     assert!(error.contains("model.ckpt is there already"), "{error}");
     assert_eq!(std::fs::read_to_string(&output).unwrap(), "what it is");
+}
+
+#[test]
+fn of_two_commands_at_once_the_file_of_the_first_that_ends_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("model.ckpt");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let slow = target(format!("http://{}", listener.local_addr().unwrap()), folder.path());
+    let exporting = {
+        let output = output.clone();
+        std::thread::spawn(move || export(&slow, Some(3), &output))
+    };
+    answer(asked(&listener), &card("slow"));
+    let waiting = asked(&listener);
+    let (url, serving) = answering(vec![card("quick"), "quick".to_owned()]);
+    export(&target(url, folder.path()), Some(4), &output).unwrap();
+    serving.join().unwrap();
+    answer(waiting, "slow");
+    let error = exporting.join().unwrap().unwrap_err().to_string();
+    assert!(error.contains("model.ckpt"), "{error}");
+    assert_eq!(std::fs::read_to_string(&output).unwrap(), "quick");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3, "the token, and the file with its card");
 }

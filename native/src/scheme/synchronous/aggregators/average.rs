@@ -280,16 +280,15 @@ mod tests {
 
     fn member(number: u8, is_reachable: bool) -> (PeerKey, AggregatorStatus) {
         let standing = AggregatorStatus {
-            model: MODEL,
             n_samples: 256,
             n_contributors: 1,
             samples_per_second: 1.0,
             is_closing: true,
             ready: Some(Ready { n_samples: 256, loss: 1.0 }),
-            is_busy: false,
             download_bytes_per_s: 1e6,
             upload_bytes_per_s: 1e6,
             is_reachable,
+            ..AggregatorStatus::new(MODEL)
         };
         (PeerKey(vec![number]), standing)
     }

@@ -74,19 +74,7 @@ impl Coordination {
             gather: GATHER,
             retry: RETRY,
         };
-        let own = AggregatorStatus {
-            model: learner.version(),
-            n_samples: 0,
-            n_contributors: 0,
-            samples_per_second: 0.0,
-            is_closing: false,
-            ready: None,
-            is_busy: false,
-            download_bytes_per_s: 0.0,
-            upload_bytes_per_s: 0.0,
-            is_reachable: true,
-        };
-        let matchmaking = Matchmaking::new(config, me.clone(), own);
+        let matchmaking = Matchmaking::new(config, me.clone(), AggregatorStatus::new(learner.version()));
         let failures = FailureRate::default();
         let (others, collected, ongoing, addresses) = (None, None, None, BTreeMap::new());
         Self { others, matchmaking, me, failures, collected, ongoing, addresses }
@@ -623,17 +611,12 @@ mod tests {
 
     /// Of an aggregator with a model of this epoch.
     fn status(epoch: u64) -> AggregatorStatus {
+        let model = ModelVersion { n_samples_total: 0, epoch, hash: Sha256Hash([0; 32]) };
         AggregatorStatus {
-            model: ModelVersion { n_samples_total: 0, epoch, hash: Sha256Hash([0; 32]) },
             n_samples: 20,
             n_contributors: 3,
             samples_per_second: 2.5,
-            is_closing: false,
-            ready: None,
-            is_busy: false,
-            download_bytes_per_s: 0.0,
-            upload_bytes_per_s: 0.0,
-            is_reachable: true,
+            ..AggregatorStatus::new(model)
         }
     }
 

@@ -222,16 +222,10 @@ async fn contributors_are_told_what_all_have_and_where_the_others_are() {
     let mut alive = start(&world, &disk, &store).await;
     let model = ask(&alive, AggregatorEvent::WantModel).await;
     let standing = AggregatorStatus {
-        model,
         n_samples: 10,
         n_contributors: 3,
         samples_per_second: 5.0,
-        is_closing: false,
-        ready: None,
-        is_busy: false,
-        download_bytes_per_s: 0.0,
-        upload_bytes_per_s: 0.0,
-        is_reachable: true,
+        ..AggregatorStatus::new(model)
     };
     tell(&alive, 7, AggregatorEvent::Standing(standing)).await;
     let n_contributors = world.contributors.len() as u32 + 3;
