@@ -58,6 +58,7 @@ impl Tab {
             Ok(started) => started,
         };
         let tab = Self { name: name.to_owned(), client, _driver: driver, _profile: profile };
+        tab.allow_scripts().await?;
         // As on a phone, where they lie over the page.
         tab.cdp("Emulation.setScrollbarsHidden", json!({ "hidden": true })).await?;
         tab.resize(DESKTOP).await?;

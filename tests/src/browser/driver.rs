@@ -23,7 +23,7 @@ const STARTS_MAX: u32 = 5;
 const START_MAX: Duration = Duration::from_secs(60);
 
 /// What was killed is gone by then.
-const END_MAX: Duration = Duration::from_secs(10);
+const END_MAX: Duration = Duration::from_secs(60);
 
 /// A running ChromeDriver. Dropping it ends it with all browsers that it started.
 #[derive(Debug)]

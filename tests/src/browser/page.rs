@@ -54,6 +54,9 @@ const UNLOADED: [&str; 2] = ["document unloaded", "script timeout"];
 /// How long one script looks at the page before the page is asked anew.
 const LOOK: Duration = Duration::from_secs(5);
 
+/// How long any other script may take: one tries the whole page for faults, beside many other programs.
+const SCRIPT_MAX: Duration = Duration::from_secs(120);
+
 /// How much later than the page itself its browser may be before it counts as hung.
 const GRACE: Duration = Duration::from_secs(30);
 
@@ -84,17 +87,27 @@ impl Tab {
                 }
             }
         };
-        let outcome = match tokio::time::timeout(at_most + 2 * GRACE, waiting).await {
-            Err(_) => bail!("{}: the browser hangs, waiting for {condition}", self.name()),
-            Ok(Err(error)) => Err(anyhow!(error)).context("the page could not be asked"),
-            Ok(Ok(None)) => Err(anyhow!("not within {} s", at_most.as_secs())),
-            Ok(Ok(Some(outcome))) => match outcome.get("found") {
+        let waited = tokio::time::timeout(at_most + 2 * GRACE, waiting).await;
+        let Ok(waited) = waited else { bail!("{}: the browser hangs, waiting for {condition}", self.name()) };
+        // A browser that is gone says so when it is asked next.
+        let _ = self.allow_scripts().await;
+        let outcome = match waited {
+            Err(error) => Err(anyhow!(error)).context("the page could not be asked"),
+            Ok(None) => Err(anyhow!("not within {} s", at_most.as_secs())),
+            Ok(Some(outcome)) => match outcome.get("found") {
                 Some(found) => return Ok(found.clone()),
                 None => Err(anyhow!("the condition fails: {}", outcome["error"])),
             },
         };
         let wanted = format!("{}: waited for {condition}", self.name());
         outcome.context(self.describe().await).context(wanted)
+    }
+
+    /// Gives scripts their time: while the page is looked at, they have less.
+    pub(super) async fn allow_scripts(&self) -> Result<()> {
+        let timeouts = TimeoutConfiguration::new(Some(SCRIPT_MAX), None, None);
+        let allowed = self.client.update_timeouts(timeouts).await;
+        allowed.with_context(|| format!("{}: no time for scripts", self.name()))
     }
 
     /// The value of an expression, which may use the words of [`Tab::until`].

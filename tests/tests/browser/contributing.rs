@@ -4,9 +4,12 @@ use anyhow::{Context, Result, ensure};
 use barnraise_protocol::api::DeviceCount;
 use barnraise_protocol::contribute::DeviceKind;
 use barnraise_tests::browser::{Graphics, Tab};
+use barnraise_tests::process::BackboneProcess;
 use serde_json::json;
 
-use super::support::{LONG, QUICK, SLOW, SOON, contributor, ensure_counted, samples, stop, test_run, turn};
+use super::support::{
+    LONG, QUICK, SLOW, SOON, contributor, ensure_counted, samples, stop, test_run, turn, until_devices,
+};
 
 /// What the run must reach on pictures that nobody trained on.
 const ACCURACY_WANTED: f32 = 0.85;
@@ -23,11 +26,9 @@ async fn two_tabs_and_a_native_peer_train_one_model() -> Result<()> {
     cpu.until("value('accepted') >= 1", LONG).await?;
     let _native = test_run.join(&[&backbone.page()])?;
 
-    backbone.wait_for("three contributors", |progress| progress.n_contributors == 3).await?;
-    let devices = backbone.status().await?.devices;
-    for device in [DeviceKind::BrowserWebGpu, DeviceKind::BrowserCpu, DeviceKind::NativeCpu] {
-        ensure!(devices.contains(&DeviceCount { device, n_contributors: 1 }), "{device:?} in {devices:?}");
-    }
+    let kinds = [DeviceKind::BrowserWebGpu, DeviceKind::BrowserCpu, DeviceKind::NativeCpu];
+    until_devices(&backbone, &kinds.map(|device| DeviceCount { device, n_contributors: 1 })).await?;
+    let (of_gpu, of_all) = (samples(&gpu).await?, stepped(&backbone).await?);
     cpu.until(&format!("value('accuracy') >= {ACCURACY_WANTED}"), LONG).await?;
     let reached =
         backbone.status().await?.history.iter().filter_map(|point| point.test_accuracy).fold(0.0, f32::max);
@@ -37,8 +38,15 @@ async fn two_tabs_and_a_native_peer_train_one_model() -> Result<()> {
         tab.until(&format!("value('accuracy') >= {ACCURACY_WANTED} && value('epoch') > 0"), SOON).await?;
         tab.pictures(&format!("training-{}", tab.name())).await?;
     }
-    ensure!(samples(&cpu).await? > samples(&gpu).await?, "the processors carry the load");
+    // Since all three are there: the slowest was alone for as long as a browser takes to start.
+    let (of_gpu, of_all) = (samples(&gpu).await? - of_gpu, stepped(&backbone).await? - of_all);
+    ensure!(of_gpu < of_all / 2, "the processors carry the load: {of_gpu} of {of_all} samples are not theirs");
     Ok(())
+}
+
+/// Samples in all steps so far.
+async fn stepped(backbone: &BackboneProcess) -> Result<u64> {
+    Ok(backbone.status().await?.history.last().map_or(0, |point| point.n_samples_total))
 }
 
 #[tokio::test]
@@ -48,8 +56,8 @@ async fn what_a_closed_tab_was_told_is_accepted_is_in_the_run() -> Result<()> {
     let backbone = test_run.backbone().await?;
     let leaving = contributor(&backbone, "leaving", Graphics::NoAdapter, "device=cpu").await?;
     let staying = contributor(&backbone, "staying", Graphics::NoAdapter, "device=cpu").await?;
-    leaving.until("value('accepted') >= 5", SOON).await?;
-    staying.until("value('accepted') >= 1", SOON).await?;
+    leaving.until("value('accepted') >= 5", LONG).await?;
+    staying.until("value('accepted') >= 1", LONG).await?;
     let of_leaving = samples(&leaving).await?;
     leaving.close().await?;
 
@@ -88,7 +96,7 @@ async fn stopping_delivers_what_is_finished() -> Result<()> {
 #[tokio::test]
 async fn training_leaves_the_main_thread_alone() -> Result<()> {
     const WATCHED_MS: u32 = 20_000;
-    const BUSY_S_MAX: f64 = 4.0;
+    const BUSY_SHARE_MAX: f64 = 0.2;
     let _turn = turn().await;
     let mut test_run = test_run(QUICK)?;
     let backbone = test_run.backbone().await?;
@@ -97,17 +105,23 @@ async fn training_leaves_the_main_thread_alone() -> Result<()> {
     tab.cdp("Performance.enable", json!({ "timeDomain": "threadTicks" })).await?;
     tab.read("void Object.assign(window, { since: performance.now() })").await?;
     let (accepted, before) = (tab.number("accepted").await?, busy_s(&tab).await?);
-    tab.until(&format!("performance.now() - since >= {WATCHED_MS}"), SOON).await?;
-    ensure!(tab.number("accepted").await? > accepted, "it trained all the while");
-    let busy_s = busy_s(&tab).await? - before;
-    ensure!(busy_s < BUSY_S_MAX, "the main thread computed for {busy_s} s of {WATCHED_MS} ms");
+    // It trains all the while.
+    let watched = format!("performance.now() - since >= {WATCHED_MS} && value('accepted') > {accepted}");
+    tab.until(&watched, SOON).await?;
+    let after = busy_s(&tab).await?;
+    // By its own clock: the question may come late.
+    let (at_s, busy_s) = (after.0 - before.0, after.1 - before.1);
+    ensure!(busy_s < BUSY_SHARE_MAX * at_s, "the main thread computed for {busy_s} of {at_s} s");
     Ok(())
 }
 
-/// Seconds that the main thread has computed.
-async fn busy_s(tab: &Tab) -> Result<f64> {
+/// When the page was asked, and how long its main thread has computed until then, in seconds.
+async fn busy_s(tab: &Tab) -> Result<(f64, f64)> {
     let metrics = tab.cdp("Performance.getMetrics", json!({})).await?;
     let metrics = metrics["metrics"].as_array().context("no metrics")?;
-    let task = metrics.iter().find(|metric| metric["name"] == "TaskDuration");
-    task.and_then(|metric| metric["value"].as_f64()).context("no TaskDuration")
+    let value = |name: &str| {
+        let found = metrics.iter().find(|metric| metric["name"] == name);
+        found.and_then(|metric| metric["value"].as_f64()).with_context(|| format!("no {name}"))
+    };
+    Ok((value("Timestamp")?, value("TaskDuration")?))
 }

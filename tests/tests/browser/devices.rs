@@ -7,7 +7,7 @@ use barnraise_tests::browser::{Graphics, Tab};
 use barnraise_tests::process::BackboneProcess;
 use serde_json::json;
 
-use super::support::{LONG, QUICK, SOON, contributor, test_run, turn};
+use super::support::{LONG, QUICK, SOON, contributor, test_run, turn, unhurried, until_devices};
 
 /// The checks that ran, with those that fail.
 const CHECKS: &str = r#"
@@ -39,7 +39,7 @@ async fn computes_right(tab: &Tab, device: &str) -> Result<()> {
 #[tokio::test]
 async fn webgpu_computes_what_the_reference_computes() -> Result<()> {
     let _turn = turn().await;
-    let mut test_run = test_run(QUICK)?;
+    let mut test_run = test_run(&unhurried())?;
     let backbone = test_run.backbone().await?;
     let query = "selfcheck=1&device=webgpu";
     let tab = contributor(&backbone, "webgpu", Graphics::SoftwareAdapter, query).await?;
@@ -49,7 +49,7 @@ async fn webgpu_computes_what_the_reference_computes() -> Result<()> {
 #[tokio::test]
 async fn the_processor_computes_what_the_reference_computes() -> Result<()> {
     let _turn = turn().await;
-    let mut test_run = test_run(QUICK)?;
+    let mut test_run = test_run(&unhurried())?;
     let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "cpu", Graphics::NoAdapter, "selfcheck=1&device=cpu").await?;
     computes_right(&tab, "browser-cpu").await
@@ -65,7 +65,7 @@ async fn a_tab_makes_local_steps_on_its_adapter() -> Result<()> {
     schedule = { peak = 0.05 }
     [scheme.synchronous]
     gradient_codec = { top-k = { density = 0.01 } }"#;
-    let mut test_run = test_run(&QUICK.replace("[scheme.synchronous]", local_steps))?;
+    let mut test_run = test_run(&unhurried().replace("[scheme.synchronous]", local_steps))?;
     let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "local-steps", Graphics::SoftwareAdapter, "device=webgpu").await?;
     tab.until("value('accepted') >= 1", LONG).await?;
@@ -110,9 +110,7 @@ async fn a_slow_adapter_is_left_to_rest_and_everyone_sees_it() -> Result<()> {
 /// Everyone is told that the run has one contributor, which computes on `device`.
 async fn counted_as(tab: &Tab, backbone: &BackboneProcess, device: DeviceKind, words: &str) -> Result<()> {
     tab.until(&format!("text('devices') === {}", json!(words)), SOON).await?;
-    let devices = backbone.status().await?.devices;
-    ensure!(devices == [DeviceCount { device, n_contributors: 1 }], "{devices:?}");
-    Ok(())
+    until_devices(backbone, &[DeviceCount { device, n_contributors: 1 }]).await
 }
 
 /// Whether each picture of the gallery still has its ink.
@@ -149,7 +147,7 @@ async fn a_lost_adapter_does_not_end_the_training() -> Result<()> {
 }
 
 /// A worker for which the adapter is the faster one, as one in software never is, of a page that left the choice to it;
-/// and minutes that last a second. Notes what the page says of the adapter.
+/// and minutes that are over when the test says. Notes what the page says of the adapter.
 const PREFERS_ADAPTER: &str = r"
     const Plain = window.Worker;
     window.workers = 0;
@@ -163,13 +161,19 @@ const PREFERS_ADAPTER: &str = r"
         }
     };
     const later = window.setTimeout;
-    window.setTimeout = (act, ms, ...rest) => later(act, ms >= 60000 ? 1000 : ms, ...rest);
+    window.later = [];
+    window.setTimeout = (act, ms, ...rest) =>
+        ms >= 60000 ? -window.later.push(() => act(...rest)) : later(act, ms, ...rest);
     window.said = [];
     document.addEventListener('DOMContentLoaded', () => {
         const notice = document.getElementById('notice');
         new MutationObserver(() => said.push(notice.textContent)).observe(notice, { childList: true });
     });
 ";
+
+/// The browser has started its graphics process again.
+const HAS_ADAPTER_AGAIN: &str = "window.isBack \
+    || void navigator.gpu.requestAdapter().then((adapter) => { window.isBack = adapter !== null; })";
 
 #[tokio::test]
 async fn a_lost_adapter_is_tried_again_and_computes_again() -> Result<()> {
@@ -184,6 +188,8 @@ async fn a_lost_adapter_is_tried_again_and_computes_again() -> Result<()> {
     tab.cdp("Browser.crashGpuProcess", json!({})).await?;
     tab.until("said.some((notice) => notice.startsWith('The graphics processor stopped answering'))", SOON)
         .await?;
+    tab.until(HAS_ADAPTER_AGAIN, SOON).await?;
+    tab.read("void later.splice(0).forEach((act) => act())").await?;
     tab.until(&format!("workers === 2 && {on_adapter} && element('notice').hidden"), LONG).await?;
     let line = tab.text("device").await?;
     ensure!(line.contains("through WebGPU") && !line.contains("stopped answering"), "{line}");

@@ -47,9 +47,8 @@ async fn a_tab_trains_with_experts_that_it_dials_or_reaches_through_the_backbone
     tab.until("text('experts-said').includes('on 2 other machines')", SOON).await?;
     let n_squares = "document.querySelectorAll('#experts-layers .square:not(.absent)').length";
     tab.until(&format!("{n_squares} === 8"), SOON).await?;
-    let words = tab.read("document.querySelector('#experts-layers svg').getAttribute('aria-label')").await?;
-    let words = words.as_str().unwrap_or_default();
-    ensure!(words.starts_with("Layer 1: 8 of 8 experts have a host. Expert "), "{words}");
+    let words = "document.querySelector('#experts-layers svg').getAttribute('aria-label')";
+    tab.until(&format!("{words}.startsWith('Layer 1: 8 of 8 experts have a host. Expert ')"), SOON).await?;
     let mut looks = Looks::begin().await?;
     tab.read("void (element('experts-table').open = true)").await?;
     tab.until("element('experts-rows').rows.length === 8", SOON).await?;

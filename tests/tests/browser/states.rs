@@ -54,21 +54,40 @@ const ALIKE: &str = r#"
     optimizer = { kind = "lars", momentum = 0.9, trust_coefficient = 0.01, weight_decay = 1e-6 }
 "#;
 
-/// Keeps the worker in reach, and what it said last of its contributions, to say in its place what it seldom says.
+/// Keeps the worker in reach, whether it was told to start, and what it said last of its contributions, to say in its place
+/// what it seldom says. While there is a list `held`, the page hears the test alone, and the worker's messages wait in it.
 const KEEP_WORKER: &str = r"
     const Plain = window.Worker;
+    window.held = null;
     window.Worker = class extends Plain {
         constructor(...args) {
             super(...args);
             window.kept = this;
-            this.addEventListener('message', ({ data }) => {
-                for (const message of data.messages ?? []) {
-                    if (message.event === 'contribution') window.contribution = message;
-                    if (message.doing === 'waiting-for-others') window.waiting = message;
+            // Before the page listens.
+            this.addEventListener('message', (message) => {
+                // Those of the test are not the browser's.
+                if (window.held && message.isTrusted) {
+                    message.stopImmediatePropagation();
+                    window.held.push(message);
+                    return;
+                }
+                for (const told of message.data.messages ?? []) {
+                    if (told.event === 'contribution') window.contribution = told;
                 }
             });
         }
+        postMessage(message, ...rest) {
+            super.postMessage(message, ...rest);
+            this.isStarted ||= message.type === 'start';
+        }
     };
+";
+
+/// Delivers what was held, in its order.
+const DELIVER: &str = r"
+    const held = window.held;
+    window.held = null;
+    for (const { data, ports } of held) kept.dispatchEvent(new MessageEvent('message', { data, ports }));
 ";
 
 /// Nothing is asked or tried any more.
@@ -95,6 +114,16 @@ async fn above_the_fold(tab: &Tab, state: &str) -> Result<()> {
     tab.resize(DESKTOP).await
 }
 
+/// From now on the page hears nothing of its worker but what the test says.
+async fn hold_worker(tab: &Tab) -> Result<()> {
+    tab.read("void (window.held = [])").await.map(drop)
+}
+
+/// The page hears what its worker said meanwhile, and all that it says from now on.
+async fn release_worker(tab: &Tab) -> Result<()> {
+    tab.run(DELIVER, Vec::new()).await.map(drop)
+}
+
 /// Delivers `message` to the page as if its worker had posted it.
 async fn post_as_worker(tab: &Tab, message: Value) -> Result<()> {
     let script = "kept.dispatchEvent(new MessageEvent('message', { data: arguments[0] }))";
@@ -116,7 +145,7 @@ async fn a_visit_looks_right_from_the_first_moment_to_the_last() -> Result<()> {
     let tab = Tab::open("visit", Graphics::NoAdapter, "about:blank").await?;
     tab.cdp("Page.addScriptToEvaluateOnNewDocument", json!({ "source": KEEP_WORKER })).await?;
     arrive(&mut looks, &tab, &backbone).await?;
-    take_part(&mut looks, &tab, &backbone).await?;
+    take_part(&mut looks, &tab).await?;
     try_it(&mut looks, &tab).await?;
     be_refused(&mut looks, &tab).await?;
 
@@ -132,7 +161,9 @@ async fn a_visit_looks_right_from_the_first_moment_to_the_last() -> Result<()> {
     // Twice it is started anew.
     for _ in 0..2 {
         tab.run(worker_died, Vec::new()).await?;
-        tab.until("kept !== died && ['connecting', 'reconnecting'].includes(doing())", SOON).await?;
+        // What is shown may still be of the one before.
+        let anew = "kept !== died && kept.isStarted && ['connecting', 'reconnecting'].includes(doing())";
+        tab.until(anew, SOON).await?;
     }
     tab.run(worker_died, Vec::new()).await?;
     tab.until("doing() === 'broken' && text('activity').includes('out of memory')", SOON).await?;
@@ -166,7 +197,7 @@ async fn arrive(looks: &mut Looks, tab: &Tab, backbone: &BackboneProcess) -> Res
 }
 
 /// At work, while the others are waited for, and at rest again.
-async fn take_part(looks: &mut Looks, tab: &Tab, backbone: &BackboneProcess) -> Result<()> {
+async fn take_part(looks: &mut Looks, tab: &Tab) -> Result<()> {
     tab.until("value('accuracy') >= 0.5 && document.querySelector('#gallery button')", LONG).await?;
     // What it costs by the hour is known before a minute of it was measured.
     tab.until("text('glance-cost-note').startsWith('an hour')", SOON).await?;
@@ -178,32 +209,28 @@ async fn take_part(looks: &mut Looks, tab: &Tab, backbone: &BackboneProcess) -> 
     looks.at(tab, "training-all-open").await?;
     open_all(tab, false).await?;
 
-    let paused = keep_waiting(tab, backbone).await?;
+    keep_waiting(tab).await?;
     looks.at(tab, "waiting-for-others").await?;
     let mut missed = tab.read("contribution").await?;
     missed["n_steps_missed"] = 3.into();
     post_as_worker(tab, missed).await?;
     tab.until("text('activity').includes('The last 3 steps were made without it')", SOON).await?;
     looks.at(tab, "too-late").await?;
-    drop(paused);
+    release_worker(tab).await?;
     let given = stop(tab).await?;
     ensure!(given > 0, "it took part");
     tab.until(&format!("value('given') === {given}"), SOON).await?;
     looks.at(tab, "stopped").await
 }
 
-/// Stops the backbone, and has the page hear that its tab waits for others, which it then does for as long as nobody answers.
-async fn keep_waiting(tab: &Tab, backbone: &BackboneProcess) -> Result<Paused> {
-    tab.until("window.waiting", SOON).await?;
-    let paused = Paused::new(vec![backbone.pid()?])?;
-    // What was said before it stopped arrives, and the words follow.
-    let said_no_more = "new Promise((done) => { const before = text('activity'); \
-        setTimeout(() => done(before === text('activity')), 1000); })";
-    while tab.read(said_no_more).await? != true {}
-    let waiting = tab.read("waiting").await?;
+/// Has the page hear that its tab waits for others, and nothing else of its worker: how long the looks take decides nothing.
+async fn keep_waiting(tab: &Tab) -> Result<()> {
+    hold_worker(tab).await?;
+    let waiting = json!({ "type": "event", "event": "activity", "doing": "waiting-for-others", "epoch": 1 });
     post_as_worker(tab, waiting).await?;
-    tab.until("doing() === 'waiting-for-others'", SOON).await?;
-    Ok(paused)
+    // The words follow.
+    let said = "doing() === 'waiting-for-others' && text('activity').includes('Waiting for the others')";
+    tab.until(said, SOON).await.map(drop)
 }
 
 async fn try_it(looks: &mut Looks, tab: &Tab) -> Result<()> {
@@ -223,6 +250,7 @@ async fn try_it(looks: &mut Looks, tab: &Tab) -> Result<()> {
 /// What an honest tab is seldom told.
 async fn be_refused(looks: &mut Looks, tab: &Tab) -> Result<()> {
     let refusal = "its norm of 1834.2 is more than twice the usual 12.6 of this run";
+    hold_worker(tab).await?;
     let mut contribution = tab.read("contribution").await?;
     contribution["n_refused"] = 1.into();
     contribution["last_refusal"] = refusal.into();
@@ -231,7 +259,8 @@ async fn be_refused(looks: &mut Looks, tab: &Tab) -> Result<()> {
     let notice = "The cache is full: what is fetched now is fetched again at the next visit.";
     post_as_worker(tab, json!({ "type": "failed", "message": notice })).await?;
     tab.until("!element('notice').hidden", SOON).await?;
-    looks.at(tab, "refused").await
+    looks.at(tab, "refused").await?;
+    release_worker(tab).await
 }
 
 #[tokio::test]

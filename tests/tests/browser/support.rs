@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use barnraise_protocol::api::DeviceCount;
 use barnraise_tests::artifacts;
 use barnraise_tests::browser::{Graphics, Tab};
 use barnraise_tests::process::{BackboneProcess, TestRun};
@@ -35,6 +36,11 @@ pub(crate) const QUICK: &str = r#"
     schedule = { peak = 0.003, warmup_steps = 5, decay = { kind = "constant" } }
     contribution_samples_max = 512
 "#;
+
+/// [`QUICK`], whose rounds wait for what a busy machine computes: what comes too late is refused, and nothing else here may be.
+pub(crate) fn unhurried() -> String {
+    format!("{QUICK}    collect_timeout = \"5m\"\n")
+}
 
 /// A run whose first step is far away: what is accepted was not asked for by the backbone.
 pub(crate) const SLOW: &str = r#"
@@ -74,6 +80,23 @@ pub(crate) async fn contributor(
 ) -> Result<Tab> {
     let url = format!("{}/?autostart=1&{query}", backbone.page());
     Tab::open(name, graphics, &url).await
+}
+
+/// Waits until everybody is told of these devices, and of no contributors that the list does not have.
+pub(crate) async fn until_devices(backbone: &BackboneProcess, wanted: &[DeviceCount]) -> Result<()> {
+    let mut last = Vec::new();
+    let told = async {
+        loop {
+            last = backbone.status().await?.devices;
+            if last.len() == wanted.len() && wanted.iter().all(|count| last.contains(count)) {
+                return anyhow::Ok(());
+            }
+            // Nothing tells over HTTP that a device came or went.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let told = tokio::time::timeout(SOON, told).await;
+    told.with_context(|| format!("{wanted:?} were waited for, the run has {last:?}"))?
 }
 
 /// Stops a tab by its button and returns the samples of it that were accepted, all in all.
