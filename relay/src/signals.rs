@@ -38,7 +38,7 @@ impl Signals {
     fn new() -> io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         // Asked before there is a handler.
-        let is_ignored = std::fs::read_to_string("/proc/self/status").is_ok_and(|text| ignores_hangup(&text));
+        let is_ignored = hangup_is_ignored();
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
@@ -59,6 +59,13 @@ impl Signals {
             _ = hangup => {}
         }
     }
+}
+
+/// Whether this process was started with SIGHUP ignored, as `nohup` does, and so will be those that it starts.
+#[cfg(unix)]
+#[must_use]
+pub fn hangup_is_ignored() -> bool {
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|text| ignores_hangup(&text))
 }
 
 /// Whether the mask of ignored signals in `/proc/self/status` has the first one, which is SIGHUP.

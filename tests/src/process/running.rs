@@ -433,12 +433,12 @@ impl PeerProcess {
         self.process.child.id().context("the process has ended")
     }
 
-    /// What a terminal sends that is closed.
+    /// What a terminal sends that is closed; Ctrl-C where that is ignored, as under `nohup`.
     ///
     /// # Errors
     /// Where it had ended before.
     pub fn hang_up(&self) -> Result<()> {
-        self.process.signal("HUP")
+        self.process.signal(if barnraise_relay::signals::hangup_is_ignored() { "INT" } else { "HUP" })
     }
 
     /// Ctrl-C.

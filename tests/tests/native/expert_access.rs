@@ -17,7 +17,6 @@ use barnraise_protocol::experts::{
     self, ExpertPass, ExpertPrefix, ExpertRefusal, ExpertRequest, ExpertRequestError, ExpertUid, LayerId,
     PreparedRequest,
 };
-use barnraise_protocol::framing::FrameError;
 use barnraise_relay::{Node, NodeConfig};
 use barnraise_tests::client::{TestClient, within};
 use barnraise_tests::hosted;
@@ -238,10 +237,10 @@ async fn who_was_invited_hosts_and_trains_and_nobody_else_does_either() {
         for request_id in 4.. {
             match try_to_ask(&member, 0, request_id).await {
                 Ok(()) => tokio::time::sleep(Duration::from_millis(200)).await,
-                // What is under way as the access ends gets no answer.
-                Err(ExpertRequestError::Frame(FrameError::Closed)) => {}
                 Err(ExpertRequestError::Refused(ExpertRefusal::NoAccess(_))) => return,
-                Err(error) => panic!("{error}"),
+                Err(ExpertRequestError::Refused(refusal)) => panic!("{refusal}"),
+                // The stream of what is under way as the access ends is closed, in the request or in the answer.
+                Err(_) => {}
             }
         }
     };
