@@ -64,7 +64,7 @@ async fn a_tab_trains_rounds_of_a_run_without_a_server_which_goes_on_when_it_is_
         }
         anyhow::Ok(())
     };
-    tokio::time::timeout(SOON, circuits).await.context("it is connected with fewer than two aggregators")??;
+    tokio::time::timeout(SOON, circuits).await.context("it has fewer than two aggregators")??;
     for viewport in [DESKTOP, PHONE] {
         tab.resize(viewport).await?;
         tab.picture(&format!("sampled-{}", viewport.name)).await?;
