@@ -33,7 +33,7 @@ pub enum OnnxError {
     },
     /// The weights are more than a file holds.
     #[error(
-        "the weights have {got} bytes, a file of ONNX holds {WEIGHT_BYTES_MAX}: export into a folder instead"
+        "the weights have {got} bytes, a file of ONNX holds {max}: export into a folder instead", max = WEIGHT_BYTES_MAX
     )]
     TooLarge {
         /// Theirs.
@@ -260,10 +260,12 @@ impl Nodes<'_> {
             inputs.push(self.tensor(step, 1)?);
         }
         let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+        let (strides, dilations) = (options.stride.map(i64::from), options.dilation.map(i64::from));
+        let pads = pads(options.padding);
         let attributes = [
-            ("strides", Attribute::Integers(&options.stride.map(i64::from))),
-            ("pads", Attribute::Integers(&pads(options.padding))),
-            ("dilations", Attribute::Integers(&options.dilation.map(i64::from))),
+            ("strides", Attribute::Integers(&strides)),
+            ("pads", Attribute::Integers(&pads)),
+            ("dilations", Attribute::Integers(&dilations)),
             ("group", Attribute::Integer(options.groups.into())),
         ];
         Ok(self.writer.node("Conv", &inputs, &attributes))
@@ -290,7 +292,7 @@ impl Nodes<'_> {
         };
         let (weight, bias) = (self.tensor(step, 0)?, self.tensor(step, 1)?);
         let (mean, variance) = (self.segment(running.mean), self.segment(running.variance));
-        let inputs = [x, &weight, &bias, &mean, &variance];
+        let inputs: [&str; 5] = [x, &weight, &bias, &mean, &variance];
         Ok(self.writer.node("BatchNormalization", &inputs, &[("epsilon", Attribute::Float(epsilon))]))
     }
 

@@ -7,7 +7,7 @@ use barnraise_learning::graph::ResolvedGraph;
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::dataset::{ImageShape, SampleKind, TokenShape};
 use barnraise_protocol::run::model::operation::RotaryScaling;
-use barnraise_protocol::run::model::presets::{Albert, Gpt, GptFamily, Norm, ResNet};
+use barnraise_protocol::run::model::presets::{Albert, Gpt, GptExperts, GptFamily, Norm, ResNet};
 use barnraise_protocol::run::model::{Adapters, FirstWeights};
 use barnraise_protocol::run::{ModelSpec, Preset};
 use futures::executor::block_on;
@@ -122,6 +122,46 @@ fn what_is_written_is_read_back() {
         );
         assert_eq!(card.contains("from transformers import"), name != "mlp", "{card}");
     }
+}
+
+/// `BARNRAISE_ONNX=/tmp/onnx` keeps the files for `native/tests/torch/onnx.py`.
+#[test]
+fn a_file_of_onnx_has_the_models_tensors_once() {
+    let kept = std::env::var_os("BARNRAISE_ONNX").map(PathBuf::from);
+    for (name, preset) in [
+        ("gpt2", gpt(GptFamily::Gpt2)),
+        ("llama", gpt(GptFamily::Llama)),
+        ("llama3", llama_3()),
+        ("albert", Preset::Albert(ALBERT)),
+        ("resnet18", Preset::ResNet18(RESNET)),
+        ("resnet50", Preset::ResNet50(ResNet { norm: Norm::Group(4), ..RESNET })),
+        ("mlp", Preset::Mlp { hidden: vec![3] }),
+        ("le-net", Preset::LeNet),
+    ] {
+        let model = exported(&preset, None);
+        let bytes = model.onnx().unwrap();
+        for segment in ParameterLayout::of_run(&model.run).unwrap().segments() {
+            // Field 8 of a tensor, its name, and the tag of field 9, its values, before their number.
+            let mut field = vec![0x42, u8::try_from(segment.name.len()).unwrap()];
+            field.extend(segment.name.as_bytes());
+            field.push(0x4a);
+            let found = bytes.windows(field.len()).filter(|window| *window == field);
+            assert_eq!(found.count(), 1, "{name}: {}", segment.name);
+        }
+        if let Some(folder) = &kept {
+            let folder = folder.join(name);
+            write(&model, &folder);
+            fs::write(folder.join("model.onnx"), bytes).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_block_without_a_form_in_onnx_is_named() {
+    let experts = Some(GptExperts { side: 2, dimensions: 1, active: 2 });
+    let mixture = Gpt { experts, ..Gpt::new(GptFamily::Llama, 16, 2, 4) };
+    let error = exported(&Preset::Gpt(mixture), None).onnx().unwrap_err().to_string();
+    assert!(error.starts_with("block `model.layers.0.") && error.contains("experts"), "{error}");
 }
 
 /// In containers every program has the same process id.

@@ -107,8 +107,8 @@ impl Nodes<'_> {
 
 /// Heads of queries, and of keys and values.
 fn heads(options: &Attention) -> [i64; 2] {
-    let heads = options.heads.max(1).into();
-    let key_heads = options.key_value_heads.into();
+    let heads = i64::from(options.heads.max(1));
+    let key_heads = i64::from(options.key_value_heads);
     [heads, if key_heads == 0 { heads } else { key_heads }]
 }
 

@@ -11,19 +11,19 @@ pub(super) struct Message(Vec<u8>);
 
 impl Message {
     pub(super) fn integer(&mut self, field: u64, value: i64) -> &mut Self {
-        self.varint(field << 3 | VARINT);
+        self.varint((field << 3) | VARINT);
         self.varint(value.cast_unsigned());
         self
     }
 
     pub(super) fn float(&mut self, field: u64, value: f32) -> &mut Self {
-        self.varint(field << 3 | FIXED_32);
+        self.varint((field << 3) | FIXED_32);
         self.0.extend(value.to_le_bytes());
         self
     }
 
     pub(super) fn bytes(&mut self, field: u64, value: &[u8]) -> &mut Self {
-        self.varint(field << 3 | BYTES);
+        self.varint((field << 3) | BYTES);
         self.varint(value.len() as u64);
         self.0.extend_from_slice(value);
         self
