@@ -124,7 +124,7 @@ fn what_is_written_is_read_back() {
     }
 }
 
-/// `BARNRAISE_ONNX=/tmp/onnx` keeps the files for `native/tests/torch/onnx.py`.
+/// `BARNRAISE_ONNX=/tmp/onnx` keeps the files for `native/tests/torch/onnx_files.py`.
 #[test]
 fn a_file_of_onnx_has_the_models_tensors_once() {
     let kept = std::env::var_os("BARNRAISE_ONNX").map(PathBuf::from);

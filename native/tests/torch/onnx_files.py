@@ -2,7 +2,7 @@
 
     BARNRAISE_ONNX=/tmp/onnx cargo test -p barnraise-native --lib onnx
     pip install torch transformers onnxruntime
-    python native/tests/torch/onnx.py /tmp/onnx/*
+    python native/tests/torch/onnx_files.py /tmp/onnx/*
 
 Models that `transformers` has no class for are loaded and computed only.
 """
