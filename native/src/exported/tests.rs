@@ -5,9 +5,9 @@ mod commands;
 use barnraise_learning::ParameterLayout;
 use barnraise_learning::graph::ResolvedGraph;
 use barnraise_protocol::TensorCodec;
-use barnraise_protocol::dataset::{ImageShape, SampleKind, TokenShape};
+use barnraise_protocol::dataset::{ImageShape, RatingShape, SampleKind, TokenShape};
 use barnraise_protocol::run::model::operation::RotaryScaling;
-use barnraise_protocol::run::model::presets::{Albert, Gpt, GptExperts, GptFamily, Norm, ResNet};
+use barnraise_protocol::run::model::presets::{Albert, Gpt, GptExperts, GptFamily, Norm, ResNet, Vit};
 use barnraise_protocol::run::model::{Adapters, FirstWeights};
 use barnraise_protocol::run::{ModelSpec, Preset};
 use futures::executor::block_on;
@@ -71,6 +71,9 @@ fn exported(preset: &Preset, tokenizer: Option<RunTokenizer>) -> ExportedModel {
         Preset::ResNet18(_) | Preset::ResNet50(_) => {
             let class_names = ["cat", "dog", "bird", "fish", "frog"].map(str::to_owned).into();
             run.data.manifest.samples = SampleKind::Images { shape: PICTURES, class_names };
+        }
+        Preset::MatrixFactorization { .. } => {
+            run.data.manifest.samples = SampleKind::Ratings(RatingShape { n_users: 50, n_items: 40 });
         }
         _ => {}
     }
@@ -137,6 +140,8 @@ fn a_file_of_onnx_has_the_models_tensors_once() {
         ("resnet50", Preset::ResNet50(ResNet { norm: Norm::Group(4), ..RESNET })),
         ("mlp", Preset::Mlp { hidden: vec![3] }),
         ("le-net", Preset::LeNet),
+        ("vit", Preset::Vit(Vit { patch: 4, width: 16, layers: 2, heads: 2 })),
+        ("ratings", Preset::MatrixFactorization { factors: 3 }),
     ] {
         let model = exported(&preset, None);
         let bytes = model.onnx().unwrap();

@@ -18,17 +18,17 @@ import transformers
 
 for folder in sys.argv[1:]:
     session = onnxruntime.InferenceSession(f"{folder}/model.onnx", providers=["CPUExecutionProvider"])
-    (given,) = session.get_inputs()
     random = numpy.random.default_rng(7)
     # Fewer tokens than the run has, too.
     for n_samples, length in [(1, 12), (3, 5)]:
         sizes = {"batch": n_samples, "length": length}
-        shape = [sizes.get(size, size) for size in given.shape]
-        if given.type == "tensor(int64)":
-            values = random.integers(2, 40, shape)
-        else:
-            values = random.normal(size=shape).astype(numpy.float32)
-        (logits,) = session.run(["logits"], {given.name: values})
+        inputs = {}
+        for given in session.get_inputs():
+            shape = [sizes.get(size, size) for size in given.shape]
+            is_ids = given.type == "tensor(int64)"
+            values = random.integers(2, 40, shape) if is_ids else random.normal(size=shape).astype(numpy.float32)
+            inputs[given.name] = values
+        (logits,) = session.run(["logits"], inputs)
         assert logits.shape[0] == n_samples and numpy.isfinite(logits).all(), folder
         if not os.path.exists(f"{folder}/config.json"):
             print(folder, "computes", logits.shape)
