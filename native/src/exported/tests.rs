@@ -68,7 +68,7 @@ fn exported(preset: &Preset, tokenizer: Option<RunTokenizer>) -> ExportedModel {
             run.data.manifest.samples =
                 SampleKind::Tokens(TokenShape { length: 12, vocabulary: size, mask: Some(1) });
         }
-        Preset::ResNet18(_) | Preset::ResNet50(_) => {
+        Preset::ResNet18(_) | Preset::ResNet50(_) | Preset::LeNet | Preset::Vit(_) => {
             let class_names = ["cat", "dog", "bird", "fish", "frog"].map(str::to_owned).into();
             run.data.manifest.samples = SampleKind::Images { shape: PICTURES, class_names };
         }
