@@ -121,7 +121,7 @@ async fn a_run_by_invitation_takes_the_invited_in_each_conversation_and_nobody_e
 
 #[tokio::test]
 async fn a_token_is_renewed_in_time_and_training_never_stops() {
-    let mut test_run = TestRun::new(&by_invitation("6s")).unwrap();
+    let mut test_run = TestRun::new(&by_invitation("18s")).unwrap();
     let backbone = test_run.backbone().await.unwrap();
     let link = test_run.command(&["invite"]).await.unwrap();
     let code = code_of(&link);
@@ -129,8 +129,9 @@ async fn a_token_is_renewed_in_time_and_training_never_stops() {
     let store = Store::open(&test_run.storage()).await.unwrap();
     let mut tokens = std::collections::BTreeSet::new();
     let mut epoch = 0;
-    // Each token lasts six seconds: the fourth one is of somebody who has renewed three times.
-    while tokens.len() < 4 {
+    // Each token lasts 18 seconds, and a third of that is there to renew it: the third one is of somebody who has renewed
+    // twice, the second time what was renewed.
+    while tokens.len() < 3 {
         epoch = backbone.wait_for_epoch(epoch + 1).await.unwrap().epoch;
         let now = barnraise_native::host::clock::system_clock()();
         tokens.extend(store.tokens(now).await.unwrap().into_iter().map(|issued| issued.token_id));
@@ -146,10 +147,11 @@ async fn a_token_is_renewed_in_time_and_training_never_stops() {
 
 #[tokio::test]
 async fn what_expires_or_is_revoked_ends_conversations_that_are_under_way() {
-    let mut test_run = TestRun::new(&by_invitation("5s")).unwrap();
+    let mut test_run = TestRun::new(&by_invitation("15s")).unwrap();
     let backbone = test_run.backbone().await.unwrap();
     let code = code_of(&test_run.command(&["invite", "--uses", "9"]).await.unwrap());
-    let client = TestClient::connect(backbone.tcp().unwrap()).await.unwrap();
+    let keypair = Keypair::generate_ed25519();
+    let client = TestClient::connect_as(keypair.clone(), backbone.tcp().unwrap()).await.unwrap();
     let run = client.describe().await.unwrap();
     granted(&client, &Up::Redeem { code: code.clone() }).await;
     let session = client.join(&run.identity.run_id, "by hand").await.unwrap();
@@ -157,6 +159,11 @@ async fn what_expires_or_is_revoked_ends_conversations_that_are_under_way() {
     assert!(reason.contains("expired"), "{reason}");
     assert!(client.state(&run).await.is_err());
 
+    // No token ends by itself any more, however long the commands take.
+    assert!(backbone.terminate().await.unwrap().success());
+    test_run.configure(|config| config["access"]["token_lifetime"] = "1h".into()).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let client = TestClient::connect_as(keypair, backbone.tcp().unwrap()).await.unwrap();
     granted(&client, &Up::Redeem { code: code.clone() }).await;
     let session = client.join(&run.identity.run_id, "by hand").await.unwrap();
     let listed = test_run.command(&["allow", "list"]).await.unwrap();
