@@ -22,6 +22,7 @@ use barnraise_protocol::gradient::Offer;
 use barnraise_protocol::receipt::Receipt;
 use barnraise_swarm::AddressGroup;
 use barnraise_tests::postgres::{Postgres, certified};
+use barnraise_tests::process::HANG;
 use libp2p::PeerId;
 
 const RUN: &str = "barn";
@@ -466,7 +467,7 @@ async fn a_journal_is_cut_where_nothing_is_accepted() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(60), cut).await.expect("the journal is never cut");
+        tokio::time::timeout(HANG, cut).await.expect("the journal is never cut");
         assert!(journal.mean(first + 3, 9).await.unwrap().is_some());
     }
     stop.send(()).unwrap();
