@@ -1,6 +1,8 @@
 //! Code that is not ours dials our backbone by the addresses that it prints: js-libp2p, in Node.js and in
 //! Chromium, learns who answers, is answered its pings, and refuses a peer that answers in another's place.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
@@ -40,7 +42,13 @@ kind = { mlp = { hidden = [32] } }
 
 [network]
 upnp = false
+
+# A browser on a busy machine takes its time.
+[limits]
+handshake_timeout = "60s"
 "#;
+/// For one dial of many, one after the other, however busy the machine is.
+const REPEATED_DIAL: Duration = Duration::from_secs(3);
 
 const TCP: &str = "/ip4/127.0.0.1/tcp/0";
 const WEBSOCKET: &str = "/ip4/127.0.0.1/tcp/0/ws";
@@ -130,15 +138,16 @@ async fn a_webrtc_connection_is_closed_and_dialled_again() -> Result<()> {
 }
 
 /// A page dials, pings at once and closes, so many times over.
-async fn ensure_repeated(listen: &str, times: usize) -> Result<()> {
+async fn ensure_repeated(listen: &str, times: u32) -> Result<()> {
     let page = page().await?;
     let mut test_run = TestRun::new(RUN)?.with_listen(&[listen]);
     let backbone = test_run.backbone().await?;
     let [address] = backbone.addresses() else { anyhow::bail!("{:?}", backbone.addresses()) };
     let tab = Tab::open("js-libp2p", Graphics::NoAdapter, "about:blank").await?;
-    let outcome =
-        shown(&tab, &page, &[("dial", &address.to_string()), ("times", &times.to_string())]).await?;
-    ensure!(outcome.get("repeated").and_then(Value::as_u64) == Some(times as u64), "{listen}: {outcome}");
+    let (address, n_times) = (address.to_string(), times.to_string());
+    let query = [("dial", address.as_str()), ("times", n_times.as_str())];
+    let outcome = shown(&tab, &page, &query, HANG + REPEATED_DIAL * times).await?;
+    ensure!(outcome.get("repeated").and_then(Value::as_u64) == Some(u64::from(times)), "{listen}: {outcome}");
     Ok(())
 }
 
@@ -148,15 +157,15 @@ async fn page() -> Result<Url> {
 }
 
 async fn chromium(tab: &Tab, page: &Url, address: &Multiaddr) -> Result<Value> {
-    shown(tab, page, &[("dial", &address.to_string())]).await
+    shown(tab, page, &[("dial", &address.to_string())], HANG).await
 }
 
-/// What the page shows in the end that is asked for so.
-async fn shown(tab: &Tab, page: &Url, query: &[(&str, &str)]) -> Result<Value> {
+/// What the page shows in the end that is asked for so, after this long at most.
+async fn shown(tab: &Tab, page: &Url, query: &[(&str, &str)], at_most: Duration) -> Result<Value> {
     let mut url = page.clone();
     url.query_pairs_mut().extend_pairs(query);
     tab.goto(url.as_str()).await?;
-    let shown = tab.until("text('outcome')", HANG).await?;
+    let shown = tab.until("text('outcome')", at_most).await?;
     let shown = shown.as_str().context("the page shows no text")?;
     serde_json::from_str(shown).with_context(|| format!("an outcome: {shown:?}"))
 }

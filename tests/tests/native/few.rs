@@ -7,9 +7,9 @@ use barnraise_tests::process::{BackboneProcess, TestRun, metric};
 use super::SMALL;
 use super::aggregators::{agreed, dialled, leave, leave_after_kills, wait_for_link};
 
-/// Where nothing tells that a connection is dead, only a transfer that stands still for so long ends it: who waits for
-/// that waits longer, however fast the machine is.
-const STANDS_MAX: Duration = Duration::from_secs(15);
+/// What a contributor says that waited for a transfer to stand still for long enough: where nothing tells that a connection
+/// is dead that ends it, too, many seconds after the silence of the backbone does.
+const STOOD_STILL: &str = "nothing moved for";
 
 /// Three that know each other.
 pub(super) struct ThreeAggregators {
@@ -121,7 +121,9 @@ async fn when_the_active_backbone_is_killed_over_quic_the_others_go_on_soon_and_
     }
     println!("killed at epoch {before}: two steps later on both others after {stood:?}");
     joined.wait_for_log("another backbone of the run").await.unwrap();
-    assert!(stood < STANDS_MAX, "{stood:?}: {}", backbones[0].log().unwrap());
+    // By a clock it would be how busy the machine is.
+    let log = joined.log().unwrap();
+    assert!(!log.contains(STOOD_STILL), "{stood:?}: {log}");
     backbones.push(three.test_runs[2].backbone().await.unwrap());
     let newest = epoch(&backbones[0]).await;
     backbones[2].wait_for_epoch(newest + 2).await.unwrap();
