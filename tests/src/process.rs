@@ -9,7 +9,7 @@ mod running;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use libp2p::Multiaddr;
@@ -27,6 +27,8 @@ use crate::lan::LanHost;
 pub const HANG: Duration = Duration::from_secs(180);
 /// What a process says before the address of its operator's page.
 const OPERATOR_PAGE: &str = "The operator's page: ";
+/// What a process says whose port another one has, of this machine.
+const PORT_TAKEN: &str = "Address already in use";
 /// Lines of a log that an error shows.
 const LOG_LINES: usize = 40;
 
@@ -291,12 +293,21 @@ impl TestRun {
     }
 
     /// Starts the backbone and waits until it listens: on free ports the first time, then on the same; of several runs
-    /// only the page is.
+    /// only the page is. Where another program has got one of them meanwhile it waits for its end.
     ///
     /// # Errors
     /// Where it does not come up; its log is in the error.
     pub async fn backbone(&mut self) -> Result<BackboneProcess> {
-        let backbone = BackboneProcess::listening(self.serve()?).await?;
+        let until = Instant::now() + HANG;
+        let backbone = loop {
+            match BackboneProcess::listening(self.serve()?).await {
+                Err(error) if error.to_string().contains(PORT_TAKEN) && Instant::now() < until => {
+                    // Nothing tells that a port is free.
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+                started => break started?,
+            }
+        };
         self.http.clone_from(&backbone.http);
         // Several runs cannot share them.
         if self.further_configs.is_empty() && self.run_folder.is_none() {
