@@ -58,7 +58,10 @@ schedule = { peak = 0.05, decay = { kind = "step", every = 3, factor = 0.5 } }
 
 /// A run of `sections` with `optimizer` on one machine that has all samples.
 async fn compare(sections: &str, optimizer: OptimizerSpec, schedule: ScheduleSpec) {
-    let mut test_run = TestRun::new(sections).unwrap();
+    // It waits for each of the peers, however long that takes: a step without one of them is another one.
+    let patient = sections.replace("collect_timeout = \"2s\"", "collect_timeout = \"100s\"");
+    assert_ne!(patient, sections);
+    let mut test_run = TestRun::new(&patient).unwrap();
     let backbone = test_run.backbone().await.unwrap();
     let at = backbone.tcp().unwrap();
     compare_at(&[at.clone(), at.clone(), at], optimizer, schedule).await;
