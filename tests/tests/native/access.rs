@@ -114,8 +114,9 @@ async fn a_run_by_invitation_takes_the_invited_in_each_conversation_and_nobody_e
     let link = format!("{}/#invitation={code}", backbone.page());
     let joined = test_run.join(&[&link, "--samples", "600"]).unwrap().end().await.unwrap();
     assert!(joined.status.success() && joined.n_samples >= 600, "{joined:?}");
-    // Two uses, two peers.
-    let reason = refusal(&thief, &Up::Redeem { code }).await;
+    // Two uses, two peers. A connection in which nothing was said for a minute is closed: this one is new.
+    let third = TestClient::connect(backbone.tcp().unwrap()).await.unwrap();
+    let reason = refusal(&third, &Up::Redeem { code }).await;
     assert!(reason.contains("as often as it may be"), "{reason}");
 }
 
