@@ -255,6 +255,18 @@ mod tests {
     }
 
     #[test]
+    fn the_tolerance_of_evidence_is_a_part_of_a_gradient() {
+        for nonsense in ["NaN", "inf", "-0.1", "1", "half"] {
+            let tolerance = format!("--tolerance={nonsense}");
+            let error = Cli::try_parse_from(["barnraise", "evidence", "https://h", &tolerance]).unwrap_err();
+            assert!(error.to_string().contains("want 0 or more, and below 1"), "{error}");
+        }
+        let cli = Cli::try_parse_from(["barnraise", "evidence", "https://h", "--tolerance", "0"]);
+        let CliCommand::Evidence(evidence) = cli.unwrap().command else { panic!("evidence was asked for") };
+        assert_eq!(evidence.tolerance.to_bits(), 0.0_f32.to_bits());
+    }
+
+    #[test]
     fn the_link_of_an_invitation_is_an_address_with_its_code() {
         let link: JoinLink = "http://h:1/#invitation=abc".parse().unwrap();
         assert_eq!(link.address, JoinAddress::Page("http://h:1".into()));

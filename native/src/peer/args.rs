@@ -111,6 +111,8 @@ enum OptionError {
     Share(ByteSize),
     #[error("want {SHARE_MIN} at least, got {0}")]
     Speed(ByteSize),
+    #[error("want 0 or more, and below 1, got {0}")]
+    Tolerance(String),
 }
 
 fn throttle(text: &str) -> Result<Duty, OptionError> {
@@ -132,6 +134,12 @@ fn speed(text: &str) -> Result<LinkSpeed, OptionError> {
         LinkSpeed::Fixed(speed) if speed < SHARE_MIN => Err(OptionError::Speed(speed)),
         speed => Ok(speed),
     }
+}
+
+/// As that of a backbone, `recomputation.tolerance`.
+fn tolerance(text: &str) -> Result<f32, OptionError> {
+    let tolerance = text.parse::<f32>().ok().filter(|tolerance| (0.0..1.0).contains(tolerance));
+    tolerance.ok_or_else(|| OptionError::Tolerance(text.to_owned()))
 }
 
 /// Default size of a native peer's shard cache.
@@ -178,7 +186,7 @@ pub struct EvidenceArgs {
     #[arg(long, default_value = "cpu")]
     pub device: Device,
     /// Largest distance of a gradient from the recomputed one, relative to its norm
-    #[arg(long, default_value_t = 0.05)]
+    #[arg(long, default_value_t = 0.05, value_parser = tolerance)]
     pub tolerance: f32,
 }
 

@@ -42,8 +42,11 @@ pub(super) enum FindError {
     #[error("{peer} was asked for the run `{run_id}` and did not answer within {SEARCH_TIMEOUT:?}")]
     Timeout { peer: PeerId, run_id: String },
     /// The DHT has no backbone of the run with an address that a native peer can dial.
-    #[error("no backbone of the run `{run_id}` is known")]
-    Nobody { run_id: String },
+    #[error(
+        "no backbone of the run `{run_id}` is known to {asked} and the peers of its DHT: check the run's id, and that \
+         its backbone is up and has a peer of this DHT in its `network.dht_peers`"
+    )]
+    Nobody { run_id: String, asked: PeerId },
     /// The DHT has backbones of the run, but not the wanted authority.
     #[error(
         "the authority {authority} of the run `{run_id}` is not known; {n_others} others say that they serve it"
@@ -125,7 +128,7 @@ pub(super) async fn backbone(
     let run_id = || run.id.clone();
     let DhtRunRecords { mut candidates, said } = known(node, asked, &run.id).await?;
     if candidates.is_empty() {
-        return Err(FindError::Nobody { run_id: run_id() });
+        return Err(FindError::Nobody { run_id: run_id(), asked });
     }
     // The previous backbone was proven to be named by a known authority, which may be down by now.
     let was_named = |candidate: &BackboneCandidate| run.authority.is_some() && before == Some(candidate.peer);
@@ -175,7 +178,7 @@ pub(super) async fn backbone(
     prefer(&mut claims, &said, &node.peer_id().to_bytes());
     let believed = claim::believed(&run.id, run.authority, &claims)?;
     let chosen = candidates.iter().find(|candidate| candidate.key == believed.peer);
-    let chosen = chosen.ok_or_else(|| FindError::Nobody { run_id: run_id() })?;
+    let chosen = chosen.ok_or_else(|| FindError::Nobody { run_id: run_id(), asked })?;
     if let Some(said) = said.iter().find(|said| said.peer == believed.peer) {
         let (epoch, n_contributors) = (said.progress.epoch, said.progress.n_contributors);
         tracing::info!(peer = %chosen.peer, epoch, n_contributors, "this backbone was chosen");

@@ -79,6 +79,7 @@ pub(crate) fn sentence(page: &PageState) -> Sentence {
             )
             .spoken_as("The backbone cannot be reached. Trying again.")
         }
+        (_, BackboneStatus::Live) if page.contributing && page.reads_own() => reading(),
         // The tab that has the work was asked, and has not answered yet.
         (_, BackboneStatus::Live) if page.contributing => Sentence::new("idle", "About to begin…"),
         (_, BackboneStatus::Live) => resting(page),
@@ -146,11 +147,17 @@ fn resting(page: &PageState) -> Sentence {
     Sentence::new("idle", text)
 }
 
+/// Start was pressed while files of the visitor's own are being read.
+fn reading() -> Sentence {
+    Sentence::new("preparing", "Reading your files. This tab begins when they are read.")
+}
+
 fn activity(page: &PageState, device: DeviceKind) -> Sentence {
     if let (Activity::WaitingForOthers { .. }, Some(reason)) = (&page.activity, &page.operator_pause) {
         return halted(reason, "What this tab has handed in counts. It waits, and goes on by itself.");
     }
     match &page.activity {
+        Activity::Idle if page.reads_own() => reading(),
         Activity::Idle => Sentence::new("idle", "About to begin…"),
         Activity::Connecting => Sentence::new("connecting", "Connecting to the backbone…"),
         Activity::SigningIn { .. } => {

@@ -12,8 +12,8 @@ use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::columns::TableColumns;
 use barnraise_protocol::columns::rows::OwnRows;
 use barnraise_protocol::dataset::{LabelledImages, Samples, TableTarget};
-use futures::StreamExt;
 use futures::channel::mpsc;
+use futures::{SinkExt, StreamExt};
 use libp2p::identity::{DecodingError, Keypair, ed25519};
 use wasm_bindgen_futures::spawn_local;
 
@@ -161,19 +161,19 @@ impl RunningPeer {
         while let Some(message) = messages.next().await {
             match message {
                 PageToPeer::Hello { .. } => failed("hello was said before".to_owned()),
-                PageToPeer::Start => self.command(ContributorCommand::Start),
-                PageToPeer::Stop => self.command(ContributorCommand::Stop),
-                PageToPeer::Pacing(pacing) => self.command(ContributorCommand::Pacing(pacing)),
+                PageToPeer::Start => self.command(ContributorCommand::Start).await,
+                PageToPeer::Stop => self.command(ContributorCommand::Stop).await,
+                PageToPeer::Pacing(pacing) => self.command(ContributorCommand::Pacing(pacing)).await,
                 PageToPeer::OwnPictures { pixels, labels } => {
                     let pictures = LabelledImages { images: pixels, labels };
                     let own = (pictures.n_samples() > 0).then_some(Samples::Images(pictures));
-                    self.command(ContributorCommand::OwnData(own));
+                    self.command(ContributorCommand::OwnData(own)).await;
                 }
                 PageToPeer::OwnTable { request, text, columns, target } => {
-                    self.take_table(request, &text, &columns, &target);
+                    self.take_table(request, &text, &columns, &target).await;
                 }
                 PageToPeer::Predict { request, pixels } => {
-                    self.command(ContributorCommand::Predict { request, pixels });
+                    self.command(ContributorCommand::Predict { request, pixels }).await;
                 }
                 PageToPeer::PredictEarlier { request, epoch, pixels } => {
                     self.predict_earlier(request, epoch, pixels);
@@ -182,23 +182,25 @@ impl RunningPeer {
                 PageToPeer::Continue { request, epoch, text } => self.go_on(request, epoch, text),
                 PageToPeer::Tell { request, values } => self.tell(request, values),
                 PageToPeer::Recommend { request, rated } => self.recommend(request, rated),
-                PageToPeer::Name { name } => self.command(ContributorCommand::Name(name)),
-                PageToPeer::LoadGallery => self.command(ContributorCommand::LoadGallery),
+                PageToPeer::Name { name } => self.command(ContributorCommand::Name(name)).await,
+                PageToPeer::LoadGallery => self.command(ContributorCommand::LoadGallery).await,
                 PageToPeer::SelfCheck => self.check(),
-                PageToPeer::Woke => self.command(ContributorCommand::Woke),
+                PageToPeer::Woke => self.command(ContributorCommand::Woke).await,
                 PageToPeer::Acknowledged => self.event_sender.on_acknowledged(),
             }
         }
     }
 
-    fn command(&mut self, command: ContributorCommand) {
-        if self.commands.try_send(command).is_err() {
-            failed("the training program is too busy for more requests".to_owned());
+    /// Waits for room in the contributor's queue, which it takes from between all that it does: data of the visitor's own
+    /// is not to be lost.
+    async fn command(&mut self, command: ContributorCommand) {
+        if self.commands.send(command).await.is_err() {
+            failed("the training program has ended: reload this page".to_owned());
         }
     }
 
     /// Reads a table of the visitor's own, whose rows are trained on from the next start on.
-    fn take_table(&mut self, request: u32, text: &[u8], columns: &TableColumns, target: &TableTarget) {
+    async fn take_table(&mut self, request: u32, text: &[u8], columns: &TableColumns, target: &TableTarget) {
         let (samples, answer) = match OwnRows::read(text, columns, target) {
             Ok(OwnRows { rows, broken }) => {
                 let answer = PeerToPage::OwnRowsRead {
@@ -211,7 +213,7 @@ impl RunningPeer {
             }
             Err(error) => (None, PeerToPage::NoOwnRows { request, reason: error.to_string() }),
         };
-        self.command(ContributorCommand::OwnData(samples));
+        self.command(ContributorCommand::OwnData(samples)).await;
         page::post(&answer);
     }
 

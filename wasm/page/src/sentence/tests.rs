@@ -8,7 +8,7 @@ use barnraise_protocol::Refusal;
 use super::*;
 use crate::fixture;
 use crate::limits::{Change, Input};
-use crate::state::{AnswerError, Gallery, PageEvent, PeerLoss, Prediction};
+use crate::state::{AnswerError, Gallery, OwnFile, PageEvent, PeerLoss, Prediction};
 
 fn working(device: DeviceKind, activity: Activity) -> PageState {
     let mut page = fixture::page();
@@ -19,6 +19,23 @@ fn working(device: DeviceKind, activity: Activity) -> PageState {
     // The worker was told to begin.
     page.on_event(0.0, PageEvent::ForgetQuestion);
     page
+}
+
+#[test]
+fn start_while_files_are_read_says_that_it_waits_for_them() {
+    for is_loaded in [false, true] {
+        let mut page = fixture::sampled_page();
+        page.backbone = BackboneStatus::Live;
+        if is_loaded {
+            page.on_event(0.0, fixture::ready());
+        }
+        page.on_event(0.0, PageEvent::OwnFile(OwnFile::Begun));
+        page.on_event(1.0, PageEvent::Toggle);
+        let found = sentence(&page);
+        assert!(found.text.contains("begins when they are read"), "{found:?}");
+        page.on_event(2.0, PageEvent::OwnFile(OwnFile::Read { class: 0, pixels: None }));
+        assert!(!sentence(&page).text.contains("Reading your files"), "{found:?}");
+    }
 }
 
 /// Every activity, with what the sentence must contain.

@@ -42,8 +42,12 @@ impl PageState {
             && !self.contributing
             && (self.activity == Activity::Idle || self.peer == WorkerState::Absent)
             && self.role() != TabRole::Following
-            && self.own.n_unread == 0
-            && !self.reads_own_table()
+            && !self.reads_own()
+    }
+
+    /// Whether the browser is to read files that were chosen: the worker starts when they are read.
+    pub(crate) fn reads_own(&self) -> bool {
+        self.own.n_unread > 0 || self.reads_own_table()
     }
 
     pub(super) fn on_own_file(&mut self, file: OwnFile) -> Vec<PageAction> {
@@ -211,6 +215,28 @@ mod tests {
         page.on_event(5.0, PageEvent::Toggle);
         let again = posted(page.on_event(6.0, ready()));
         assert!(again.contains(&own), "{again:?}");
+    }
+
+    #[test]
+    fn the_worker_starts_when_the_files_are_read() {
+        let mut page = fixture::sampled_page();
+        page.on_event(0.0, ready());
+        page.on_event(1.0, PageEvent::OwnFile(OwnFile::Begun));
+        page.on_event(1.0, PageEvent::OwnFile(OwnFile::Begun));
+        page.on_event(2.0, PageEvent::Toggle);
+        assert!(posted(page.on_event(3.0, read(2, 784))).is_empty(), "one more is being read");
+        let own = PageToPeer::OwnPictures { pixels: vec![2; 784], labels: vec![2] };
+        let unreadable = PageEvent::OwnFile(OwnFile::Read { class: 1, pixels: None });
+        let posts = posted(page.on_event(4.0, unreadable));
+        assert!(posts.starts_with(&[own]) && posts.contains(&PageToPeer::Start), "{posts:?}");
+        let mut page = fixture::sampled_table_page();
+        page.on_event(0.0, ready());
+        page.on_event(1.0, begun(9));
+        let started = posted(page.on_event(2.0, PageEvent::Toggle));
+        assert!(!started.contains(&PageToPeer::Start), "{started:?}");
+        let posts = posted(page.on_event(3.0, table_read(b"some")));
+        assert!(matches!(posts.first(), Some(PageToPeer::OwnTable { .. })), "{posts:?}");
+        assert!(posts.contains(&PageToPeer::Start), "{posts:?}");
     }
 
     #[test]

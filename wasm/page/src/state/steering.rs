@@ -106,7 +106,9 @@ impl PageState {
             return Vec::new();
         }
         let may_work = self.contributing && self.limits.reason().is_none() && self.may_compute();
-        let wanted = may_work.then(|| self.wanted_pacing());
+        // Data of the visitor's own counts from a start on.
+        let may_begin = self.is_start_posted || !self.reads_own();
+        let wanted = (may_work && may_begin).then(|| self.wanted_pacing());
         match (&self.peer, wanted) {
             (WorkerState::Ready { .. }, Some(pacing)) => {
                 let is_other = self.posted_pacing != pacing;
