@@ -160,10 +160,10 @@ const PREFERS_ADAPTER: &str = r"
             super.postMessage(message.type === 'hello' ? { ...message, device: 'web-gpu' } : message, ...rest);
         }
     };
-    const later = window.setTimeout;
+    const wait = window.setTimeout;
     window.later = [];
     window.setTimeout = (act, ms, ...rest) =>
-        ms >= 60000 ? -window.later.push(() => act(...rest)) : later(act, ms, ...rest);
+        ms >= 60000 ? -window.later.push(() => act(...rest)) : wait(act, ms, ...rest);
     window.said = [];
     document.addEventListener('DOMContentLoaded', () => {
         const notice = document.getElementById('notice');
