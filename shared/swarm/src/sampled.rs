@@ -29,9 +29,9 @@
 //! What is promised where keys cost nothing, and any number of them belongs to one attacker:
 //!
 //! - A peer that is in a run believes no round that is more than a leap beyond what time allows since it was active itself: four
-//!   rounds in the mean time of one of late, or in that of the estimate, and never more than sixteen in that of the estimate. So no
-//!   number of peers moves it to the end of all rounds, or makes it sign such a round. A newcomer believes those it was introduced
-//!   to, a window beyond where they were active.
+//!   rounds in the mean time of one of late, or in that of the estimate, and never more than sixteen in that of the estimate, which
+//!   it does as long as it was in one round at most, and after silence. So no number of peers moves it to the end of all rounds, or
+//!   makes it sign such a round. A newcomer believes those it was introduced to, a window beyond where they were active.
 //! - Within that, an attacker whose keys fill a sample leads the run as any sample does: it may be faster than honest peers, and
 //!   its models count as theirs do.
 //! - No peer that has answered is forgotten for one that only says that it exists, and strangers keep neither places for models from
@@ -242,8 +242,6 @@ pub struct SampledPeer {
     active: Option<u64>,
     /// Measures how long a round takes.
     pace: RoundPace,
-    /// How long a round takes: `Δt_S`.
-    round_duration: Duration,
     /// How far the run can be by this peer's clock.
     limit: RoundLimit,
     actions: VecDeque<SampledAction>,
@@ -268,7 +266,6 @@ impl SampledPeer {
             pinged_round: 0,
             active: None,
             pace: RoundPace::default(),
-            round_duration: settings.round_estimate,
             limit: RoundLimit::default(),
             actions: VecDeque::new(),
         }
@@ -362,7 +359,7 @@ impl SampledPeer {
         let is_expected = is_known && self.is_in_sample(from, task);
         let pull = Pull { round: task.round(), since: now, is_expected };
         // As long as a round takes: a sender that is slower has not sent it in time.
-        let patience = self.round_duration.max(2 * self.settings.ping_timeout);
+        let patience = self.round_duration().max(2 * self.settings.ping_timeout);
         let has_place = match task {
             SampledTask::Train { .. } => self.training.pull(from, pull, patience),
             SampledTask::Aggregate { .. } => self.aggregation.pull(from, pull, &self.settings),
@@ -537,7 +534,7 @@ impl SampledPeer {
     /// `UPDATEACTIVITY(i, k)`: this peer is active in a round, which it proves from now on.
     fn on_active(&mut self, now: Moment, round: u64) {
         if self.active.is_none_or(|last| last < round) {
-            self.round_duration = self.pace.on_active(now, round).unwrap_or(self.round_duration);
+            self.pace.on_active(now, round);
             self.active = Some(round);
             self.limit.on_active(now, round);
         }
@@ -553,8 +550,15 @@ impl SampledPeer {
         self.registry.merge(&View { memberships: Vec::new(), activity: vec![proof] });
     }
 
+    /// How long a round takes: `Δt_S`.
+    fn round_duration(&self) -> Duration {
+        self.pace.mean().unwrap_or(self.settings.round_estimate)
+    }
+
+    /// The mean time of rounds of late says nothing where this peer was silent meanwhile.
     fn on_time(&mut self, now: Moment) {
-        self.limit.on_time(now, self.round_duration, self.settings.round_estimate);
+        let mean = self.pace.mean().filter(|_| self.joining.n_silences == 0);
+        self.limit.on_time(now, mean, self.settings.round_estimate);
         self.registry.believe(self.round_max());
     }
 

@@ -100,7 +100,7 @@ impl SampledPeer {
         self.aggregation.end();
         self.joining.step = JoiningStep::Idle;
         self.end_calling();
-        let told = self.acquaintances();
+        let told = self.acquaintances(Vec::new());
         self.sign(MembershipEvent::Left);
         self.tell(&told, 0);
         self.go_on(now);
@@ -200,7 +200,7 @@ impl SampledPeer {
     /// asked by nobody else is not forgotten.
     fn silent_at(&self) -> Option<Moment> {
         let window = u32::try_from(self.settings.activity_window).unwrap_or(u32::MAX);
-        let silence = self.round_duration.max(self.settings.ping_timeout).saturating_mul(window);
+        let silence = self.round_duration().max(self.settings.ping_timeout).saturating_mul(window);
         self.joining.is_member().then(|| self.heard_at.saturating_add(silence))
     }
 
@@ -212,7 +212,7 @@ impl SampledPeer {
 
     /// Asks some peers how far the run is; the first peer of a run knows.
     fn ask(&mut self, now: Moment) {
-        let asked = self.acquaintances();
+        let asked = self.acquaintances(Vec::new());
         if asked.is_empty() {
             return self.announce(now);
         }
@@ -303,7 +303,8 @@ impl SampledPeer {
             _ => JoiningStep::Listening { until: self.answered_at(now) },
         };
         self.joining.n_more = VIEWS_MAX;
-        let told = self.acquaintances();
+        // Those who have just answered are live.
+        let told = self.acquaintances(self.joining.answered.clone());
         self.tell(&told, ASKED);
         self.begin_calling(now);
         if std::mem::take(&mut self.joining.begins)
@@ -368,11 +369,11 @@ impl SampledPeer {
         }
     }
 
-    /// `P`: as many members as a sample has, by chance, those first that it was told of.
-    fn acquaintances(&mut self) -> Vec<PublicKey> {
+    /// `P`: as many members as a sample has, by chance, after those that it was told of and some `live` ones.
+    fn acquaintances(&mut self, live: Vec<PublicKey>) -> Vec<PublicKey> {
         let mut known = self.joining.introduced.clone();
         known.retain(|peer| *peer != self.peer);
-        for other in self.others() {
+        for other in live.into_iter().chain(self.others()) {
             if known.len() >= self.settings.sample_size {
                 break;
             }

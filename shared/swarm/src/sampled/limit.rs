@@ -33,19 +33,27 @@ pub(super) struct RoundPace {
     since: Option<(u64, Moment)>,
     /// Since which it is taken next.
     next: Option<(u64, Moment)>,
+    mean: Option<Duration>,
 }
 
 impl RoundPace {
-    /// This peer is active in a round, its latest. Returns the mean time of the last rounds; `None` at the first one.
-    pub(super) fn on_active(&mut self, now: Moment, round: u64) -> Option<Duration> {
+    /// The mean time of the last rounds; `None` as long as this peer was in one alone.
+    pub(super) fn mean(&self) -> Option<Duration> {
+        self.mean
+    }
+
+    /// This peer is active in a round, its latest.
+    pub(super) fn on_active(&mut self, now: Moment, round: u64) {
         // One round after the other may be begun at once, or after a pause of the run.
         let (first, at) = *self.since.get_or_insert((round, now));
         let (next, _) = *self.next.get_or_insert((round, now));
         if round.saturating_sub(next) >= MEAN_ROUNDS {
             self.since = self.next.replace((round, now));
         }
-        let n_rounds = u32::try_from(round.checked_sub(first)?).ok().filter(|n_rounds| *n_rounds > 0)?;
-        Some(now.saturating_sub(at) / n_rounds)
+        let n_rounds = round.checked_sub(first).and_then(|n_rounds| u32::try_from(n_rounds).ok());
+        if let Some(n_rounds) = n_rounds.filter(|n_rounds| *n_rounds > 0) {
+            self.mean = Some(now.saturating_sub(at) / n_rounds);
+        }
     }
 }
 
@@ -73,11 +81,15 @@ impl RoundLimit {
         }
     }
 
-    /// Time has passed. Rounds took this long in the mean, and were estimated to take that long.
-    pub(super) fn on_time(&mut self, now: Moment, mean: Duration, estimate: Duration) {
+    /// Time has passed.
+    ///
+    /// - `mean`: how long rounds took of late. `None` where this peer does not know: they may be as fast as any, or a peer that the
+    ///   run is ahead of would never find it again
+    /// - `estimate`: how long one was estimated to take
+    pub(super) fn on_time(&mut self, now: Moment, mean: Option<Duration>, estimate: Duration) {
         let Some((round, at)) = &mut self.reached else { return };
         let fastest = (estimate / ROUNDS_PER_ESTIMATE_MAX).max(Duration::from_nanos(1));
-        let each = (mean.min(estimate) / HASTE).max(fastest).as_nanos();
+        let each = mean.map_or(fastest, |mean| (mean.min(estimate) / HASTE).max(fastest)).as_nanos();
         let elapsed = now.saturating_sub(*at).as_nanos();
         let n_rounds = u64::try_from(elapsed / each).unwrap_or(u64::MAX);
         *round = round.saturating_add(n_rounds).min(ROUND_MAX);

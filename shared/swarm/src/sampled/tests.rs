@@ -325,6 +325,34 @@ fn who_joins_believes_those_who_answer() {
     assert_eq!((own, peer.round_max()), (Some(20), 26), "as long as a peer may be silent, and a leap");
 }
 
+/// Rounds take an eighth of what was estimated, the least that they may take.
+#[test]
+fn who_is_in_no_sample_for_long_still_finds_a_fast_run() {
+    let settings = SampledSettings { round_estimate: 8 * S, ..SETTINGS };
+    let [mut one, mut two] = acquainted(settings);
+    let takes = |peer: &mut SampledPeer, others: [&mut SampledPeer; 2], now, round| {
+        let [sender, other] = others;
+        proves(peer, sender, round);
+        proves(peer, other, round);
+        peer.on_model(now, sender.peer(), SampledTask::Train { round }, model(1.0));
+        peer.own_round() == round
+    };
+    one.on_active(Moment::ZERO, 20);
+    let mut newcomer = stranger(9, settings, BOTH);
+    newcomer.join(Moment::ZERO, vec![one.peer()]);
+    let answer = one.on_meet(Moment::ZERO, newcomer.peer(), &View::default(), &ViewDigest::default());
+    newcomer.on_met(Moment::ZERO, one.peer(), &answer);
+    assert!(takes(&mut newcomer, [&mut one, &mut two], 60 * S, 80));
+
+    // One that was in slow rounds, until it was asked no more.
+    assert!(takes(&mut newcomer, [&mut one, &mut two], 68 * S, 81));
+    assert!(!takes(&mut newcomer, [&mut one, &mut two], 98 * S, 111), "it believes 15 of them, and a leap");
+    let silent_at = newcomer.next_deadline().unwrap();
+    assert_eq!(silent_at, (68 + 4 * 8) * S);
+    newcomer.on_timeout(silent_at);
+    assert!(takes(&mut newcomer, [&mut one, &mut two], 160 * S, 173));
+}
+
 /// A sender that is not in the sample of its round, as far as this peer knows, is one that nobody chose.
 #[test]
 fn models_are_taken_of_those_who_can_be_in_the_sample() {

@@ -7,7 +7,7 @@ const S: Duration = Duration::from_secs(1);
 #[test]
 fn a_limit_grows_with_time_and_time_that_was_not_used_is_no_credit() {
     let mut limit = RoundLimit::default();
-    limit.on_time(9 * S, 4 * S, 4 * S);
+    limit.on_time(9 * S, Some(4 * S), 4 * S);
     assert_eq!(limit.round(), None);
     limit.begin(10 * S, 5);
     limit.begin(10 * S, 90);
@@ -15,24 +15,24 @@ fn a_limit_grows_with_time_and_time_that_was_not_used_is_no_credit() {
     // Four rounds in the time of one. What is left of the time counts later.
     let reached: Vec<u64> = [11, 12, 13]
         .map(|at| {
-            limit.on_time(at * S + S / 2, 4 * S, 4 * S);
+            limit.on_time(at * S + S / 2, Some(4 * S), 4 * S);
             limit.round().unwrap()
         })
         .to_vec();
     assert_eq!(reached, [6, 7, 8]);
-    limit.on_time(14 * S, 4 * S, 4 * S);
+    limit.on_time(14 * S, Some(4 * S), 4 * S);
     assert_eq!(limit.round(), Some(9));
     // Further than the time allows is possible within a leap, and moves nothing.
     limit.on_active(14 * S, 12);
     assert_eq!(limit.round(), Some(9));
     limit.on_active(14 * S, 7);
     assert_eq!(limit.round(), Some(7));
-    limit.on_time(15 * S, 4 * S, 4 * S);
+    limit.on_time(15 * S, Some(4 * S), 4 * S);
     assert_eq!(limit.round(), Some(8));
     limit.raise(15 * S, 3);
     assert_eq!(limit.round(), Some(8));
     limit.raise(15 * S, u64::MAX);
-    limit.on_time(90 * S, 4 * S, 4 * S);
+    limit.on_time(90 * S, Some(4 * S), 4 * S);
     assert_eq!(limit.round(), Some(ROUND_MAX));
 }
 
@@ -45,21 +45,25 @@ fn rounds_that_were_fast_or_slow_have_bounds() {
         limit.on_time(60 * S, mean, 4 * S);
         limit.round().unwrap()
     };
-    assert_eq!(after_a_minute(2 * S), 120);
-    assert_eq!(after_a_minute(3600 * S), 60);
-    assert_eq!(after_a_minute(Duration::ZERO), 15 * 16);
+    assert_eq!(after_a_minute(Some(2 * S)), 120);
+    assert_eq!(after_a_minute(Some(3600 * S)), 60);
+    assert_eq!([Some(Duration::ZERO), None].map(after_a_minute), [15 * 16; 2]);
 }
 
 /// After 128 rounds the first 64 are forgotten.
 #[test]
 fn the_mean_time_is_that_of_the_last_rounds() {
     let mut pace = RoundPace::default();
-    assert_eq!([0, 1].map(|at| pace.on_active(at * S, 10)), [None; 2], "the first");
-    assert_eq!(pace.on_active(4 * S, 12), Some(2 * S));
-    assert_eq!(pace.on_active(5 * S, 9), None, "an earlier one");
+    let mut after = |now, round| {
+        pace.on_active(now, round);
+        pace.mean()
+    };
+    assert_eq!([0, 1].map(|at| after(at * S, 10)), [None; 2], "the first");
+    assert_eq!(after(4 * S, 12), Some(2 * S));
+    assert_eq!(after(5 * S, 9), Some(2 * S), "an earlier one changes nothing");
     // Ten seconds each, and then one.
-    assert_eq!(pace.on_active(630 * S, 73), Some(10 * S));
-    assert_eq!(pace.on_active(640 * S, 74), Some(10 * S));
-    assert_eq!(pace.on_active(704 * S, 138), Some(704 * S / 128));
-    assert_eq!(pace.on_active(705 * S, 139), Some(S));
+    assert_eq!(after(630 * S, 73), Some(10 * S));
+    assert_eq!(after(640 * S, 74), Some(10 * S));
+    assert_eq!(after(704 * S, 138), Some(704 * S / 128));
+    assert_eq!(after(705 * S, 139), Some(S));
 }
