@@ -185,7 +185,7 @@ fn train(run: &RunDescription, layout: &ParameterLayout) {
 
 #[test]
 fn both_sides_agree_and_what_is_accepted_trains_a_step() {
-    // About one in seven is accepted: by chance never fewer than forty.
+    // How many of them are accepted is chance: so many that it is enough with each seed.
     const CASES: u32 = 600;
     let n_trained = Cell::new(0);
     let mut runner = TestRunner::new(ProptestConfig {
