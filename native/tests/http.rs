@@ -406,20 +406,18 @@ async fn one_address_does_not_take_all_streams_of_events() {
 #[tokio::test]
 async fn what_is_not_there_is_a_short_404_that_nobody_caches() {
     let world = world();
-    fs::write(world.folder.path().parent().unwrap().join("barnraise-outside"), b"secret").unwrap();
-    for path in [
-        "/nothing",
-        "/assets/gone.wasm",
-        "/api/nothing",
-        "/../barnraise-outside",
-        "/%2e%2e/barnraise-outside",
-    ] {
+    // Beside the folder of the page, with a name that no other test has.
+    let beside = world.folder.path().parent().unwrap();
+    let outside = tempfile::Builder::new().prefix("barnraise-outside").tempfile_in(beside).unwrap();
+    fs::write(outside.path(), b"secret").unwrap();
+    let name = outside.path().file_name().unwrap().to_str().unwrap();
+    let [plain, encoded] = ["..", "%2e%2e"].map(|above| format!("/{above}/{name}"));
+    for path in ["/nothing", "/assets/gone.wasm", "/api/nothing", &plain, &encoded] {
         let response = get(&world.state, path, "br").await;
         assert_eq!(response.status(), StatusCode::NOT_FOUND, "{path}");
         assert_eq!(header(response.headers(), "cache-control"), "no-store", "{path}");
         assert_eq!(body(response).await, "404: there is nothing at this address\n");
     }
-    fs::remove_file(world.folder.path().parent().unwrap().join("barnraise-outside")).unwrap();
 }
 
 #[tokio::test]

@@ -198,7 +198,7 @@ mod tests {
     async fn a_connection_without_a_request_is_closed() {
         let node = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let listener = BoundedListener::new(listener, 2, Duration::from_millis(200), Some(node.clone()));
+        let listener = BoundedListener::new(listener, 2, Duration::from_secs(3), Some(node.clone()));
         let address = listener.local_addr().unwrap();
         tokio::spawn(axum::serve(listener, Router::new().route("/", get(|| async { "here" }))).into_future());
         assert!(answer(address).await.ends_with("here"));
@@ -211,6 +211,7 @@ mod tests {
             // Closed, or reset.
             let _ = stream.read_to_end(&mut Vec::new()).await;
         }
+        // An honest one is never late: three seconds are long for one request, also on a busy machine.
         assert!(node.metrics().contains("barnraise_violations_total{reason=\"slow_visitor\"} 2"));
     }
 }

@@ -112,10 +112,6 @@ impl SimulatedDisk {
         state.dies_at.is_some_and(|at| state.n_operations >= at)
     }
 
-    pub(crate) fn n_operations(&self) -> u64 {
-        self.state.lock().unwrap().n_operations
-    }
-
     /// One of so many operations fails from now on; none where that is 0.
     pub(crate) fn fails_one_in(&self, n: usize) {
         self.state.lock().unwrap().fails_one_in = n;

@@ -193,7 +193,7 @@ mod tests {
         bytes_per_second_min: 1,
     };
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn each_way_of_being_slow_ends_the_stream_and_says_which_it_was() {
         let pair = || {
             let (near, far) = tokio::io::duplex(64);

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use barnraise_relay::libp2p::core::upgrade::OutboundConnectionUpgrade as _;
 use barnraise_relay::libp2p::identity::Keypair;
@@ -19,6 +20,10 @@ use wtransport::{ClientConfig, Connection, Endpoint};
 
 pub const ECHO: &str = "/barnraise-test/echo/1";
 pub const PATH: &str = "/.well-known/libp2p-webtransport?type=noise";
+/// Handshakes of which one succeeds, unless something is broken.
+const ATTEMPTS: usize = 5;
+/// After this long a test hangs.
+const HANG: Duration = Duration::from_secs(120);
 
 /// Both directions of a stream, as libp2p's upgrades want them.
 pub type ClientStream =
@@ -80,8 +85,16 @@ pub struct WebTransportClient {
 }
 
 impl WebTransportClient {
+    /// On a busy machine a handshake may take too long: it is repeated from another port, as browsers do.
     pub async fn connect(address: &Multiaddr) -> Self {
-        Self::try_connect(address).await.unwrap()
+        let mut failures = Vec::new();
+        while failures.len() < ATTEMPTS {
+            match Self::try_connect(address).await {
+                Ok(client) => return client,
+                Err(error) => failures.push(error),
+            }
+        }
+        panic!("{address} cannot be connected with: {failures:?}");
     }
 
     pub async fn try_connect(address: &Multiaddr) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
@@ -143,7 +156,6 @@ where
 /// A new node that has dialled `address`. On a busy machine a handshake over UDP may take too long, so the dial is
 /// repeated from another port, as browsers do.
 pub async fn dialer_of(address: &Multiaddr, config: &NodeConfig) -> Node {
-    const ATTEMPTS: usize = 5;
     for _ in 0..ATTEMPTS {
         let dialer = Node::start(Keypair::generate_ed25519(), config.clone()).await.unwrap();
         if dialer.dial(address.clone()).await.is_ok() {
@@ -155,15 +167,34 @@ pub async fn dialer_of(address: &Multiaddr, config: &NodeConfig) -> Node {
 }
 
 /// Sends `message`, closes, and reads until the end.
-pub async fn round_trip<S>(mut stream: S, message: &[u8]) -> Vec<u8>
+pub async fn round_trip<S>(stream: S, message: &[u8]) -> Vec<u8>
 where
     S: futures::AsyncRead + futures::AsyncWrite + Unpin,
 {
-    stream.write_all(message).await.unwrap();
-    stream.close().await.unwrap();
+    try_round_trip(stream, message).await.unwrap()
+}
+
+/// The same on a stream that may break off.
+pub async fn try_round_trip<S>(mut stream: S, message: &[u8]) -> std::io::Result<Vec<u8>>
+where
+    S: futures::AsyncRead + futures::AsyncWrite + Unpin,
+{
+    stream.write_all(message).await?;
+    stream.close().await?;
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await.unwrap();
-    answer
+    stream.read_to_end(&mut answer).await?;
+    Ok(answer)
+}
+
+/// Nothing tells when a metric changes: looks again and again.
+pub async fn until_metrics(node: &Node, what: &str, are_met: impl Fn(&str) -> bool) {
+    let met = async {
+        while !are_met(&node.metrics()) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let met = tokio::time::timeout(HANG, met).await;
+    met.unwrap_or_else(|_| panic!("{what} is not among the metrics:\n{}", node.metrics()));
 }
 
 /// Sends back what comes, each stream in its own task.
@@ -213,9 +244,11 @@ pub async fn echo_node(config: NodeConfig) -> Node {
     node
 }
 
-/// A node that only dials.
+/// A node that only dials. It tests nobody's addresses: after a few seconds that would be an event of the other node, amid
+/// those that a test waits for.
 pub async fn dialer() -> Node {
-    Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await.unwrap()
+    let config = NodeConfig { dials_back: false, ..NodeConfig::default() };
+    Node::start(Keypair::generate_ed25519(), config).await.unwrap()
 }
 
 pub fn webtransport_address(node: &Node) -> Multiaddr {

@@ -196,10 +196,12 @@ mod tests {
 
     /// A shell that says what a test program would.
     fn says(folder: &Path, name: &str, script: &str) -> TestProgram {
-        use std::os::unix::fs::PermissionsExt as _;
         let executable = folder.join(name);
-        std::fs::write(&executable, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&executable, std::fs::Permissions::from_mode(0o755)).unwrap();
+        // Another process writes it. A process that another test starts has the files of this one for a moment, and what
+        // somebody may write to is not run.
+        let mut writing = Command::new("sh");
+        writing.args(["-c", "printf '#!/bin/sh\\n%s\\n' \"$2\" > \"$1\" && chmod 755 \"$1\"", "sh"]);
+        assert!(writing.arg(&executable).arg(script).status().unwrap().success());
         TestProgram { name: name.to_owned(), folder: folder.to_owned(), executable, starts_processes: true }
     }
 
@@ -225,7 +227,8 @@ mod tests {
         let hangs = "echo 'test a ... ok'; for name in a b; do \
                      echo \"test $name has been running for over 60 seconds\"; done; echo 'test a ... ok'; sleep 60";
         let program = says(folder.path(), "one", hangs);
-        let totals = follow_within(program.command(&[]), "one", Duration::from_secs(1)).unwrap();
+        // Its lines must come before: to start a shell takes a while on a busy machine.
+        let totals = follow_within(program.command(&[]), "one", Duration::from_secs(15)).unwrap();
         assert_eq!((totals.failed.len(), totals.failed[0].name.as_str(), totals.n_failed), (1, "b", 1));
         let program = says(folder.path(), "two", "sleep 60");
         assert!(follow_within(program.command(&[]), "two", Duration::from_secs(1)).unwrap().is_broken);

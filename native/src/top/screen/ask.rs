@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn each_is_asked_once() {
         let (address, serving) = serve(3);
-        let heard = once(&address, Some(&address), TIMEOUT);
+        let heard = once(&address, Some(&address), Duration::from_secs(60));
         assert!(
             matches!(&heard[..], [TopEvent::Run(_), TopEvent::Contributions(_), TopEvent::Metrics(_)]),
             "{heard:?}"

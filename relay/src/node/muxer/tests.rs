@@ -165,8 +165,8 @@ async fn who_takes_no_answer_to_its_pings_sends_no_further_ones() {
     assert_eq!((remote.n_untaken(), remote.n_got(PING)), (0, N_PINGS + 1), "and one of ours");
 }
 
-#[test]
-fn frames_that_no_stream_waits_for_end_a_connection_that_is_full_of_them() {
+#[tokio::test(start_paused = true)]
+async fn frames_that_no_stream_waits_for_end_a_connection_that_is_full_of_them() {
     let opened = frame(WINDOW_UPDATE, SYN, 1, 0);
     let idle = [
         frame(PING, SYN, 0, 7),
@@ -191,8 +191,8 @@ fn frames_that_no_stream_waits_for_end_a_connection_that_is_full_of_them() {
 }
 
 /// Each has a task begun and ended. How many of them there are at a time bounds nothing of that.
-#[test]
-fn streams_that_are_opened_and_ended_for_nothing_end_a_connection_that_is_full_of_them() {
+#[tokio::test(start_paused = true)]
+async fn streams_that_are_opened_and_ended_for_nothing_end_a_connection_that_is_full_of_them() {
     let in_vain = |stream| {
         let (open, reset) = (frame(WINDOW_UPDATE, SYN, stream, 0), frame(DATA, RST, stream, 0));
         let end = frame(DATA, FIN, stream, 0);

@@ -141,7 +141,9 @@ impl Placement {
     /// Fails the requests that took too long.
     pub fn on_timeout(&mut self, now: Moment) {
         let late = self.in_flight.iter().filter(|(_, asked)| asked.at + self.limits.timeout <= now);
-        let late: Vec<Vec<u8>> = late.map(|(peer, _)| peer.clone()).collect();
+        let mut late: Vec<Vec<u8>> = late.map(|(peer, _)| peer.clone()).collect();
+        // In an order that is the same each time.
+        late.sort_unstable();
         late.iter().for_each(|peer| self.on_failure(peer));
     }
 

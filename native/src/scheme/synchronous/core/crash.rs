@@ -44,7 +44,7 @@ use crate::fixture;
 use crate::host::clock::system_clock;
 use crate::host::contributions::{Crediting, Issuer, KnownReceipts, Question, Recording, Store, WorkMeter};
 use crate::host::peer_id;
-use crate::host::sessions::{SESSION_MESSAGES_MAX, SessionEvent};
+use crate::host::sessions::SessionEvent;
 use crate::host::states::PublishedState;
 use crate::host::weights::SharedWeights;
 use crate::storage::Storage;
@@ -57,6 +57,9 @@ const SAMPLES: u32 = 64;
 const HANG: std::time::Duration = std::time::Duration::from_secs(120);
 /// Interval of progress messages and disk checks in tests.
 const PROGRESS_EVERY: std::time::Duration = std::time::Duration::from_millis(10);
+/// Messages that a test may leave unread: more of them than come while a machine has other things to do. A session whose
+/// messages nobody reads is ended, and what is said next is said to nobody.
+const UNREAD_MAX: usize = 100_000;
 /// Contributions of a step.
 const PER_STEP: u64 = 4;
 const KEPT: usize = 2;
@@ -278,7 +281,7 @@ impl CrashHarness {
 
 impl Alive {
     async fn join(&mut self, peer: &PeerKey, run_id: &str) {
-        let (messages, session) = mpsc::channel(SESSION_MESSAGES_MAX);
+        let (messages, session) = mpsc::channel(UNREAD_MAX);
         let (answer, answered) = oneshot::channel();
         let join = Join {
             run_id: run_id.to_owned(),

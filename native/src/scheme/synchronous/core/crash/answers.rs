@@ -39,7 +39,7 @@ async fn soon<T>(coming: impl Future<Output = T>) -> T {
 
 impl Alive {
     /// The core's answer to a contribution that it need not receive.
-    async fn refusal(&self, world: &CrashHarness, id: u64, epoch: u64) -> DeclinedOffer {
+    pub(super) async fn refusal(&self, world: &CrashHarness, id: u64, epoch: u64) -> DeclinedOffer {
         let (peer, (offer, ..)) = (world.contributor(id).clone(), world.contribution(id, epoch));
         let (answer, answered) = oneshot::channel();
         self.events.send(CoreEvent::Offer { peer, offer, answer }).await.unwrap();

@@ -3,6 +3,7 @@
 use barnraise_protocol::Refusal;
 
 use super::*;
+use crate::scheme::synchronous::aggregators::AggregatorEvent;
 use crate::storage::disk_space::DiskProblem;
 use crate::storage::simulated::SimulatedDisk;
 
@@ -36,6 +37,12 @@ async fn a_full_disk_pauses_says_so_makes_room_and_heals() {
     let (world, store, folder, mut alive) = world(&disk, "full").await;
     // Three checkpoints, of which two are kept, and something that was set aside.
     contribute(&world, &mut alive, 0..9 * PER_STEP).await;
+    alive.reaches(9).await;
+    // Answered once the step's checkpoint is stored.
+    let (answer, model) = oneshot::channel();
+    let event = AggregatorEvent::WantModel(answer);
+    alive.events.send(CoreEvent::Aggregator { peer: PeerKey(vec![7]), event }).await.unwrap();
+    assert_eq!(model.await.unwrap().epoch, 9);
     alive.recording.catch_up().await.unwrap();
     let set_aside = object_store::path::Path::from("checkpoints/corrupt/000000000001.ckpt");
     let storage = Storage::on(Arc::new(disk.clone()));
@@ -49,9 +56,8 @@ async fn a_full_disk_pauses_says_so_makes_room_and_heals() {
     let is_notice = |told: &BackboneToContributor| matches!(told, BackboneToContributor::Refused(Refusal::Paused { reason }) if reason.as_str() == DiskProblem::Full.reason());
     assert!(told.iter().any(is_notice), "{told:?}");
     // An offer is refused before a byte of it is pulled, and a contributor that joins reads why.
-    let n_operations = disk.n_operations();
-    assert_eq!(alive.contribute(&world, 9 * PER_STEP).await.unwrap(), Err(ContributionRefusal::Storage));
-    assert_eq!(disk.n_operations(), n_operations);
+    let refused = DeclinedOffer::Refused(ContributionRefusal::Storage);
+    assert_eq!(alive.refusal(&world, 9 * PER_STEP, 9).await, refused);
     alive.join(&world.contributors[0], &world.config.run.id).await;
     assert!(alive.told().iter().any(is_notice));
     // What may go is gone, and the newest checkpoint is not.
