@@ -7,6 +7,7 @@ mod evaluate;
 mod fetch;
 mod field;
 mod hub;
+mod onnx;
 mod peft;
 mod predict;
 #[cfg(test)]
@@ -18,6 +19,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use barnraise_learning::graph::ResolvedGraph;
 use barnraise_learning::tensor_file::{self, TensorFileError};
 use barnraise_learning::tokenizer::{self as learned, TextStream, Tokenizer, TokenizerError};
 use barnraise_learning::{ComputeDevice, Continuation, DataShape, ModelError, Trainer};
@@ -30,6 +32,7 @@ use serde::{Deserialize, Serialize};
 pub use self::evaluate::{EvaluateArgs, evaluate};
 use self::fetch::FetchError;
 use self::field::FieldLayout;
+use self::onnx::OnnxError;
 use self::peft::AdapterFiles;
 pub use self::predict::{PredictArgs, predict};
 use self::tokenizer::RunTokenizer;
@@ -57,7 +60,7 @@ pub struct ExportArgs {
     /// Address of the run's page, such as https://barn.example/run/garments
     #[arg(value_name = "ADDRESS")]
     pub from: String,
-    /// A folder that does not exist yet
+    /// A folder that does not exist yet; with a name that ends in .onnx, a file for ONNX runtimes
     #[arg(value_name = "FOLDER")]
     pub folder: PathBuf,
 }
@@ -86,7 +89,7 @@ pub enum ExportedError {
     #[error(transparent)]
     Fetch(#[from] FetchError),
     /// Nothing is overwritten.
-    #[error("{} exists already: name a folder that does not", .0.display())]
+    #[error("{} exists already: name one that does not", .0.display())]
     Exists(PathBuf),
     /// The disk.
     #[error("{}: {source}", path.display())]
@@ -107,6 +110,9 @@ pub enum ExportedError {
     /// The model cannot be computed.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// The model has no form in ONNX.
+    #[error(transparent)]
+    Onnx(#[from] OnnxError),
     /// The text cannot be tokenized.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
@@ -200,6 +206,9 @@ pub fn export(args: &ExportArgs) -> Result<String, ExportedError> {
     if model.run.model.hosted.is_some() {
         return Err(ModelError::UnreachableExperts.into());
     }
+    if args.folder.extension().is_some_and(|extension| extension == "onnx") {
+        return model.write_onnx(&args.folder);
+    }
     let files = model.files(&card)?;
     write_folder(&args.folder, &files)?;
     let folder = args.folder.display();
@@ -246,6 +255,21 @@ pub fn generate(args: &GenerateArgs, output: &mut impl Write) -> Result<(), Expo
 }
 
 impl ExportedModel {
+    /// Writes one file of ONNX; returns what to say of it.
+    fn write_onnx(&self, path: &Path) -> Result<String, ExportedError> {
+        let bytes = self.onnx()?;
+        part::write(path, &bytes).map_err(|source| ExportedError::Io { path: path.to_owned(), source })?;
+        let (title, file) = (&self.run.identity.title, path.display());
+        let loads = format!("In Python: onnxruntime.InferenceSession(\"{file}\")");
+        Ok(format!("The model of “{title}” after {} steps is in {file}.\n{loads}\n", self.epoch))
+    }
+
+    fn onnx(&self) -> Result<Vec<u8>, ExportedError> {
+        let data = DataShape::of(&self.run.data.manifest.samples);
+        let graph = ResolvedGraph::of_model(&self.run.model, data)?;
+        Ok(onnx::file(&graph, &self.run.model.graph.name, &self.parameters)?)
+    }
+
     /// Name and content of each file of the folder. `card`: the run's.
     fn files(&self, card: &str) -> Result<Vec<(&'static str, Vec<u8>)>, ExportedError> {
         let json = |value: &serde_json::Value| serde_json::to_vec_pretty(value).unwrap_or_default();

@@ -5,9 +5,9 @@ mod commands;
 use barnraise_learning::ParameterLayout;
 use barnraise_learning::graph::ResolvedGraph;
 use barnraise_protocol::TensorCodec;
-use barnraise_protocol::dataset::{ImageShape, SampleKind, TokenShape};
+use barnraise_protocol::dataset::{ImageShape, RatingShape, SampleKind, TokenShape};
 use barnraise_protocol::run::model::operation::RotaryScaling;
-use barnraise_protocol::run::model::presets::{Albert, Gpt, GptFamily, Norm, ResNet};
+use barnraise_protocol::run::model::presets::{Albert, Gpt, GptExperts, GptFamily, Norm, ResNet, Vit};
 use barnraise_protocol::run::model::{Adapters, FirstWeights};
 use barnraise_protocol::run::{ModelSpec, Preset};
 use futures::executor::block_on;
@@ -68,9 +68,12 @@ fn exported(preset: &Preset, tokenizer: Option<RunTokenizer>) -> ExportedModel {
             run.data.manifest.samples =
                 SampleKind::Tokens(TokenShape { length: 12, vocabulary: size, mask: Some(1) });
         }
-        Preset::ResNet18(_) | Preset::ResNet50(_) => {
+        Preset::ResNet18(_) | Preset::ResNet50(_) | Preset::LeNet | Preset::Vit(_) => {
             let class_names = ["cat", "dog", "bird", "fish", "frog"].map(str::to_owned).into();
             run.data.manifest.samples = SampleKind::Images { shape: PICTURES, class_names };
+        }
+        Preset::MatrixFactorization { .. } => {
+            run.data.manifest.samples = SampleKind::Ratings(RatingShape { n_users: 50, n_items: 40 });
         }
         _ => {}
     }
@@ -122,6 +125,83 @@ fn what_is_written_is_read_back() {
         );
         assert_eq!(card.contains("from transformers import"), name != "mlp", "{card}");
     }
+}
+
+/// The values of a field of bytes in a message of Protocol Buffers.
+fn field(message: &[u8], wanted: u64) -> Vec<&[u8]> {
+    let (mut rest, mut found) = (message, Vec::new());
+    let varint = |rest: &mut &[u8]| {
+        let (mut value, mut shift) = (0_u64, 0);
+        loop {
+            let byte = rest[0];
+            *rest = &rest[1..];
+            value |= u64::from(byte & 0x7f) << shift;
+            shift += 7;
+            if byte < 0x80 {
+                return value;
+            }
+        }
+    };
+    while !rest.is_empty() {
+        let tag = varint(&mut rest);
+        match tag & 7 {
+            0 => _ = varint(&mut rest),
+            5 => rest = &rest[4..],
+            _ => {
+                let n_bytes = usize::try_from(varint(&mut rest)).unwrap();
+                let (value, after) = rest.split_at(n_bytes);
+                rest = after;
+                if tag >> 3 == wanted {
+                    found.push(value);
+                }
+            }
+        }
+    }
+    found
+}
+
+/// `BARNRAISE_ONNX=/tmp/onnx` keeps the files for `native/tests/torch/onnx_files.py`.
+#[test]
+fn a_file_of_onnx_has_the_models_tensors_once() {
+    let kept = std::env::var_os("BARNRAISE_ONNX").map(PathBuf::from);
+    for (name, preset) in [
+        ("gpt2", gpt(GptFamily::Gpt2)),
+        ("llama", gpt(GptFamily::Llama)),
+        ("llama3", llama_3()),
+        ("albert", Preset::Albert(ALBERT)),
+        ("resnet18", Preset::ResNet18(RESNET)),
+        ("resnet50", Preset::ResNet50(ResNet { norm: Norm::Group(4), ..RESNET })),
+        ("mlp", Preset::Mlp { hidden: vec![3] }),
+        ("le-net", Preset::LeNet),
+        ("vit", Preset::Vit(Vit { patch: 4, width: 16, layers: 2, heads: 2 })),
+        ("ratings", Preset::MatrixFactorization { factors: 3 }),
+    ] {
+        let model = exported(&preset, None);
+        let bytes = model.onnx().unwrap();
+        let graph = field(&bytes, 7)[0];
+        let tensors: Vec<_> =
+            field(graph, 5).into_iter().map(|tensor| (field(tensor, 8)[0], field(tensor, 9)[0])).collect();
+        for segment in ParameterLayout::of_run(&model.run).unwrap().segments() {
+            let named = tensors.iter().filter(|(name, _)| *name == segment.name.as_bytes());
+            let values: Vec<u8> =
+                model.parameters[segment.range()].iter().flat_map(|value| value.to_le_bytes()).collect();
+            let got: Vec<&[u8]> = named.map(|&(_, values)| values).collect();
+            assert!(got == [values.as_slice()], "{name}: {}", segment.name);
+        }
+        if let Some(folder) = &kept {
+            let folder = folder.join(name);
+            write(&model, &folder);
+            fs::write(folder.join("model.onnx"), bytes).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_block_without_a_form_in_onnx_is_named() {
+    let experts = Some(GptExperts { side: 2, dimensions: 1, active: 2 });
+    let mixture = Gpt { experts, ..Gpt::new(GptFamily::Llama, 16, 2, 4) };
+    let error = exported(&Preset::Gpt(mixture), None).onnx().unwrap_err().to_string();
+    assert!(error.starts_with("block `model.layers.0.") && error.contains("experts"), "{error}");
 }
 
 /// In containers every program has the same process id.

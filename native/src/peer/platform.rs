@@ -306,9 +306,12 @@ impl Platform for NativePlatform {
 
     fn set_other_backbones(&self, addresses: Vec<String>) {
         if self.may_change_backbone {
-            self.other_backbones.replace(address::to_dial(&addresses));
+            let is_other = self.tried_other_backbone.get();
+            let moved_to = self.connection.borrow().as_ref().map(|it| it.backbone).filter(|_| is_other);
+            let known = self.other_backbones.take();
+            self.other_backbones.replace(others(addresses, &known, moved_to));
             // The backbone that sent this has admitted this peer.
-            self.prefers_other_backbone.set(self.tried_other_backbone.get());
+            self.prefers_other_backbone.set(is_other);
         }
     }
 
@@ -440,6 +443,14 @@ fn node_config(listen: Vec<Multiaddr>, relays: Vec<Multiaddr>) -> NodeConfig {
     NodeConfig { listen, relays, limits, dials_back: false, ..NodeConfig::default() }
 }
 
+/// Addresses of the other backbones to dial. The connected one does not send its own: one that this peer `moved_to` stays
+/// known, as the others may be dead.
+fn others(mut sent: Vec<String>, known: &[Multiaddr], moved_to: Option<PeerId>) -> Vec<Multiaddr> {
+    let is_moved_to = |address: &&Multiaddr| address.iter().last() == moved_to.map(Protocol::P2p);
+    sent.extend(known.iter().filter(is_moved_to).map(ToString::to_string));
+    address::to_dial(&sent)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -452,6 +463,18 @@ mod tests {
     async fn started(config: impl FnOnce(Vec<Multiaddr>) -> NodeConfig) -> Node {
         let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
         Node::start(Keypair::generate_ed25519(), config(listen)).await.unwrap()
+    }
+
+    #[test]
+    fn another_backbone_stays_known_when_it_names_the_others() {
+        let peers = [PeerId::random(), PeerId::random()];
+        let [first, second] = peers.map(|peer| format!("/ip4/192.0.2.1/tcp/1/p2p/{peer}"));
+        let known = others(vec![first.clone()], &[], None);
+        let all = others(vec![second.clone()], &known, Some(peers[0]));
+        let listed = |addresses: &[Multiaddr]| addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(listed(&all), [second.clone(), first.clone()]);
+        assert_eq!(others(vec![second.clone()], &all, Some(peers[0])), all, "once");
+        assert_eq!(listed(&others(vec![first.clone()], &all, None)), [first]);
     }
 
     #[tokio::test]

@@ -40,7 +40,10 @@ async fn two_tabs_and_a_native_peer_train_one_model() -> Result<()> {
     }
     // Since all three are there: the slowest was alone for as long as a browser takes to start.
     let (of_gpu, of_all) = (samples(&gpu).await? - of_gpu, stepped(&backbone).await? - of_all);
-    ensure!(of_gpu < of_all / 2, "the processors carry the load: {of_gpu} of {of_all} samples are not theirs");
+    ensure!(
+        of_gpu < of_all / 2,
+        "the processors carry the load: {of_gpu} of {of_all} samples are not theirs"
+    );
     Ok(())
 }
 

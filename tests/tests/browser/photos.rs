@@ -84,12 +84,13 @@ async fn photos_in_two_folders_become_a_model_that_tells_a_visitors_own_apart() 
     let mut random = SplitMix64::new(2);
     let folder = test_run.folder().to_owned();
     let mut n_right = 0;
-    for n in 0..6 {
+    // So many that chance decides nothing: a model that is right nine times of ten has fewer right once in hundreds.
+    for n in 0..20 {
         let photo = folder.join(format!("own-{n}.jpg"));
         stripes(n % 2, &mut random).save(&photo)?;
         n_right += usize::from(class_of(&tab, &photo).await? == n % 2);
     }
-    ensure!(n_right >= 5, "{n_right} of 6 photos that it never saw are right at an accuracy of 0.9");
+    ensure!(n_right >= 14, "{n_right} of 20 photos that it never saw are right at an accuracy of 0.9");
     let mut looks = Looks::begin().await?;
     looks.at(&tab, "photo").await?;
     looks.end()?;

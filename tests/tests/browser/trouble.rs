@@ -87,23 +87,21 @@ async fn a_tab_goes_on_with_another_backbone_when_its_own_was_killed() -> Result
     let tab = contributor(&own, "another-backbone", Graphics::NoAdapter, "device=cpu").await?;
     tab.until("value('accepted') >= 3 && value('epoch') >= 1", SOON).await?;
     own.kill().await?;
-    tab.until("doing() === 'reconnecting'", SOON).await?;
 
+    // That it reconnects is shown for a moment only; or it has moved before, as its own one was silent on a busy machine.
+    let is_tab = |count: &DeviceCount| count.device == DeviceKind::BrowserCpu && count.n_contributors == 1;
+    let moved = async {
+        while !other.status().await?.devices.iter().any(is_tab) {
+            // Nothing tells over HTTP that a device came.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(SOON, moved).await.context("it contributes nowhere else")??;
     // Its first backbone is dead: contributions from here on are accepted by the other one.
     let accepted = tab.number("accepted").await?;
     tab.until(&format!("value('accepted') >= {accepted} + 3 && doing() === 'training'"), SOON).await?;
-    let is_tab = |count: &DeviceCount| count.device == DeviceKind::BrowserCpu && count.n_contributors == 1;
-    // The status is that of the last second, in which a tab delivers more than that.
-    let seen = async {
-        loop {
-            let status = other.status().await?;
-            if status.devices.iter().any(is_tab) {
-                return anyhow::Ok(status.progress.epoch);
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    let epoch = tokio::time::timeout(SOON, seen).await.context("it contributes elsewhere")??;
+    let epoch = other.status().await?.progress.epoch;
     tab.until(&format!("value('epoch') >= {epoch} + 2"), SOON).await?;
     // Nobody is frightened: what is shown is true of now, and what is not says so.
     let calm = "element('live').dataset.state === 'live' && element('main').dataset.stale === 'false' \

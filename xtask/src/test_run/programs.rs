@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -15,13 +16,11 @@ use super::totals::{Section, Totals};
 use crate::lanes;
 use crate::process;
 
-/// Programs that run at once, each with as many tests at once as there are processors: those that start processes
-/// and browsers wait more than they compute.
+/// Programs that run at once, each with as many tests at once as there are processors.
 const SIDE_BY_SIDE: usize = 2;
-/// The member whose tests start processes and browsers.
+/// The member whose tests start processes and browsers. One program of it runs at a time: two took no less time, and what
+/// is waited for in them came late.
 const OF_PROCESSES: &str = "tests";
-/// Its longest programs, the longest first: started last, one of them would run alone in the end.
-const LONGEST: [&str; 2] = ["browser", "native"];
 /// It measures what attacks leave of a speed: nothing else runs beside it.
 const ALONE: &str = "tests/hostile";
 /// Lines of its output that wait to be looked at.
@@ -54,12 +53,6 @@ impl TestProgram {
         Some(Self { name, folder: folder.to_owned(), executable: executable.into(), starts_processes })
     }
 
-    /// Where in the order it starts.
-    fn rank(&self) -> (bool, usize) {
-        let target = self.name.rsplit('/').next().unwrap_or_default();
-        (!self.starts_processes, LONGEST.iter().position(|&long| long == target).unwrap_or(LONGEST.len()))
-    }
-
     fn command(&self, environment: &[(&str, OsString)]) -> Command {
         let mut command = Command::new(&self.executable);
         command.arg("--show-output");
@@ -75,10 +68,7 @@ pub(crate) fn build(mut command: Command, root: &Path) -> Result<Vec<TestProgram
     command.args(["--no-run", "--message-format", "json-render-diagnostics"]);
     let messages = process::output(&mut command)?;
     let messages = messages.lines().filter_map(|line| serde_json::from_str(line).ok());
-    let mut programs: Vec<TestProgram> =
-        messages.filter_map(|message: Value| TestProgram::of_message(&message, root)).collect();
-    programs.sort_by_key(TestProgram::rank);
-    Ok(programs)
+    Ok(messages.filter_map(|message: Value| TestProgram::of_message(&message, root)).collect())
 }
 
 /// Runs all of them and adds up, and does `beside` meanwhile, but for the program that wants to be alone.
@@ -88,24 +78,27 @@ pub(crate) fn run<T: Send>(
     beside: impl FnOnce() -> Result<T> + Send,
 ) -> Result<(Totals, Result<T>)> {
     let (alone, others): (Vec<_>, Vec<_>) = programs.iter().partition(|program| program.name == ALONE);
+    let (of_processes, others): (Vec<_>, Vec<_>) =
+        others.into_iter().partition(|program| program.starts_processes);
     let (outcomes, beside) = thread::scope(|scope| {
         let beside = scope.spawn(beside);
-        (run_lanes(SIDE_BY_SIDE, &others, environment), beside.join())
+        let others = others.into_iter().map(|program| vec![program]);
+        let series: Vec<_> = iter::once(of_processes).chain(others).collect();
+        (lanes::run(SIDE_BY_SIDE, &series, |programs| in_turn(programs, environment)), beside.join())
     });
-    let mut outcomes = outcomes?;
-    outcomes.extend(run_lanes(1, &alone, environment)?);
+    let mut outcomes = outcomes?.concat();
+    outcomes.extend(in_turn(&alone, environment)?);
     let mut sum = Totals::default();
     outcomes.into_iter().for_each(|(program, totals)| sum.add(totals.within(&program.name)));
     Ok((sum, beside.map_err(|_| anyhow!("what was done beside the tests panicked"))?))
 }
 
-/// Runs so many of them at once.
-fn run_lanes<'p>(
-    n_lanes: usize,
+/// Runs one after the other.
+fn in_turn<'p>(
     programs: &[&'p TestProgram],
     environment: &[(&str, OsString)],
 ) -> Result<Vec<(&'p TestProgram, Totals)>> {
-    lanes::run(n_lanes, programs, |&program| {
+    let run = |&program: &&'p TestProgram| {
         let started = Instant::now();
         let totals = follow(program.command(environment), &program.name)?;
         let (n_passed, n_failed) = (totals.n_passed, totals.n_failed);
@@ -115,7 +108,8 @@ fn run_lanes<'p>(
             started.elapsed().as_secs_f64()
         );
         Ok((program, totals))
-    })
+    };
+    programs.iter().map(run).collect()
 }
 
 /// Runs a test program, shows its output but of the tests that passed, each line with the program's name, and adds up
@@ -176,25 +170,28 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_what_cargo_built_to_test_and_the_longest_come_first() {
+    fn programs_are_what_cargo_built_to_test() {
         let read = |message| TestProgram::of_message(&message, Path::new("/project"));
-        let mut programs: Vec<TestProgram> = [
+        let programs: Vec<TestProgram> = [
             message("relay", "lib", "barnraise_relay", true),
             message("native", "bin", "barnraise", false),
-            message("tests", "test", "load", true),
+            message("tests", "lib", "barnraise_tests", true),
             message("tests", "test", "native", true),
-            message("tests", "test", "browser", true),
             message("shared/swarm", "test", "native", true),
             json!({ "reason": "build-finished", "success": true }),
         ]
         .into_iter()
         .filter_map(read)
         .collect();
-        programs.sort_by_key(TestProgram::rank);
-        let names: Vec<&str> = programs.iter().map(|program| program.name.as_str()).collect();
-        assert_eq!(names[..3], ["tests/browser", "tests/native", "tests/load"]);
-        assert_eq!(names.len(), 5, "{names:?}");
-        assert!(names.contains(&"relay (lib)") && names.contains(&"shared/swarm/native"), "{names:?}");
+        let names: Vec<_> =
+            programs.iter().map(|program| (&*program.name, program.starts_processes)).collect();
+        let wanted = [
+            ("relay (lib)", false),
+            ("tests (lib)", false),
+            ("tests/native", true),
+            ("shared/swarm/native", false),
+        ];
+        assert_eq!(names, wanted);
     }
 
     /// A shell that says what a test program would.

@@ -167,10 +167,14 @@ impl TabNetwork {
         if is_other { self.connect_other().await } else { self.connect_own().await }
     }
 
-    /// Takes the addresses of the run's other backbones, which the connected backbone sent.
+    /// Takes the addresses of the run's other backbones, which the connected backbone sent. It does not send its own: one
+    /// that the tab moved to stays known, and is the next to try. The others may be dead.
     pub(super) fn set_other_backbones(&self, addresses: &[String]) {
+        let moved_to = self.connected.borrow().filter(|_| self.is_other_connected.get());
+        let known = self.other_backbones.take();
+        let mut targets: VecDeque<DialTarget> =
+            known.into_iter().filter(|known| Some(known.peer) == moved_to).collect();
         let mut rest = addresses.to_vec();
-        let mut targets = VecDeque::new();
         // Addresses are grouped by backbone.
         while let Ok((peer, transports)) = dialable(&rest, self.page.is_secure) {
             let id = peer.to_string();
@@ -576,6 +580,27 @@ mod tests {
         assert_eq!(found, peers.map(|peer| (peer, 2)));
         network.set_other_backbones(&[]);
         assert!(network.other_backbones.borrow().is_empty());
+    }
+
+    #[wasm_bindgen_test]
+    fn another_backbone_stays_known_when_it_names_the_others() {
+        let network = network("http://127.0.0.1:1");
+        let peers = [PeerId::random(), PeerId::random()];
+        let [first, second] = peers.map(|peer| [format!("/ip4/192.0.2.1/tcp/1/ws/p2p/{peer}")]);
+        let known =
+            || -> Vec<PeerId> { network.other_backbones.borrow().iter().map(|target| target.peer).collect() };
+        network.set_other_backbones(&first);
+        network.connected.replace(Some(peers[0]));
+        network.is_other_connected.set(true);
+        for _ in 0..2 {
+            network.set_other_backbones(&second);
+            assert_eq!(known(), peers);
+        }
+        // The addresses of the page's own are asked of its web server.
+        network.connected.replace(Some(peers[1]));
+        network.is_other_connected.set(false);
+        network.set_other_backbones(&first);
+        assert_eq!(known(), [peers[0]]);
     }
 
     #[wasm_bindgen_test]
