@@ -299,6 +299,20 @@ impl BackboneProcess {
         Ok(stepped + status.progress.n_samples)
     }
 
+    /// `GET /api/run` once nobody contributes and no step is under way: the epoch stays as it is.
+    ///
+    /// # Errors
+    /// As [`Self::wait_for`].
+    pub async fn status_at_rest(&self) -> Result<RunStatus> {
+        // Samples that a step is being made of are shown until it is made.
+        let is_at_rest = |is_new, progress: &RunProgress| {
+            let is_stepping = progress.n_samples >= u64::from(progress.target_batch_size);
+            is_new && progress.n_contributors == 0 && !is_stepping
+        };
+        self.wait_for_event("a run at rest", is_at_rest).await?;
+        self.status().await
+    }
+
     /// SIGTERM, and how it ended.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use barnraise_protocol::api::RunStatus;
 use barnraise_tests::process::TestRun;
+use tokio::net::TcpSocket;
 
 use super::SMALL;
 
@@ -50,8 +51,12 @@ async fn what_cannot_be_joined_says_why() {
 #[tokio::test]
 async fn what_may_pass_is_waited_for_and_told_once() {
     let mut test_run = TestRun::new(SMALL).unwrap();
-    // An address of its own, so that it is back at the same one.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // A port of its own, known before anybody listens there. While it is held here the system gives it to nobody who
+    // asks for any port, and the backbone, which asks for this one, may listen.
+    let held = TcpSocket::new_v4().unwrap();
+    held.set_reuseaddr(true).unwrap();
+    held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let free = held.local_addr().unwrap();
     test_run = test_run.at(&free.to_string());
     let page = format!("http://{free}");
     let key = test_run.storage().with_file_name("peer.key").display().to_string();
@@ -82,7 +87,8 @@ async fn sigterm_stores_a_checkpoint_from_which_a_restart_resumes() {
     joined.interrupt().unwrap();
     let given = joined.end().await.unwrap();
     assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
-    let before = backbone.status().await.unwrap();
+    // What it handed in when it left may have made another step.
+    let before = backbone.status_at_rest().await.unwrap();
     assert!(backbone.terminate().await.unwrap().success());
 
     let backbone = test_run.backbone().await.unwrap();

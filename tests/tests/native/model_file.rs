@@ -67,9 +67,7 @@ async fn what_is_downloaded_is_the_model_and_as_good_as_is_said() {
     joined.interrupt().unwrap();
     joined.end().await.unwrap();
     // What it handed in when it left may have made another step.
-    backbone.samples_counted().await.unwrap();
-
-    let status = backbone.status().await.unwrap();
+    let status = backbone.status_at_rest().await.unwrap();
     let (run, epoch) = (status.run, status.progress.epoch);
     let is_newest = |models: &Models| models.latest.is_some_and(|latest| latest.epoch == epoch);
     let found = models(&backbone, is_newest).await;

@@ -95,6 +95,8 @@ async fn a_run_without_a_server_learns_and_goes_on_when_processes_are_killed() {
     let backbone = test_run.backbone().await.unwrap();
     peers.push(test_run.join(&[&backbone.page()]).unwrap());
     backbone.wait_for_epoch(later + 5).await.unwrap();
+    // The others may be further than that long before the newcomer has started, which a signal would just end.
+    peers.last().unwrap().wait_for_log("trained").await.unwrap();
 
     // Nobody has trained a round twice.
     for peer in &peers {
