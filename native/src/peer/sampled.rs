@@ -37,7 +37,7 @@ use super::platform::{NativePlatform, reserve_at};
 use super::sharing::Sharing;
 use crate::data::pictures;
 use crate::host::access;
-use crate::net::announced::reaches_as_far;
+use crate::net::announced::{is_circuit, reaches_as_far};
 use crate::net::transfer_slots::TransferSlots;
 use crate::net::violations;
 use crate::scheme::sampled::driver::{DriverMeans, SampledDriver};
@@ -87,7 +87,8 @@ impl Participation<'_> {
         let Some(prepared) = preparing.await else { return Ok(0) };
         let PreparedParticipant { described, place, driver } = prepared?;
         let (node, home) = (place.node.clone(), place.home);
-        for address in node.addresses() {
+        // Circuits lead through the backbone, and are of no use where it is gone.
+        for address in node.addresses().into_iter().filter(|address| !is_circuit(address)) {
             self.display.say(&format!("Others can join through this machine: {address}"));
         }
         let served = Arc::new(Served {
