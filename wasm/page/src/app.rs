@@ -101,11 +101,6 @@ impl App {
         self.draw_soon();
     }
 
-    /// The page is left for good. Chromium crashed where a worker still trained while the next page of the site began.
-    pub(crate) fn end_worker(self: &Rc<Self>) {
-        (self.perform)(self, PageAction::EndPeer);
-    }
-
     /// Dispatches later.
     pub(crate) fn dispatch_in(self: &Rc<Self>, delay_ms: u32, event: PageEvent) {
         let app = Rc::clone(self);

@@ -38,13 +38,6 @@ extern "C" {
 
     #[wasm_bindgen(method, js_name = scrollIntoView)]
     fn show(this: &Shown, options: &js_sys::Object);
-
-    #[wasm_bindgen(js_name = PageTransitionEvent)]
-    type PageHiding;
-
-    /// Whether the page may come back as it is.
-    #[wasm_bindgen(method, getter)]
-    fn persisted(this: &PageHiding) -> bool;
 }
 
 /// Listens for as long as the page is open.
@@ -86,16 +79,11 @@ fn on(
     DomListener::new(target, name, move |event| act(&app, &event)).keep();
 }
 
-/// Listens to changes of the network, and to the page being left, resumed or restored from the back/forward cache.
+/// Listens to changes of the network, and to the page being resumed or restored from the back/forward cache.
 fn listen_to_network(app: &Rc<App>) {
     on(&window(), "online", app, |app, _| app.dispatch(PageEvent::Network { is_online: true }));
     on(&window(), "offline", app, |app, _| app.dispatch(PageEvent::Network { is_online: false }));
     on(&window(), "pageshow", app, |app, _| app.dispatch(PageEvent::Woke));
-    on(&window(), "pagehide", app, |app, event| {
-        if !event.unchecked_ref::<PageHiding>().persisted() {
-            app.end_worker();
-        }
-    });
     on(&document(), "resume", app, |app, _| app.dispatch(PageEvent::Woke));
     if let Some(connection) = network_information() {
         on(&connection, "change", app, |app, _| app.dispatch(PageEvent::Woke));
