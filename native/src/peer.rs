@@ -13,6 +13,8 @@ pub mod display;
 pub mod evidence;
 pub mod experts;
 mod find;
+mod home;
+mod own_access;
 mod platform;
 pub mod progress;
 pub mod receipts;
@@ -124,6 +126,7 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<String> {
     });
     let hosting = hosting.transpose()?;
     let config = config(device.clone(), &keypair, invitation)?;
+    let credentials = config.credentials.clone();
     let folder = args.cache.unwrap_or_else(shard_folder);
     let cache = ShardCache::new(folder, args.cache_size.as_u64());
     // Records are signed; without an Ed25519 key its shards come from the backbone alone.
@@ -136,6 +139,7 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<String> {
         ));
     }
     let reducing = args.reduce.map(|speed| Reducing::new(speed, display.clone()));
+    let way = (address.clone(), args.run.clone());
     let mut platform =
         NativePlatform::new(address, args.run, keypair.clone(), cache.clone()).with_listen_config(doors);
     if let Some(sharing) = sharing.clone() {
@@ -171,8 +175,20 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<String> {
         // Without an Ed25519 key nobody takes part.
         let sharing = sharing.context("members of this run sign with an Ed25519 key")?;
         let (platform, key, seed, data) = (&platform, &keypair, seed(&keypair), args.data);
-        let participation =
-            Participation { platform, key, cache, data, device, pacing, sharing, seed, display, leaving };
+        let participation = Participation {
+            platform,
+            way,
+            credentials,
+            key,
+            cache,
+            data,
+            device,
+            pacing,
+            sharing,
+            seed,
+            display,
+            leaving,
+        };
         let n_rounds = participation.take_part().await?;
         return Ok(format!("{n_rounds} rounds were trained here"));
     }

@@ -69,7 +69,7 @@ impl SchemeSection {
     pub(super) fn validate_in(&self, config: &RunConfig) -> Result<(), Invalid> {
         match self {
             Self::Synchronous(section) => section.validate_in(config),
-            Self::Sampled(_) => SampledSection::validate_in(config),
+            Self::Sampled(section) => section.validate_in(config),
         }
     }
 

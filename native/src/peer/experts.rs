@@ -17,12 +17,10 @@ mod device;
 mod driver;
 mod gate;
 mod handing;
-mod home;
 mod keep;
 mod leasing;
 mod lost;
 mod operating;
-mod own_access;
 mod places;
 mod saving;
 mod state;
@@ -54,14 +52,14 @@ use tokio_util::sync::CancellationToken;
 use self::control::HostControl;
 use self::device::ExpertDevice;
 use self::driver::ExpertHosting;
-use self::home::HomeBackbone;
 use self::operating::HostOperating;
-use self::own_access::OwnAccess;
 use self::state::HostState;
 use self::store::ExpertStore;
 use super::args::{CACHE_SIZE_DEFAULT, HostArgs, JoinAddress, RunName};
 use super::cache::ShardCache;
 use super::display::Display;
+use super::home::HomeBackbone;
+use super::own_access::{AccessPurpose, OwnAccess};
 use super::platform::{ConnectError, ListenConfig, NativePlatform};
 use super::tokens::gate_of;
 use super::{micros, resolve_link};
@@ -154,7 +152,8 @@ async fn host(setup: HostSetup, display: &Display, leaving: CancellationToken) -
     let home = HomeBackbone::new(node.clone(), home, address, run);
     layers(&described)?;
     let credentials = Credentials { key: Some(key.clone()), invitation };
-    let gaining = OwnAccess::gained((&platform, &home), (credentials, described.clone()), display);
+    let purpose = (AccessPurpose::HostExperts, display);
+    let gaining = OwnAccess::gained((&platform, &home), (credentials, described.clone()), purpose);
     let Some(own_access) = leaving.run_until_cancelled(Box::pin(gaining)).await else { return Ok(()) };
     let own_access = own_access?;
     let (state, store) = opened(&described, (storage, key, home), n_room).await?;
@@ -165,7 +164,7 @@ async fn host(setup: HostSetup, display: &Display, leaving: CancellationToken) -
     let operating = HostOperating::open(setup.operator, &folder, (state.clone(), control)).await?;
     let hosting = ExpertHosting { state: state.clone(), store, display };
     let mut serving = Box::pin(hosting.serve(started, requests, leaving.clone()));
-    let keeping = Box::pin(own_access.keep(&state.home));
+    let keeping = Box::pin(own_access.keep(&state.home, drop));
     let served = match future::select(&mut serving, keeping).await {
         Either::Left((served, _)) => served,
         Either::Right((error, _)) => {

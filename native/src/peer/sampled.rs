@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use barnraise_contributor::shards_of;
+use barnraise_contributor::{Credentials, shards_of};
 use barnraise_learning::{ComputeDevice, ParameterLayout};
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::bulk::Transfer;
@@ -18,9 +18,10 @@ use barnraise_protocol::dataset::{SampleKind, Samples};
 use barnraise_protocol::run::{self, RunDescription, Sampled};
 use barnraise_protocol::sampled::{self, MEMBER_ADDRESS_BYTES_MAX, MEMBER_ADDRESSES_MAX, SampledRoles};
 use barnraise_protocol::shard::{self, ShardId};
-use barnraise_protocol::{ConversationError, Refusal, Sha256Hash};
+use barnraise_protocol::{self as protocol, ConversationError, Refusal, Sha256Hash};
 use barnraise_relay::tasks::{self, TaskSet};
 use barnraise_relay::{Node, NodeError, Paced, Path};
+use barnraise_swarm::Moment;
 use barnraise_swarm::guard::PaceLimits;
 use barnraise_swarm::pacing::PacingSettings;
 use barnraise_swarm::sampled::{SampledIdentity, SampledPeer, SampledSettings};
@@ -31,12 +32,16 @@ use libp2p::{Multiaddr, PeerId, Stream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::args::{JoinAddress, RunName};
 use super::cache::ShardCache;
 use super::display::Display;
+use super::home::HomeBackbone;
+use super::own_access::{AccessPurpose, OwnAccess};
 use super::platform::{NativePlatform, reserve_at};
 use super::sharing::Sharing;
+use super::tokens::{gate_of, take_tokens};
 use crate::data::pictures;
-use crate::host::access;
+use crate::host::access::{self, Gate, Pass};
 use crate::net::announced::{is_circuit, reaches_as_far};
 use crate::net::transfer_slots::TransferSlots;
 use crate::net::violations;
@@ -50,6 +55,8 @@ const STREAMS_MAX: usize = 256;
 const STREAMS_PER_PEER: usize = 8;
 /// Interval of what is said about the run.
 const SAY_EVERY: Duration = Duration::from_secs(10);
+/// Interval of attempts to reach who grants access.
+const AUTHORITY_EVERY: Duration = Duration::from_secs(5);
 /// Of a peer that asks for the description or for shards.
 const SERVE_PACE: PaceLimits = PaceLimits {
     first_message: Duration::from_secs(10),
@@ -62,6 +69,10 @@ const SERVE_PACE: PaceLimits = PaceLimits {
 /// What `barnraise join` has for a run.
 pub(super) struct Participation<'p> {
     pub(super) platform: &'p NativePlatform,
+    /// Where the run is, and its name, where the address is of another peer of the DHT.
+    pub(super) way: (JoinAddress, Option<RunName>),
+    /// For a run that is not open.
+    pub(super) credentials: Credentials,
     pub(super) key: &'p libp2p::identity::Keypair,
     pub(super) cache: ShardCache,
     /// A folder of pictures that are trained on in place of the run's data, and never sent.
@@ -76,17 +87,18 @@ pub(super) struct Participation<'p> {
     pub(super) leaving: CancellationToken,
 }
 
-impl Participation<'_> {
+impl<'p> Participation<'p> {
     /// Takes part until the user leaves. Returns how many rounds were trained here.
     ///
     /// # Errors
-    /// The peer at the address does not describe the run or hand out its data, or the model does not fit the device.
+    /// The peer at the address does not describe the run or hand out its data, the model does not fit the device, or the run does not
+    /// let this peer in, or not any longer.
     pub(super) async fn take_part(self) -> anyhow::Result<u64> {
         // What is prepared ends with the node, at once: nobody knows this participant yet.
         let preparing = self.leaving.run_until_cancelled(Box::pin(self.prepare()));
         let Some(prepared) = preparing.await else { return Ok(0) };
-        let PreparedParticipant { described, place, driver } = prepared?;
-        let (node, home) = (place.node.clone(), place.home);
+        let PreparedParticipant { described, access: (own_access, home, gate), place, driver } = prepared?;
+        let (node, at) = (place.node.clone(), place.home);
         // Circuits lead through the backbone, and are of no use where it is gone.
         for address in node.addresses().into_iter().filter(|address| !is_circuit(address)) {
             self.display.say(&format!("Others can join through this machine: {address}"));
@@ -94,30 +106,42 @@ impl Participation<'_> {
         let served = Arc::new(Served {
             driver: driver.clone(),
             described,
+            gate: gate.clone(),
             cache: self.cache.clone(),
             sharing: self.sharing.clone(),
         });
         let answering = answer(&node, &served)?;
-        let introduced = PublicKey::of_peer_id(&home.to_bytes()).into_iter().collect();
+        let introduced = PublicKey::of_peer_id(&at.to_bytes()).into_iter().collect();
+        let authority = served.described.authority().key;
         let saying = say(driver.clone(), self.display.clone());
         let telling = place.tell(driver.clone(), self.display.clone());
-        tokio::select! {
-            () = driver.run(introduced, self.leaving.clone()) => {}
-            () = saying => {}
-            () = telling => {}
-        }
+        let ended = tokio::select! {
+            () = driver.run(introduced, self.leaving.clone()) => Ok(()),
+            () = saying => Ok(()),
+            () = telling => Ok(()),
+            () = home.keep(&gate) => Ok(()),
+            () = stay_with_authority(&home, &driver, authority) => Ok(()),
+            error = Box::pin(own_access.keep(&home, |token| driver.on_approval(token))) => Err(error),
+        };
         drop(answering);
         node.shutdown().await;
+        ended.context("this machine may not take part any longer")?;
         Ok(driver.n_trained())
     }
 
     /// Has the run described, and its data fetched.
-    async fn prepare(&self) -> anyhow::Result<PreparedParticipant> {
+    async fn prepare(&self) -> anyhow::Result<PreparedParticipant<'p>> {
         let (node, home) = self.platform.connect_home().await?;
         let described = run::describe(&mut node.open(home, run::PROTOCOL).await?).await?;
         barnraise_contributor::description::validate(&described).context("the run cannot be trained")?;
         let scheme = *described.sampled().context("the run has another scheme now")?;
         let key = access::signing_key(self.key).context("members of this run sign with an Ed25519 key")?;
+        let (address, run) = self.way.clone();
+        let backbone = HomeBackbone::new(node.clone(), home, address, run);
+        let (credentials, purpose) = (self.credentials.clone(), (AccessPurpose::TakePart, self.display));
+        let gaining =
+            OwnAccess::gained((self.platform, &backbone), (credentials, described.clone()), purpose);
+        let own_access = Box::pin(gaining).await?;
         let samples = match &self.data {
             Some(folder) => own_pictures(folder.clone(), &described).await?,
             None => self.local_shards(&node, home, &described, &scheme, key.public()).await?,
@@ -141,16 +165,25 @@ impl Participation<'_> {
             addresses,
             seed: self.seed,
         };
+        // The data may have taken their time.
+        own_access.renew(&backbone).await?;
+        let gate = gate_of(&described, identity.key.public());
+        let mut peer = SampledPeer::new(SampledSettings::of(&scheme), identity);
+        if let Some(token) = own_access.token() {
+            peer = peer.by_approval(described.authority(), gate.now());
+            peer.on_approval(Moment::ZERO, token);
+        }
         let means = DriverMeans {
             node,
             codec: scheme.state_codec,
             average: scheme.average,
             n_parameters,
             ping_timeout: SampledSettings::of(&scheme).ping_timeout,
+            gate: gate.clone(),
             trainer: Some(trainer),
         };
-        let driver = SampledDriver::new(means, SampledPeer::new(SampledSettings::of(&scheme), identity));
-        Ok(PreparedParticipant { described, place, driver })
+        let driver = SampledDriver::new(means, peer);
+        Ok(PreparedParticipant { described, access: (own_access, backbone, gate), place, driver })
     }
 
     /// The shards that are this participant's, by its key: from the cache, or from the peer at the address. A participant there
@@ -180,7 +213,9 @@ impl Participation<'_> {
                     let mut stream = node.open(home, shard::PROTOCOL).await?;
                     let id = ShardId::Numbered(number);
                     let bytes = match shard::fetch(&mut stream, id, &entry, &mut None, |_| ()).await {
-                        Err(ConversationError::Refused(_)) => continue,
+                        Err(ConversationError::Refused(Refusal::NoShard | Refusal::Unavailable { .. })) => {
+                            continue;
+                        }
                         fetched => fetched?,
                     };
                     let (cache, kept) = (self.cache.clone(), bytes.clone());
@@ -206,8 +241,10 @@ impl Participation<'_> {
 }
 
 /// A participant that knows its run and has its data, and takes no part yet.
-struct PreparedParticipant {
+struct PreparedParticipant<'p> {
     described: RunDescription,
+    /// Its own, at whom, and the gate to the shards that it passes on.
+    access: (OwnAccess<'p>, HomeBackbone, Gate),
     place: OwnPlace,
     driver: SampledDriver,
 }
@@ -274,6 +311,23 @@ impl OwnPlace {
     }
 }
 
+/// Has the backbone of a run that is not open asked about access as often as it is there, also where this machine came through another
+/// participant. Does not end.
+async fn stay_with_authority(home: &HomeBackbone, driver: &SampledDriver, authority: PublicKey) {
+    let is_open = driver.look(|peer| peer.registry().is_open());
+    loop {
+        tokio::time::sleep(AUTHORITY_EVERY).await;
+        let is_known = driver.look(|peer| peer.registry().membership(&authority).is_some());
+        if is_open || !is_known || PublicKey::of_peer_id(&home.peer().to_bytes()) == Some(authority) {
+            continue;
+        }
+        match driver.reach(authority).await {
+            Ok(peer) => home.move_to(peer),
+            Err(error) => tracing::debug!(%error, "the backbone that grants access is not reached"),
+        }
+    }
+}
+
 /// The pictures of a folder, as samples of the run.
 async fn own_pictures(folder: PathBuf, run: &RunDescription) -> anyhow::Result<Samples> {
     let SampleKind::Images { shape, class_names } = run.data.manifest.samples.clone() else {
@@ -287,6 +341,7 @@ async fn own_pictures(folder: PathBuf, run: &RunDescription) -> anyhow::Result<S
 /// Answers other participants until the handle is dropped.
 fn answer(node: &Node, served: &Arc<Served>) -> Result<AbortOnDropHandle<()>, NodeError> {
     let (mut of_run, mut asked) = (node.accept(sampled::PROTOCOL)?, node.accept(run::PROTOCOL)?);
+    let mut of_access = node.accept(protocol::access::PROTOCOL)?;
     let mut of_data = match served.sharing.serves() {
         true => node.accept(shard::PROTOCOL)?.left_stream(),
         false => stream::empty::<(PeerId, Stream)>().right_stream(),
@@ -299,6 +354,7 @@ fn answer(node: &Node, served: &Arc<Served>) -> Result<AbortOnDropHandle<()>, No
             let (peer, stream, protocol) = tokio::select! {
                 Some((peer, stream)) = of_run.next() => (peer, stream, sampled::PROTOCOL),
                 Some((peer, stream)) = asked.next() => (peer, stream, run::PROTOCOL),
+                Some((peer, stream)) = of_access.next() => (peer, stream, protocol::access::PROTOCOL),
                 Some((peer, stream)) = of_data.next() => (peer, stream, shard::PROTOCOL),
                 else => return,
             };
@@ -311,7 +367,8 @@ fn answer(node: &Node, served: &Arc<Served>) -> Result<AbortOnDropHandle<()>, No
                 let ended = match protocol {
                     sampled::PROTOCOL => served.driver.answer(peer, stream).await,
                     run::PROTOCOL => served.describe(stream).await,
-                    _ => served.send_shards(stream).await,
+                    shard::PROTOCOL => served.send_shards(peer, stream).await,
+                    _ => served.let_in((&node, peer), stream).await,
                 };
                 if let Err(error) = ended {
                     tracing::debug!(%peer, %error, "a conversation of the run ended");
@@ -330,6 +387,7 @@ fn answer(node: &Node, served: &Arc<Served>) -> Result<AbortOnDropHandle<()>, No
 struct Served {
     driver: SampledDriver,
     described: RunDescription,
+    gate: Gate,
     cache: ShardCache,
     sharing: Sharing,
 }
@@ -339,12 +397,25 @@ impl Served {
         run::answer(&mut Paced::new(stream, SERVE_PACE), &self.described).await
     }
 
-    /// Shards of the run's data that are on this machine's disk. Data of its own is no shard.
-    async fn send_shards(&self, stream: Stream) -> Result<(), ConversationError> {
+    /// Who shows its access may fetch shards.
+    async fn let_in(&self, from: (&Node, PeerId), stream: Stream) -> Result<(), ConversationError> {
+        Ok(take_tokens(|| Some(self.gate.clone()), from, &mut Paced::new(stream, SERVE_PACE)).await?)
+    }
+
+    /// Shards of the run's data that are on this machine's disk, for those with access. Data of its own is no shard.
+    async fn send_shards(&self, peer: PeerId, stream: Stream) -> Result<(), ConversationError> {
+        let (refusal, mut pass) = match self.gate.check(peer) {
+            Ok(pass) => (None, pass),
+            Err(exclusion) => (Some(Refusal::from(&exclusion)), Pass::always()),
+        };
         let stream = Paced::new(stream, SERVE_PACE);
         let pace = &stream.pace();
         let mut stream = self.sharing.throttled(stream);
+        let refusal = &refusal;
         let lookup = |id: ShardId| async move {
+            if let Some(refusal) = refusal {
+                return Err(refusal.clone());
+            }
             let entry = *id.entry(&self.described.data.manifest).ok_or(Refusal::NoShard)?;
             let cache = self.cache.clone();
             let read = move || cache.get(entry.sha256).filter(|bytes| Sha256Hash::of(bytes) == entry.sha256);
@@ -353,7 +424,10 @@ impl Served {
             pace.answer();
             Ok((Transfer { n_bytes: entry.n_bytes.into(), sha256: entry.sha256 }, Arc::from(bytes)))
         };
-        shard::serve(&mut stream, lookup, || pace.wait()).await
+        tokio::select! {
+            served = shard::serve(&mut stream, lookup, || pace.wait()) => served,
+            _ = pass.ended() => Ok(()),
+        }
     }
 }
 
@@ -381,7 +455,6 @@ mod tests {
     use libp2p::identity::Keypair;
     use tokio::net::TcpListener;
 
-    use super::super::args::JoinAddress;
     use super::*;
 
     /// The page at the address takes the connection, and says nothing.
@@ -391,10 +464,13 @@ mod tests {
         let page = format!("http://{}", listener.local_addr().unwrap());
         let (folder, key) = (tempfile::tempdir().unwrap(), Keypair::generate_ed25519());
         let cache = ShardCache::new(folder.path().to_owned(), 0);
-        let platform = NativePlatform::new(JoinAddress::Page(page), None, key.clone(), cache.clone());
+        let way = (JoinAddress::Page(page), None);
+        let platform = NativePlatform::new(way.0.clone(), None, key.clone(), cache.clone());
         let (display, leaving) = (Display::in_log(), CancellationToken::new());
         let participation = Participation {
             platform: &platform,
+            way,
+            credentials: Credentials::default(),
             key: &key,
             sharing: Sharing::new(cache.clone(), access::signing_key(&key).unwrap(), 0),
             cache,

@@ -19,10 +19,16 @@ use crate::net::violations;
 
 /// Clock tolerance of signed requests, which such a gate never receives.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(30);
+/// Interval of looks at a gate.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A backbone is asked for revocations at the first look and after so many others.
+const REVOKED_EVERY: u32 = 10;
+/// Timeout of that question.
+const REVOKED_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why revocations are not known.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum RevocationError {
+enum RevocationError {
     #[error(transparent)]
     Access(#[from] AccessError),
     #[error("revocations were asked for, the backbone answered something else")]
@@ -31,8 +37,8 @@ pub(super) enum RevocationError {
 
 /// The gate of a peer with this key, to others in the run.
 pub(super) fn gate_of(run: &RunDescription, key: PublicKey) -> Gate {
-    let authority = access::Authority { key: run.access.authority, run_id: run.identity.run_id.clone() };
-    let policy = Policy { mode: run.access.mode, authority, clock_tolerance: CLOCK_TOLERANCE };
+    let policy =
+        Policy { mode: run.access.mode, authority: run.authority(), clock_tolerance: CLOCK_TOLERANCE };
     Gate::new(policy, key, system_clock())
 }
 
@@ -70,15 +76,42 @@ pub(super) async fn take_tokens(
     }
 }
 
+/// Keeps a gate up to date.
+#[derive(Default)]
+pub(super) struct GateKeeper {
+    n_looks: u32,
+    since: u64,
+}
+
+impl GateKeeper {
+    /// Drops expired tokens, and now and then those that a backbone says were revoked. To be called once each [`LOOK_EVERY`].
+    ///
+    /// - `opening`: opens a stream of `access` to the backbone
+    pub(super) async fn look<E>(&mut self, gate: &Gate, opening: impl Future<Output = Result<Stream, E>>)
+    where
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        gate.on_timeout();
+        let is_due = self.n_looks.is_multiple_of(REVOKED_EVERY);
+        self.n_looks = self.n_looks.wrapping_add(1);
+        if !is_due {
+            return;
+        }
+        let learning = async { anyhow::Ok(learn_revoked(gate, opening.await?, &mut self.since).await?) };
+        match tokio::time::timeout(REVOKED_TIMEOUT, learning).await {
+            Ok(Ok(())) => {}
+            // Until it answers, tokens are valid until they expire.
+            Ok(Err(error)) => tracing::debug!(%error, "revocations are not known"),
+            Err(_) => tracing::debug!("revocations are not known: the backbone does not answer"),
+        }
+    }
+}
+
 /// Asks a backbone for the revocations after `since`, and ends the access that they take back.
 ///
 /// # Errors
 /// It does not say. Until it does, tokens are valid until they expire.
-pub(super) async fn learn_revoked(
-    gate: &Gate,
-    mut stream: Stream,
-    since: &mut u64,
-) -> Result<(), RevocationError> {
+async fn learn_revoked(gate: &Gate, mut stream: Stream, since: &mut u64) -> Result<(), RevocationError> {
     loop {
         let question = ContributorToBackbone::Revoked { since: *since };
         match access::ask(&mut stream, &question).await? {

@@ -13,19 +13,20 @@ use std::time::Duration;
 
 use anyhow::Context;
 use barnraise_learning::{DataShape, ParameterLayout};
+use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::api::{HistoryPoint, RunStatus};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::contribute::RunProgress;
-use barnraise_protocol::framing;
 use barnraise_protocol::run::{RunDescription, Sampled};
 use barnraise_protocol::sampled::{
     self, AcceptorToDialler, MEMBER_ADDRESS_BYTES_MAX, MEMBER_ADDRESSES_MAX, SampledRoles,
 };
 use barnraise_protocol::state::StateHeader;
-use barnraise_relay::{Node, NodeEvent};
+use barnraise_relay::{Node, NodeEvent, Paced};
 use barnraise_swarm::history::History;
 use barnraise_swarm::sampled::{SampledIdentity, SampledModel, SampledPeer, SampledSettings};
+use barnraise_swarm::{Moment, PeerKey};
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, Stream};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -36,7 +37,7 @@ use self::driver::{DriverMeans, NewestModel, SampledDriver};
 use self::known::KnownPeers;
 use crate::computing::compute;
 use crate::data::TrainingData;
-use crate::host::access::Exclusion;
+use crate::host::access::AccessAuthority;
 use crate::host::conversations::{self, AccessPolicy, Caller, RunServices, StreamError, StreamSlots, accept};
 use crate::host::evaluator::{Evaluated, majority_accuracy};
 use crate::host::events::EventSender;
@@ -55,6 +56,8 @@ const EVENTS_MAX: usize = 64;
 const STORE_AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// What a backbone does for the run.
 const BACKBONE_ROLES: SampledRoles = SampledRoles { trains: false, aggregates: true };
+/// Interval of looks at this backbone's own access.
+const APPROVED_EVERY: Duration = Duration::from_secs(10);
 /// Interval of the status.
 const STATUS_EVERY: Duration = Duration::from_millis(500);
 
@@ -156,6 +159,7 @@ async fn serve(
             average: scheme.average,
             n_parameters: layout.n_parameters(),
             ping_timeout: SampledSettings::of(&scheme).ping_timeout,
+            gate: host.access.gate.clone(),
             trainer: None,
         },
         peer(&host, &description, &scheme)?
@@ -195,6 +199,7 @@ async fn serve(
         stored: first.round,
         store_at: Instant::now(),
         history: first.history,
+        authority: host.access.authority.clone(),
         newest: driver.newest(),
         description,
         scheme,
@@ -223,7 +228,28 @@ fn peer(host: &RunHost, description: &RunDescription, scheme: &Sampled) -> anyho
         addresses: own_addresses(&host.node),
         seed: u64::from_le_bytes(seed),
     };
-    Ok(SampledPeer::new(SampledSettings::of(scheme), identity))
+    let mut peer = SampledPeer::new(SampledSettings::of(scheme), identity);
+    if let Some(authority) = &host.access.authority {
+        peer = peer.by_approval(description.authority(), authority.now());
+        peer.on_approval(Moment::ZERO, authority.own_token()?);
+    }
+    Ok(peer)
+}
+
+/// Tells the run that this backbone may still take part, long before its token expires. Does not end.
+async fn keep_approved(authority: Option<AccessAuthority>, driver: SampledDriver) {
+    let Some(authority) = authority else { return std::future::pending().await };
+    // A clock may be set, and a machine may sleep.
+    let mut looks = tokio::time::interval(APPROVED_EVERY);
+    loop {
+        looks.tick().await;
+        let Ok(token) = authority.own_token() else { continue };
+        let left = |until: UnixTime| until.0.saturating_sub(authority.now().0);
+        let held = driver.look(|peer| peer.approval().map(|held| held.claims.expires_at));
+        if held.is_none_or(|until| left(until) <= left(token.claims.expires_at) / 2) {
+            driver.on_approval(token);
+        }
+    }
 }
 
 /// What the handlers of streams share.
@@ -242,13 +268,18 @@ impl AsRef<RunServices> for SampledServices {
 fn accept_all(services: &RunServices, driver: &SampledDriver, host: &mut RunHost) -> anyhow::Result<()> {
     let slots = StreamSlots::new(&services.conversations, host.config.network.contributors_max);
     conversations::serve(services, &slots, &mut host.tasks)?;
-    let declined = |_: &Exclusion| framing::encode(&AcceptorToDialler::Declined, sampled::MESSAGE_BYTES_MAX);
     let services = SampledServices { host: services.clone(), driver: driver.clone() };
+    // Members show each other their access in what they tell: one of another way into the run never showed it here.
     let answer = |services: SampledServices, mut caller: Caller, stream: Stream| async move {
         let peer = caller.peer;
+        if services.host.access.gate.is_excluded(&PeerKey(peer.to_bytes())) {
+            let mut stream = Paced::new(stream, services.host.conversations.pace());
+            sampled::next_request(&mut stream).await?;
+            return Ok(sampled::respond(&mut stream, &AcceptorToDialler::Declined).await?);
+        }
         caller.while_admitted(services.driver.answer(peer, stream)).await?.map_err(StreamError::from)
     };
-    accept(&services, &mut host.tasks, sampled::PROTOCOL, AccessPolicy::Gated(declined), &slots, answer)?;
+    accept(&services, &mut host.tasks, sampled::PROTOCOL, AccessPolicy::Open, &slots, answer)?;
     Ok(())
 }
 
@@ -325,6 +356,8 @@ struct SampledCore {
     description: Arc<RunDescription>,
     scheme: Sampled,
     driver: SampledDriver,
+    /// In a run that is not open.
+    authority: Option<AccessAuthority>,
     newest: watch::Receiver<NewestModel>,
     checkpoints: Checkpoints,
     known: KnownPeers,
@@ -346,6 +379,8 @@ impl SampledCore {
     ) -> anyhow::Result<()> {
         let (driver, ended) = (self.driver.clone(), CancellationToken::new());
         let telling = tell_addresses(self.node.clone(), self.driver.clone());
+        let approving = keep_approved(self.authority.clone(), self.driver.clone());
+        let telling = async { tokio::join!(telling, approving) };
         let taking_part = async {
             driver.run(Vec::new(), shutdown).await;
             ended.cancel();

@@ -1,5 +1,5 @@
-//! Access to a run for a peer that takes part in it without contributing: a host of experts. It gains access, shows its token and
-//! renews it as a contributor does.
+//! Access to a run for a peer that takes part in it without contributing: a host of experts, or a participant of a run without a
+//! server. It gains access, shows its token and renews it as a contributor does.
 
 use std::rc::Rc;
 

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use barnraise_learning::{ComputeDevice, FrozenWeights, ModelError, ParameterLayout, Trainer};
-use barnraise_protocol::access::PublicKey;
+use barnraise_protocol::access::{AccessMode, PublicKey};
 use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::contribute::{BackboneToContributor, RunProgress};
 use barnraise_protocol::run::{RunDescription, Sampled};
@@ -70,6 +70,8 @@ impl RoundWork {
 /// A participant of sampled runs.
 pub(crate) struct SampledParticipant<'a, P: Platform> {
     scheme: Sampled,
+    /// Whether everybody may take part.
+    is_open: bool,
     member: Rc<Member<'a, P>>,
     /// What it trains on, and how many samples that are.
     source: SampleSource,
@@ -133,9 +135,14 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
             addresses: Vec::new(),
             seed: kit.seed(),
         };
-        let peer = SampledPeer::new(algorithm, identity);
+        let mut peer = SampledPeer::new(algorithm, identity);
+        let is_open = run.access.mode == AccessMode::Open;
+        if !is_open {
+            peer = peer.by_approval(run.authority(), platform.unix_time());
+        }
         Ok(Self {
             scheme: *scheme,
+            is_open,
             member: Rc::new(Member::new((platform, meter), settings, peer)),
             source,
             n_samples,
@@ -151,6 +158,19 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
             counts: kit.counts_before.clone(),
             next_contribution_id: kit.next_contribution_id,
         })
+    }
+
+    /// Tells the members whether this one may take part, and until when. The time of day ends the access of others.
+    fn look_at_access(&self, kit: &Kit<'a, P>) {
+        if !self.is_open {
+            let time = kit.platform.unix_time();
+            self.member.with(|peer, now| {
+                peer.on_clock(time);
+                if let Some(token) = kit.ticket.token() {
+                    peer.on_approval(now, token);
+                }
+            });
+        }
     }
 
     /// Tells the run that it is there, through the backbone that it is connected to.
@@ -264,6 +284,11 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
 #[error("your own data are not of the kind that this run learns from")]
 struct OtherData;
 
+/// Members of before and after do not let each other in.
+#[derive(Debug, thiserror::Error)]
+#[error("who may take part in this run is decided in another way now: press Start to take part in it")]
+struct OtherAccess;
+
 /// The shards of a participant, of which it keeps as many samples as there are, and a batch at least; and how many there are.
 fn shards_to_train_on(run: &RunDescription, scheme: &Sampled, peer: PublicKey) -> (SampleSource, usize) {
     let of_peer = shards_of(peer, run.data.manifest.shards.len());
@@ -281,9 +306,12 @@ fn shards_to_train_on(run: &RunDescription, scheme: &Sampled, peer: PublicKey) -
 struct NoKey;
 
 impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
-    /// Such runs are open.
-    fn on_access(&mut self, _run: &RunDescription) -> Result<(), Interruption> {
-        Ok(())
+    /// The run's authority is part of what its members sign: with another one it is another run.
+    fn on_access(&mut self, run: &RunDescription) -> Result<(), Interruption> {
+        match self.is_open && run.access.mode == AccessMode::Open {
+            true => Ok(()),
+            false => Err(Interruption::other(OtherAccess)),
+        }
     }
 
     fn trainer(
@@ -301,6 +329,7 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
 
     fn start_next(&mut self, kit: &mut Kit<'a, P>) -> Result<bool, ModelError> {
         let now = kit.platform.now();
+        self.look_at_access(kit);
         let is_done = !kit.is_linked() || self.has_left(now);
         if let Some(action) = kit.session.next_action(now, is_done) {
             if action == SessionAction::Leave {
@@ -347,6 +376,7 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
                 Err(error) => return kit.fail(format!("This run needs streams of others, and {error}")),
             },
         };
+        self.look_at_access(kit);
         self.join(home, incoming);
     }
 

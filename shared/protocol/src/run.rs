@@ -16,7 +16,7 @@ mod synchronous;
 use futures::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use serde::{Deserialize, Serialize};
 
-use crate::access::AccessDescription;
+use crate::access::{AccessDescription, Authority};
 use crate::codec::TensorCodec;
 use crate::error::{ConversationError, OlderThanRun};
 use crate::framing::{self, FrameError};
@@ -168,6 +168,11 @@ impl RunDescription {
             Scheme::Synchronous(scheme) => Some(scheme),
             Scheme::Sampled(_) => None,
         }
+    }
+
+    /// Who signs the access tokens that the run takes.
+    pub fn authority(&self) -> Authority {
+        Authority { key: self.access.authority, run_id: self.identity.run_id.clone() }
     }
 
     /// The sampled scheme, if it is that.

@@ -32,7 +32,7 @@ pub use self::membership::{
 pub use self::view::{DIGEST_BYTES_MAX, REGISTERED_MAX, VIEW_BYTES_MAX, View, ViewDigest};
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/sampled/2";
+pub const PROTOCOL: &str = "/barnraise/sampled/3";
 /// Latest round that any peer speaks of: a run of a round each microsecond gets there in 290,000 years. What goes beyond is left
 /// aside, so that no sum of rounds overflows.
 pub const ROUND_MAX: u64 = u64::MAX / 2;

@@ -5,7 +5,7 @@ mod golden;
 
 use std::sync::Arc;
 
-use barnraise_protocol::access::KeyPair;
+use barnraise_protocol::access::{AccessToken, Claims, KeyPair, TokenId, UnixTime};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::framing;
 use barnraise_protocol::sampled::{
@@ -33,7 +33,7 @@ fn joined() -> Membership {
     let roles = SampledRoles { trains: true, aggregates: false };
     let anchor = ActivityToken([0x11; 16]);
     let event = JoinedEvent { round: 300, anchor, roles, addresses: vec![vec![4, 127, 0, 0, 1]] };
-    Membership::sign(&key(), RUN, 2, MembershipEvent::Joined(event)).unwrap()
+    Membership::sign(&key(), RUN, 2, MembershipEvent::Joined(event), None).unwrap()
 }
 
 fn view() -> View {
@@ -45,9 +45,9 @@ fn view() -> View {
 #[test]
 fn golden_bytes() {
     let peer = hex(&key().public().0);
-    let signature = "2ce668ef747842a19f0c9bb6af4d1d1fcccde0e2713343ca1510f5a36580a98d\
-                     de364e5268fcc185cfd2132264bb486464756c37b815184362121bff99d0ba0b";
-    let membership = format!("{peer}0200ac02{}01000105047f000001{signature}", "11".repeat(16));
+    let signature = "197801d4a3245f3863d130b3426dfeeda950eedb2f05fb51e10344eb9c979b3e\
+                     c8a1082db356368fc5ed6379dc042d82c999821600ae5776bb54f0b328f85e00";
+    let membership = format!("{peer}0200ac02{}01000105047f00000100{signature}", "11".repeat(16));
     let of_view = format!("01{membership}01{}ad02{}", &peer[..8], "22".repeat(16));
     check(&DiallerToAcceptor::Ping { round: 300 }, "00ac02");
     check(&AcceptorToDialler::Pong { round: 300 }, "00ac02");
@@ -66,13 +66,28 @@ fn golden_bytes() {
     check(&DiallerToAcceptor::View(view()), &format!("03{of_view}"));
     check(&AcceptorToDialler::View(view()), &format!("01{of_view}"));
     check(&DiallerToAcceptor::Meet(view(), digest), &format!("01{of_view}07020c21"));
-    let left = Membership::sign(&key(), RUN, 3, MembershipEvent::Left).unwrap();
-    check(
-        &left,
-        &format!(
-            "{peer}0301de5d770acc98006ff152c28a90c9e0c2446375724c640e0ac575f45fdd356086b5a3ea7dd06214e336862db55cb428a67a03c183579d31aa037fd9d9266cb60f"
-        ),
-    );
+    let left = Membership::sign(&key(), RUN, 3, MembershipEvent::Left, None).unwrap();
+    let signature = "8e1a0d07bcea443077f6e4acbbeaaba362bd3aa76d9f391fa42ae0165be9bec2\
+                     a758b9d4a644f1b3eb7507400074491dbf11e7ac9840cfeda851c0590928ed08";
+    check(&left, &format!("{peer}030100{signature}"));
+
+    // In a run that is not open, with what the authority signed.
+    let claims = Claims {
+        run_id: "barn".into(),
+        user: "alice".into(),
+        peer: key().public(),
+        expires_at: UnixTime(1000),
+        token_id: TokenId([0x33; 16]),
+        may_host: false,
+    };
+    let token = AccessToken::sign(&KeyPair::from_seed(&[2; 32]), claims).unwrap();
+    let approved = Membership::sign(&key(), RUN, 4, MembershipEvent::Left, Some(Box::new(token))).unwrap();
+    let of_authority = "a4c1e1a0125ddee39f31868242f3063702d122c23dc3d64f215eeae55c4f5033\
+                        c382b12000225b8ad3d013ab5cbaf192d9b72cb41ab8574352cd1e65af201001";
+    let token = format!("046261726e05616c696365{peer}e807{}00{of_authority}", "33".repeat(16));
+    let signature = "04d1280b901a91f23a1ab790b35f5ea8ce7b5e506629f5c130f6254d8ac59fa7\
+                     f3d833f757e9ce5186b0094264e33974ebbe63fe76604f6df411d3b3c602ee01";
+    check(&approved, &format!("{peer}040101{token}{signature}"));
 }
 
 /// A dialler that pushes `bytes`, and an acceptor that wants them, of so many bytes.

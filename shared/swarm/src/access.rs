@@ -140,6 +140,11 @@ impl Admissions {
         }
     }
 
+    /// All tokens that were revoked.
+    pub fn revoked(&self) -> impl Iterator<Item = TokenId> {
+        self.revoked.iter().copied()
+    }
+
     /// The authority revoked tokens; returns the peers whose access ends.
     pub fn on_revoked(&mut self, tokens: &[RevokedToken]) -> Vec<EndedAccess> {
         self.revoked.extend(tokens.iter().map(|token| token.token_id));

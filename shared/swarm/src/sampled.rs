@@ -26,6 +26,9 @@
 //! - A round in which too many die is not the last: after a time of silence, with nobody known that is further, a peer goes on
 //!   with the newest average that it has.
 //!
+//! A run that is not open has an authority, which signs who takes part (the paper assumes that somebody does). Each event carries the
+//! access token of its peer; who has none, or one that has ended or was taken back, is in no registry, and is told of nobody.
+//!
 //! What is promised where keys cost nothing, and any number of them belongs to one attacker:
 //!
 //! - A peer that is in a run believes no round that is more than a leap beyond what time allows since it was active itself: four
@@ -55,7 +58,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::access::{KeyPair, PublicKey};
+use barnraise_protocol::access::{AccessToken, Authority, KeyPair, PublicKey, TokenId, UnixTime};
 use barnraise_protocol::run::Sampled;
 use barnraise_protocol::sampled::{
     ActivityProof, ActivityToken, Membership, PeerPrefix, PushEnd, ROUND_MAX, SampledRoles, SampledTask,
@@ -223,6 +226,8 @@ impl From<PushEnd> for PushOutcome {
 pub struct SampledPeer {
     settings: SampledSettings,
     identity: SampledIdentity,
+    /// Its access, in a run that is not open.
+    approval: Option<Box<AccessToken>>,
     peer: PublicKey,
     random: SplitMix64,
     registry: Registry,
@@ -256,6 +261,7 @@ impl SampledPeer {
             registry: Registry::new(identity.run).of_peer(identity.key.public()),
             settings,
             identity,
+            approval: None,
             joining: Joining::default(),
             calling: Calling::default(),
             training: Training::default(),
@@ -280,6 +286,14 @@ impl SampledPeer {
         self
     }
 
+    /// Before all else: the run is not open. Those alone take part whom its authority lets in. [`Self::on_approval`] is to come before
+    /// this peer joins.
+    #[must_use]
+    pub fn by_approval(mut self, authority: Authority, now: UnixTime) -> Self {
+        self.registry = self.registry.by_approval(authority, now);
+        self
+    }
+
     /// Before it joins: what an earlier process of it knew. Its own last event is in it, so that its counter goes on.
     #[must_use]
     pub fn with_view(mut self, view: &View) -> Self {
@@ -290,6 +304,24 @@ impl SampledPeer {
     /// All that it knows, as far as it fits into a view.
     pub fn view(&self) -> View {
         self.registry.view(&self.peer)
+    }
+
+    /// This peer's access, or that it lasts longer: others are told soon. In an open run there is none.
+    pub fn on_approval(&mut self, now: Moment, approval: AccessToken) {
+        if self.approval.as_deref() != Some(&approval) {
+            self.approval = Some(Box::new(approval));
+            self.on_timeout(now);
+        }
+    }
+
+    /// The time of day: the access of others ends by it.
+    pub fn on_clock(&mut self, now: UnixTime) {
+        self.registry.on_clock(now);
+    }
+
+    /// The authority has taken back these tokens.
+    pub fn on_revoked(&mut self, tokens: &[TokenId]) {
+        self.registry.on_revoked(tokens);
     }
 
     /// A candidate is asked whether it is live for a round. Returns whether it answers.
@@ -367,7 +399,8 @@ impl SampledPeer {
         if !has_place {
             return Err(OfferRefusal::Busy);
         }
-        if self.view_from.is_some_and(|(_, until)| now < until) {
+        let is_told = self.registry.is_approved(&from);
+        if !is_told || self.view_from.is_some_and(|(_, until)| now < until) {
             return Ok(ViewDigest::of_everything());
         }
         if is_expected {
@@ -395,7 +428,12 @@ impl SampledPeer {
     /// A view.
     fn on_view(&mut self, from: PublicKey, view: &View) {
         self.view_from.take_if(|(sender, _)| *sender == from);
-        self.registry.merge(view);
+        if !self.registry.is_approved(&from) {
+            self.registry.merge_own(&from, view);
+        }
+        if self.registry.is_approved(&from) {
+            self.registry.merge(view);
+        }
     }
 
     /// A wanted model came (algorithm 4, `train` and `aggregate`). It is left aside where its sender was not active in the round
@@ -488,6 +526,11 @@ impl SampledPeer {
     /// Who takes part, as far as it knows.
     pub fn registry(&self) -> &Registry {
         &self.registry
+    }
+
+    /// What it shows its access by, in a run that is not open.
+    pub fn approval(&self) -> Option<&AccessToken> {
+        self.approval.as_deref()
     }
 
     /// The counter of its last event, which outlasts the process.

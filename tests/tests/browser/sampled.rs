@@ -4,10 +4,13 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use barnraise_native::host::access::store::Store;
+use barnraise_native::host::clock::system_clock;
 use barnraise_tests::browser::{DESKTOP, Graphics, PHONE, Tab};
 use barnraise_tests::process::metric;
 use barnraise_tests::tables;
 use image::{Rgb, RgbImage};
+use libp2p::PeerId;
 
 use super::support::{LONG, SOON, contributor, stop, test_run, turn};
 
@@ -108,6 +111,50 @@ async fn a_tab_trains_rounds_of_a_run_without_a_server_which_goes_on_when_it_is_
 
     // Closed, it says nothing; it is silent in the next sample, and the run goes on.
     tab.close().await?;
+    let epoch = backbone.status().await?.progress.epoch;
+    backbone.wait_for_epoch(epoch + 5).await?;
+    for native in natives {
+        native.interrupt()?;
+        ensure!(native.end().await?.status.success());
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_tab_with_an_invitation_takes_part_until_it_is_taken_back() -> Result<()> {
+    let _turn = turn().await;
+    let access = "\n[access]\nmode = \"invitation\"\npoll_interval = \"1s\"\n";
+    let mut test_run = test_run(&format!("{SAMPLED}{SCHEME}{access}"))?;
+    let backbone = test_run.backbone().await?;
+    let page = backbone.page();
+    let link = test_run.command(&["invite", "--uses", "3"]).await?;
+    let (_, fragment) = link.trim().split_once('#').context("a link is wanted")?;
+    let (_, code) = fragment.split_once('=').context("a code is wanted")?;
+    let natives =
+        [test_run.join(&[&page, "--invitation", code])?, test_run.join(&[&page, "--invitation", code])?];
+    for native in &natives {
+        native.wait_for_log("trained").await?;
+    }
+    let uninvited = contributor(&backbone, "sampled-uninvited", Graphics::NoAdapter, "device=cpu").await?;
+    uninvited.until("doing() === 'broken' && text('activity').includes('by invitation')", SOON).await?;
+    uninvited.close().await?;
+    let url = format!("{page}/?autostart=1&device=cpu#{fragment}");
+    let tab = Tab::open("sampled-invited", Graphics::NoAdapter, &url).await?;
+    tab.until("value('accepted') >= 2", LONG).await?;
+    backbone.wait_for("three participants", |progress| progress.n_contributors == 3).await?;
+
+    let store = Store::open(&test_run.storage()).await?;
+    let issued = store.tokens(system_clock()()).await?;
+    store.close().await;
+    let ids = issued.iter().map(|token| PeerId::from_bytes(&token.peer.to_peer_id()));
+    let ids: Vec<String> = ids.map(|id| Ok(id?.to_string())).collect::<Result<_>>()?;
+    let logs = [natives[0].log()?, natives[1].log()?].concat();
+    // They say which peers they are, and may speak of the tab.
+    let is_native = |id: &&String| logs.contains(&format!("as peer {id}"));
+    let of_tab = ids.iter().find(|id| !is_native(id)).context("the tab has a token")?;
+    test_run.command(&["revoke", of_tab]).await?;
+    tab.until("doing() === 'broken' && text('activity').includes('revoked')", SOON).await?;
+    backbone.wait_for("two participants", |progress| progress.n_contributors == 2).await?;
     let epoch = backbone.status().await?.progress.epoch;
     backbone.wait_for_epoch(epoch + 5).await?;
     for native in natives {

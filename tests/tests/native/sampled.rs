@@ -2,8 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use barnraise_protocol::access::ContributorToBackbone as Up;
 use barnraise_protocol::contribute::RunProgress;
-use barnraise_tests::process::{PeerProcess, TestRun};
+use barnraise_protocol::sampled::{self, View, ViewDigest};
+use barnraise_protocol::shard::ShardId;
+use barnraise_tests::client::{TestClient, within};
+use barnraise_tests::process::{HANG, PeerProcess, TestRun};
 
 const SAMPLED: &str = r#"
 [run]
@@ -53,11 +57,7 @@ async fn wait_for_round(peers: &[PeerProcess], round: u64) -> u64 {
             return latest;
         }
         let logs = || peers.iter().map(|peer| peer.log().unwrap()).collect::<Vec<_>>().join("\n---\n");
-        assert!(
-            began.elapsed() < barnraise_tests::process::HANG,
-            "round {latest}, {round} wanted:\n{}",
-            logs()
-        );
+        assert!(began.elapsed() < HANG, "round {latest}, {round} wanted:\n{}", logs());
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
 }
@@ -129,6 +129,11 @@ fn cache(test_run: &TestRun, name: &str) -> String {
     test_run.folder().join(format!("cache-{name}")).display().to_string()
 }
 
+/// A key that lasts longer than a process.
+fn identity(test_run: &TestRun, name: &str) -> String {
+    test_run.folder().join(format!("{name}.key")).display().to_string()
+}
+
 #[tokio::test]
 async fn own_pictures_stay_and_a_participant_is_enough_to_join_through() {
     let sections = SAMPLED.replace("sample_size = 3", "sample_size = 2\naverage = \"centered-clip\"")
@@ -185,6 +190,87 @@ async fn participants_that_nobody_can_dial_have_the_backbone_as_their_only_aggre
         assert!(log.contains("it trains, and does not aggregate") && !log.contains("averaged"), "{log}");
     }
     assert!(backbone.log().unwrap().contains("averaged"));
+    for peer in peers {
+        peer.interrupt().unwrap();
+        assert!(peer.end().await.unwrap().status.success());
+    }
+}
+
+/// Whether a client is told who takes part that only knows how to ask.
+async fn is_told(client: &TestClient) -> bool {
+    let mut stream = client.open(sampled::PROTOCOL).await.unwrap();
+    let asked = sampled::meet(&mut stream, View::default(), ViewDigest::default());
+    within("a view", asked).await.unwrap().is_ok()
+}
+
+fn after<'l>(log: &'l str, words: &str) -> &'l str {
+    let after = log.split(words).nth(1).unwrap_or_else(|| panic!("`{words}` is wanted in: {log}"));
+    after.split([' ', '.', '\n']).next().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_run_by_invitation_samples_those_alone_who_have_access() {
+    let sections = SAMPLED.replace("sample_size = 3", "sample_size = 2")
+        + "\n[access]\nmode = \"invitation\"\npoll_interval = \"1s\"\n";
+    let mut test_run = TestRun::new(&sections).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let page = backbone.page();
+    let uninvited = test_run.join(&[&page]).unwrap().end().await.unwrap();
+    assert_eq!(uninvited.status.code(), Some(1), "{uninvited:?}");
+    assert!(uninvited.log.contains("this run is by invitation"), "{uninvited:?}");
+    let link = test_run.command(&["invite", "--uses", "4"]).await.unwrap();
+    let code = link.trim().split_once("/#invitation=").expect("a link").1.to_owned();
+    let invited = |test_run: &mut TestRun, name: &str| {
+        let (key, kept) = (identity(test_run, name), cache(test_run, name));
+        test_run.join(&[&page, "--invitation", &code, "--identity", &key, "--cache", &kept]).unwrap()
+    };
+    let mut peers: Vec<PeerProcess> =
+        ["anna", "ben", "carla"].iter().map(|name| invited(&mut test_run, name)).collect();
+    for peer in &peers {
+        peer.wait_for_log("trained").await.unwrap();
+    }
+    let is_met = |shown: &RunProgress| shown.epoch >= 6 && shown.n_contributors == 3;
+    backbone.wait_for("round 6, and three participants", is_met).await.unwrap();
+
+    // A stranger is told of nobody and gets no data: at the backbone, and at a participant.
+    let log = peers[0].log().unwrap();
+    let of_anna = log.lines().find_map(|line| line.split("Others can join through this machine: ").nth(1));
+    let of_anna: libp2p::Multiaddr = of_anna.unwrap().trim().parse().unwrap();
+    for address in [backbone.tcp().unwrap(), of_anna.clone()] {
+        let stranger = TestClient::connect(address).await.unwrap();
+        assert!(!is_told(&stranger).await);
+        let run = stranger.describe().await.unwrap();
+        let refused = stranger.shard(&run, ShardId::Numbered(0)).await.unwrap_err().to_string();
+        assert!(refused.contains("by invitation"), "{refused}");
+    }
+
+    // Who comes back through a participant has no other backbone than before.
+    let carla = peers.pop().unwrap();
+    carla.interrupt().unwrap();
+    assert!(carla.end().await.unwrap().status.success());
+    let (key, kept) = (identity(&test_run, "carla"), cache(&test_run, "carla"));
+    let through = of_anna.to_string();
+    let carla = test_run.join(&[&through, "--identity", &key, "--cache", &kept]).unwrap();
+    carla.wait_for_log("trained").await.unwrap();
+
+    // Whose access is taken back is in no sample any longer, and the others go on.
+    let peer_id = after(&carla.log().unwrap(), "as peer ").to_owned();
+    test_run.command(&["revoke", &peer_id]).await.unwrap();
+    let revoked = carla.end().await.unwrap();
+    assert_eq!(revoked.status.code(), Some(1), "{revoked:?}");
+    assert!(revoked.log.contains("may not take part any longer"), "{revoked:?}");
+    backbone.wait_for("two participants", |shown| shown.n_contributors == 2).await.unwrap();
+    let round = backbone.status().await.unwrap().progress.epoch;
+    backbone.wait_for_epoch(round + 5).await.unwrap();
+
+    // Without the backbone too. Nobody new is let in, and a participant lets in nobody itself.
+    backbone.kill().await.unwrap();
+    let latest = peers.iter().filter_map(|peer| trained(peer).last().copied()).max().unwrap();
+    wait_for_round(&peers, latest + 5).await;
+    let stranger = TestClient::connect(of_anna).await.unwrap();
+    let refused = stranger.ask(&Up::Redeem { code: code.clone() }).await.unwrap_err().to_string();
+    assert!(refused.contains("grants none"), "{refused}");
+    assert!(!is_told(&stranger).await);
     for peer in peers {
         peer.interrupt().unwrap();
         assert!(peer.end().await.unwrap().status.success());

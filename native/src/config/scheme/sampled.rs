@@ -10,6 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Invalid, RunConfig, as_written};
 
+/// Least lifetime of access tokens, and in windows of activity.
+const LIFETIME_MIN: Duration = Duration::from_secs(5 * 60);
+const LIFETIME_MIN_WINDOWS: u32 = 2;
+
 /// `[scheme.sampled]`
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -84,11 +88,20 @@ impl SampledSection {
         }
     }
 
-    /// What it cannot be combined with: participants are told that the run is open before there is an authority.
-    pub(super) fn validate_in(config: &RunConfig) -> Result<(), Invalid> {
-        let mode = config.access.mode;
-        let want = "\"open\" with [scheme.sampled]: its participants do not yet show each other invitations";
-        Invalid::check("access.mode", mode == AccessMode::Open, want, as_written(&mode))?;
+    /// What it cannot be combined with.
+    pub(super) fn validate_in(&self, config: &RunConfig) -> Result<(), Invalid> {
+        let access = &config.access;
+        let (is_open, lifetime) = (access.mode == AccessMode::Open, access.token_lifetime);
+        let elsewhere = access.authority.as_ref().filter(|_| !is_open);
+        let want =
+            "none with [scheme.sampled]: this backbone takes part itself, and lets itself and the others in";
+        Invalid::check("access.authority", elsewhere.is_none(), want, as_written(&access.authority))?;
+        // Access is renewed after two thirds of it. Within the last third, half a window, each is in a round and hears of it.
+        let window = self.round_estimate.saturating_mul(self.activity_window);
+        let is_long = is_open || lifetime >= LIFETIME_MIN.max(window.saturating_mul(LIFETIME_MIN_WINDOWS));
+        let want = "5 minutes, and twice activity_window * round_estimate, or more with [scheme.sampled]: participants \
+                    hear from each other that access was renewed";
+        Invalid::check("access.token_lifetime", is_long, want, format!("{lifetime:?}"))?;
         let contributes = config.device.contributes;
         let want = "false with [scheme.sampled]: `barnraise join` beside it trains on this machine";
         Invalid::check("device.contributes", !contributes, want, contributes)?;
@@ -155,6 +168,24 @@ mod tests {
         }
     }
 
+    /// By invitation.
+    fn with_access(line: &str) -> String {
+        example() + "\n[access]\nmode = \"invitation\"\n" + line + "\n"
+    }
+
+    fn peer_id() -> libp2p::PeerId {
+        libp2p::identity::Keypair::generate_ed25519().public().to_peer_id()
+    }
+
+    #[test]
+    fn participants_may_need_access() {
+        let config = parse(&with_access("")).unwrap();
+        assert_eq!(config.access.mode, AccessMode::Invitation);
+        assert!(parse(&with_access("token_lifetime = \"14m\"")).is_ok(), "twice 40 rounds of 10 seconds");
+        let open = example() + "\n[access]\ntoken_lifetime = \"3s\"\n";
+        assert!(parse(&open).is_ok(), "an open run has no tokens");
+    }
+
     #[test]
     fn what_cannot_work_is_shown_with_its_key() {
         for (text, part) in [
@@ -162,7 +193,11 @@ mod tests {
             (example().replace("0.75", "0.5"), "above 0.5 and at most 1"),
             (example().replace("\"2s\"", "\"2h\""), "scheme.sampled.ping_timeout"),
             (example().replace("sample_size", "sample_sizes"), "unknown field"),
-            (example() + "\n[access]\nmode = \"invitation\"\n", "access.mode"),
+            (with_access("token_lifetime = \"13m\""), "access.token_lifetime"),
+            (
+                with_access(&format!("authority = \"/ip4/127.0.0.1/tcp/4001/p2p/{}\"", peer_id())),
+                "access.authority",
+            ),
             (example() + "\n[device]\ncontributes = true\n", "device.contributes"),
             (example() + "\n[scheme.synchronous]\nmicro_batch_size = 8\n", "one scheme is wanted"),
         ] {

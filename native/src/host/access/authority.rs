@@ -215,8 +215,9 @@ impl AccessAuthority {
         AccessToken::sign(&self.key, claims).map_err(unavailable)
     }
 
-    /// The authority's own token: an answer to a signed request carries that of its sender.
-    fn own_token(&self) -> Result<AccessToken, framing::FrameError> {
+    /// The authority's own token: an answer to a signed request carries that of its sender, and it shows its own access by it where it
+    /// takes part in the run.
+    pub(crate) fn own_token(&self) -> Result<AccessToken, framing::FrameError> {
         let claims = Claims {
             run_id: self.policy.authority.run_id.clone(),
             user: AUTHORITY_NAME.into(),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use barnraise_protocol::access::{
-    AccessMode, AccessRefusal, AccessToken, PublicKey, RequestRefusal, RevokedToken, SignedRequest,
+    AccessMode, AccessRefusal, AccessToken, PublicKey, RequestRefusal, RevokedToken, SignedRequest, TokenId,
     TokenRefusal, UnixTime,
 };
 use barnraise_protocol::{Refusal, RefusalReason};
@@ -215,6 +215,16 @@ impl Gate {
         let mut gated = self.lock();
         let GateState { admissions, requests, .. } = &mut *gated;
         requests.on_request(self.now(), admissions, request)
+    }
+
+    /// All tokens that the authority revoked.
+    pub(crate) fn revoked(&self) -> Vec<TokenId> {
+        self.lock().admissions.revoked().collect()
+    }
+
+    /// Whether the authority revoked a token.
+    pub(crate) fn has_revoked(&self, token: &AccessToken) -> bool {
+        self.lock().admissions.check_revoked(token).is_err()
     }
 
     /// Ends the conversations of peers whose tokens the authority revoked.

@@ -18,9 +18,9 @@ use futures::stream::FuturesUnordered;
 use libp2p::Stream;
 
 use super::super::find::now;
+use super::super::home::{LookUpError, PresentError};
 use super::super::platform::ConnectError;
 use super::super::sharing::announce::put_all;
-use super::home::{LookUpError, PresentError};
 use super::leasing::{self, LeasingError};
 use super::state::HostState;
 use super::store::StoredExpert;

@@ -3,16 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use barnraise_protocol::access::{self, AccessMode};
+use barnraise_protocol::access;
 use barnraise_relay::tasks::{self, TaskSet};
 use barnraise_relay::{Node, NodeError, Paced, Violation};
 use barnraise_swarm::guard::PaceLimits;
 use futures::future::Abortable;
 use futures::{FutureExt, StreamExt};
-use tokio::time::MissedTickBehavior;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::super::tokens::{learn_revoked, take_tokens};
+use super::super::tokens::take_tokens;
 use super::state::HostState;
 use crate::net::address_slots::AddressSlots;
 use crate::net::transfer_slots::TransferSlots;
@@ -29,12 +28,6 @@ const PACE: PaceLimits = PaceLimits {
     stall: Duration::from_secs(10),
     bytes_per_second_min: 1024,
 };
-/// Interval at which the gate drops expired tokens.
-const EXPIRE_EVERY: Duration = Duration::from_secs(1);
-/// The backbone is asked for revocations once in this many of those intervals.
-const REVOKED_EVERY: u32 = 10;
-/// Timeout of that question.
-const REVOKED_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Takes tokens, within bounds, until the handle is dropped.
 pub(super) fn spawn(node: &Node, state: &Arc<HostState>) -> Result<AbortOnDropHandle<()>, NodeError> {
@@ -65,31 +58,7 @@ pub(super) fn spawn(node: &Node, state: &Arc<HostState>) -> Result<AbortOnDropHa
     }))
 }
 
-/// Keeps the gate up to date until the handle is dropped: drops expired tokens, and those that the backbone says were revoked.
+/// Keeps the gate up to date until the handle is dropped.
 pub(super) fn spawn_keeping(state: Arc<HostState>) -> AbortOnDropHandle<()> {
-    tasks::spawn("access of trainers", async move {
-        if state.gate.policy().mode == AccessMode::Open {
-            return;
-        }
-        let mut ticks = tokio::time::interval(EXPIRE_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut n_ticks, mut since) = (0_u32, 0);
-        loop {
-            ticks.tick().await;
-            state.gate.on_timeout();
-            if n_ticks.is_multiple_of(REVOKED_EVERY) {
-                let learning = async {
-                    let stream = state.home.open(access::PROTOCOL).await?;
-                    anyhow::Ok(learn_revoked(&state.gate, stream, &mut since).await?)
-                };
-                match tokio::time::timeout(REVOKED_TIMEOUT, learning).await {
-                    Ok(Ok(())) => {}
-                    // Until it answers, tokens are valid until they expire.
-                    Ok(Err(error)) => tracing::debug!(%error, "revocations are not known"),
-                    Err(_) => tracing::debug!("revocations are not known: the backbone does not answer"),
-                }
-            }
-            n_ticks = n_ticks.wrapping_add(1);
-        }
-    })
+    tasks::spawn("access of trainers", async move { state.home.keep(&state.gate).await })
 }

@@ -13,7 +13,7 @@ use barnraise_swarm::experts::leases::LeaseHolder;
 use barnraise_swarm::experts::serving::{ExpertRuntime, RequestKey, ServedRequest, ServingRefusal};
 use tokio::sync::{Notify, oneshot};
 
-use super::home::HomeBackbone;
+use super::super::home::HomeBackbone;
 use super::view::{HandedOver, HostStage, HostView, ServedExpertView};
 use crate::host::access::Gate;
 use crate::host::addresses::AddressGroups;

@@ -16,7 +16,7 @@ use futures::{FutureExt, StreamExt};
 use libp2p::{PeerId, Stream};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::super::tokens::{learn_revoked, take_tokens};
+use super::super::tokens::{GateKeeper, LOOK_EVERY, take_tokens};
 use super::throttle::Throttled;
 use super::{SharedRun, SharingState};
 use crate::host::access::{Exclusion, Pass};
@@ -39,12 +39,6 @@ const STREAMS_MAX: u64 = 8;
 const STREAMS_PER_PEER: usize = 2;
 /// Most `access` conversations at a time.
 const ACCESS_STREAMS_MAX: usize = 16;
-/// Interval at which the gate drops expired tokens.
-const EXPIRE_EVERY: Duration = Duration::from_secs(1);
-/// The backbone is asked for revocations once in this many of those intervals.
-const REVOKED_EVERY: u32 = 10;
-/// Timeout of that request.
-const REVOKED_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a stream of a peer ended.
 #[derive(Debug, thiserror::Error)]
@@ -148,32 +142,17 @@ async fn serve_access(
 
 /// Keeps the gate up to date: drops expired tokens, and those that the backbone says were revoked.
 pub(super) async fn keep_gate(shared: Arc<SharingState>, node: Node, backbone: PeerId) {
-    let mut ticks = tokio::time::interval(EXPIRE_EVERY);
+    let mut ticks = tokio::time::interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let (mut n_ticks, mut since) = (0, 0);
-    let mut known = shared.run().await;
+    let (mut keeper, mut known) = (GateKeeper::default(), shared.run().await);
     loop {
         ticks.tick().await;
         let run = shared.run().await;
         if !Arc::ptr_eq(&run, &known) {
-            (known, since, n_ticks) = (run, 0, 0);
+            (known, keeper) = (run, GateKeeper::default());
         }
-        if known.gate.policy().mode == AccessMode::Open {
-            continue;
+        if known.gate.policy().mode != AccessMode::Open {
+            keeper.look(&known.gate, node.open(backbone, access::PROTOCOL)).await;
         }
-        known.gate.on_timeout();
-        if n_ticks % REVOKED_EVERY == 0 {
-            let asking = async {
-                let stream = node.open(backbone, access::PROTOCOL).await?;
-                anyhow::Ok(learn_revoked(&known.gate, stream, &mut since).await?)
-            };
-            match tokio::time::timeout(REVOKED_TIMEOUT, asking).await {
-                Ok(Ok(())) => {}
-                // Until it answers, tokens are valid until they expire.
-                Ok(Err(error)) => tracing::debug!(%error, "revocations are not known"),
-                Err(_) => tracing::debug!("revocations are not known: the backbone does not answer"),
-            }
-        }
-        n_ticks += 1;
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use barnraise_protocol::access::PublicKey;
+use barnraise_protocol::access::{AccessMode, AccessToken, PublicKey};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::CodecError;
 use barnraise_protocol::run::ModelAverage;
@@ -25,11 +25,12 @@ use barnraise_swarm::sampled::{OfferRefusal, PushOutcome, SampledAction, Sampled
 use futures::{AsyncRead, AsyncWrite};
 use libp2p::{Multiaddr, PeerId, Stream};
 use tokio::sync::{Notify, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::trainer::LocalTrainer;
 use crate::computing::compute;
+use crate::host::access::Gate;
 use crate::net::announced::{is_circuit, to_dial};
 
 /// How slow a peer may be in a conversation.
@@ -46,6 +47,8 @@ const MODEL_MAX: Duration = Duration::from_secs(300);
 const MEET_MAX: Duration = Duration::from_secs(15);
 /// Longest time for dialling a peer that was live a moment ago.
 const DIAL_MAX: Duration = Duration::from_secs(10);
+/// Interval of looks at whose access has ended.
+const APPROVED_EVERY: Duration = Duration::from_secs(1);
 /// Longest time for telling others that this peer leaves.
 const LEAVE_MAX: Duration = Duration::from_secs(3);
 
@@ -74,6 +77,8 @@ pub(crate) struct DriverMeans {
     pub(crate) average: ModelAverage,
     pub(crate) n_parameters: usize,
     pub(crate) ping_timeout: Duration,
+    /// Says whose access has ended, in a run that is not open; somebody else keeps it up to date.
+    pub(crate) gate: Gate,
     /// For a peer that trains.
     pub(crate) trainer: Option<LocalTrainer>,
 }
@@ -162,9 +167,18 @@ impl SampledDriver {
         self.with(|peer, now| peer.on_own_change(now, roles, addresses));
     }
 
+    /// This peer's access from now on.
+    pub(crate) fn on_approval(&self, token: AccessToken) {
+        self.with(|peer, now| peer.on_approval(now, token));
+    }
+
     /// Joins through peers that it was told of, and takes part until the shutdown. Then it leaves.
     pub(crate) async fn run(&self, introduced: Vec<PublicKey>, shutdown: CancellationToken) {
         let work = TaskSet::default();
+        let gate = &self.0.means.gate;
+        let is_open = gate.policy().mode == AccessMode::Open;
+        let mut looks = tokio::time::interval(APPROVED_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.with(|peer, now| peer.join(now, introduced));
         loop {
             let deadline = self.carry_out(&work);
@@ -178,6 +192,10 @@ impl SampledDriver {
                 () = shutdown.cancelled() => break,
                 () = self.0.woken.notified() => {}
                 () = timeout => self.with(|peer, now| peer.on_timeout(now)),
+                _ = looks.tick(), if !is_open => self.with(|peer, _| {
+                    peer.on_revoked(&gate.revoked());
+                    peer.on_clock(gate.now());
+                }),
             }
         }
         self.with(|peer, now| peer.leave(now));
@@ -272,8 +290,18 @@ impl SampledDriver {
         ended
     }
 
-    /// A stream to a member, at the addresses that it told.
-    async fn open(&self, to: PublicKey) -> Result<Paced<Stream>, SampledError> {
+    /// Who has shown its access in what it told is let in at the gate, too: it may fetch shards, and is no stranger.
+    fn let_in(&self, peer: PublicKey) {
+        let gate = &self.0.means.gate;
+        let Some(id) = crate::host::peer_id(peer).filter(|id| gate.check(*id).is_err()) else { return };
+        let approval = self.look(|state| state.registry().membership(&peer)?.approval.clone());
+        if let Some(Err(refusal)) = approval.map(|token| gate.present(id, &token)) {
+            tracing::debug!(%peer, %refusal, "a member is not let in at the gate");
+        }
+    }
+
+    /// Connects to a member, at the addresses that it told.
+    pub(crate) async fn reach(&self, to: PublicKey) -> Result<PeerId, SampledError> {
         let peer = crate::host::peer_id(to).ok_or(SampledError::Key(to))?;
         let node = &self.0.means.node;
         let told = self.look(|state| {
@@ -285,6 +313,13 @@ impl SampledDriver {
         let addresses: Vec<Multiaddr> = addresses.filter(|address| !is_circuit(address)).collect();
         let dial = node.dial_peer(peer, addresses);
         tokio::time::timeout(DIAL_MAX, dial).await.map_err(|_| SampledError::Timeout(DIAL_MAX))??;
+        Ok(peer)
+    }
+
+    /// A stream to a member.
+    async fn open(&self, to: PublicKey) -> Result<Paced<Stream>, SampledError> {
+        let peer = self.reach(to).await?;
+        let node = &self.0.means.node;
         Ok(Paced::new(node.open(peer, sampled::PROTOCOL).await?, self.pace()))
     }
 
@@ -360,8 +395,10 @@ impl SampledDriver {
                     sampled::respond(&mut stream, &response).await?;
                 }
                 DiallerToAcceptor::Meet(view, digest) => {
-                    let view = self.with(|peer, now| peer.on_meet(now, from, &view, &digest));
-                    sampled::respond(&mut stream, &AcceptorToDialler::View(view)).await?;
+                    let told = self.with(|peer, now| peer.on_meet(now, from, &view, &digest));
+                    self.let_in(from);
+                    let response = told.map_or(AcceptorToDialler::Declined, AcceptorToDialler::View);
+                    sampled::respond(&mut stream, &response).await?;
                 }
                 DiallerToAcceptor::Offer(offer) => self.take(from, offer, &mut stream).await?,
                 // It was refused above.
@@ -456,14 +493,16 @@ mod tests {
     use std::ops::Range;
 
     use barnraise_protocol::Sha256Hash;
-    use barnraise_protocol::access::KeyPair;
+    use barnraise_protocol::access::{Authority, KeyPair};
     use barnraise_protocol::bulk::{CHUNK_BYTES, ChunkSource, Withdrawn};
     use barnraise_relay::NodeConfig;
+    use barnraise_swarm::access::Policy;
     use barnraise_swarm::sampled::{SampledIdentity, SampledSettings};
     use libp2p::identity::Keypair;
     use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
     use super::*;
+    use crate::host::clock::system_clock;
 
     /// One that trains and aggregates, and has joined.
     fn joined(seed: u8) -> SampledPeer {
@@ -488,6 +527,14 @@ mod tests {
         peer
     }
 
+    /// Of an open run.
+    fn gate() -> Gate {
+        let here = KeyPair::from_seed(&[1; 32]).public();
+        let authority = Authority { key: here, run_id: "barn".into() };
+        let policy = Policy { mode: AccessMode::Open, authority, clock_tolerance: Duration::ZERO };
+        Gate::new(policy, here, system_clock())
+    }
+
     /// Of a member that nobody drives, with a clock that stands still as long as something is to be done.
     async fn driver(n_parameters: usize) -> SampledDriver {
         let node = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await.unwrap();
@@ -498,6 +545,7 @@ mod tests {
             average: ModelAverage::Mean,
             n_parameters,
             ping_timeout: Duration::from_secs(1),
+            gate: gate(),
             trainer: None,
         };
         SampledDriver::new(means, joined(1))

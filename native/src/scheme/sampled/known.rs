@@ -14,7 +14,7 @@ use super::driver::SampledDriver;
 use crate::storage::Storage;
 use crate::storage::sealed::{self, ObjectKind};
 
-const KNOWN: ObjectKind = ObjectKind { name: *b"smpl", what: "participants", version: 1 };
+const KNOWN: ObjectKind = ObjectKind { name: *b"smpl", what: "participants", version: 2 };
 /// With the envelope.
 const BYTES_MAX: u64 = 2 * VIEW_BYTES_MAX as u64;
 

@@ -4,7 +4,6 @@ use std::ops::RangeInclusive;
 
 use barnraise_learning::{LocalStepsError, local};
 use barnraise_protocol::TensorCodec;
-use barnraise_protocol::access::AccessMode;
 use barnraise_protocol::run::{LocalSteps, RunDescription, Sampled};
 use barnraise_protocol::sampled::ACTIVITY_ROUNDS_MAX;
 
@@ -37,9 +36,6 @@ pub enum SampledError {
     /// Optimizer, schedule, or too many steps in a round.
     #[error(transparent)]
     LocalSteps(#[from] LocalStepsError),
-    /// Members are not yet asked for their access.
-    #[error("\"open\": participants of a run without a server do not yet show each other invitations")]
-    Access,
     /// Weights that are not trained would have to come from a server.
     #[error("no weights that stay as they are: participants of a run without a server do not yet fetch them")]
     Frozen,
@@ -56,7 +52,6 @@ impl SampledError {
             Self::SuccessFraction(_) => "scheme.sampled.success_fraction",
             Self::StateCodec(_) => "scheme.sampled.state_codec",
             Self::LocalSteps(_) => "scheme.sampled.optimizer",
-            Self::Access => "access.mode",
             Self::Frozen => "model.adapters",
             Self::Stream => "data.text.stream",
         }
@@ -94,9 +89,6 @@ pub(super) fn validate(
         return Err(SampledError::StateCodec(scheme.state_codec));
     }
     local::check(&local_steps(scheme, run))?;
-    if run.access.mode != AccessMode::Open {
-        return Err(SampledError::Access);
-    }
     if run.data.manifest.stream.is_some() {
         return Err(SampledError::Stream);
     }
@@ -185,9 +177,6 @@ mod tests {
 
     #[test]
     fn what_does_not_go_with_it_is_named() {
-        let mut closed = run();
-        closed.access.mode = AccessMode::Invitation;
-        assert_eq!(validate(&sampled(), &closed, 64), Err(SampledError::Access));
         let mut frozen = run();
         let entry: ShardEntry = frozen.data.manifest.shards[0];
         frozen.data.manifest.frozen = vec![entry];

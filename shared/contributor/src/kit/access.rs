@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use barnraise_protocol::access::{
-    self, AccessDescription, AccessMode, AccessRefusal, AccessToken, Authority, BackboneToContributor,
+    self, AccessDescription, AccessMode, AccessRefusal, AccessToken, BackboneToContributor,
     ContributorToBackbone, KeyPair, Nonce, PublicKey, RelayedRequest, RelayedResponse, SignedRequest,
     UnixTime,
 };
@@ -106,11 +106,6 @@ impl AccessTicket {
     }
 }
 
-/// The authority whose tokens a run accepts.
-fn authority(run: &RunDescription) -> Authority {
-    Authority { key: run.access.authority, run_id: run.identity.run_id.clone() }
-}
-
 /// Gains access to the run, as its access mode requires. Waits for the visitor to sign in if it `may_wait`.
 pub(crate) async fn enter<P: Platform>(
     operation: &mut NetworkOperation<'_, P>,
@@ -163,7 +158,7 @@ async fn show<P: Platform>(
             .and_then(|b| AccessToken::decode(&b).ok()),
     };
     let now = operation.platform.unix_time();
-    let is_good = |token: &AccessToken| token.verify_from(&authority(run), sender, now).is_ok();
+    let is_good = |token: &AccessToken| token.verify_from(&run.authority(), sender, now).is_ok();
     let Some(token) = token.filter(is_good) else {
         ticket.drop_token();
         return Ok(false);
@@ -251,7 +246,7 @@ async fn try_renew<P: Platform>(
     let mut stream = None;
     let answer = ask(operation, &mut stream, &ContributorToBackbone::Relay(Box::new(request))).await?;
     let BackboneToContributor::Relayed(response) = answer else { return Err(unexpected()) };
-    response.verify(&authority(run), asked, nonce, operation.platform.unix_time())?;
+    response.verify(&run.authority(), asked, nonce, operation.platform.unix_time())?;
     let token = match framing::decode_payload(&response.payload)? {
         RelayedResponse::Renewed(token) => *token,
         RelayedResponse::Refused(refusal) => return Err(ConversationError::from(refusal).into()),
@@ -290,7 +285,7 @@ async fn keep<P: Platform>(
     token: AccessToken,
 ) -> Result<(), OperationError> {
     let now = operation.platform.unix_time();
-    let verified = token.verify_from(&authority(run), ticket.key()?.public(), now);
+    let verified = token.verify_from(&run.authority(), ticket.key()?.public(), now);
     verified.map_err(|refusal| ConversationError::from(AccessRefusal::Token(refusal)))?;
     if let Ok(bytes) = token.encode() {
         operation.platform.cache(token_cache_key(ticket, run)?, &bytes).await;

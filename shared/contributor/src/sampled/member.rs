@@ -251,6 +251,14 @@ impl<'a, P: Platform> Member<'a, P> {
         Ok(pushed)
     }
 
+    /// What its access is shown by, in a run that is not open.
+    fn shown(&self) -> View {
+        self.look(|peer| match peer.registry().is_open() {
+            true => View::default(),
+            false => peer.view_beyond(&ViewDigest::of_everything()),
+        })
+    }
+
     /// Asks the backbone for its news, again and again. Returns why it no longer answers.
     pub(super) async fn watch(self: Rc<Self>, home: PublicKey) -> MemberError {
         let (mut operation, _cancel) = self.operation();
@@ -258,7 +266,7 @@ impl<'a, P: Platform> Member<'a, P> {
         loop {
             self.platform.sleep_until(self.platform.now() + WATCH_EVERY).await;
             let asking = operation.converse(&mut stream, sampled::PROTOCOL, async |stream| {
-                sampled::meet(stream, View::default(), ViewDigest::of_everything()).await
+                sampled::meet(stream, self.shown(), ViewDigest::of_everything()).await
             });
             match asking.await {
                 Ok(view) => self.with(|peer, now| peer.on_met(now, home, &view)),
@@ -338,7 +346,8 @@ impl<P: Platform> Answering<'_, P> {
                     }
                 }
                 DiallerToAcceptor::Meet(view, digest) => {
-                    AcceptorToDialler::View(member.with(|peer, now| peer.on_meet(now, from, &view, &digest)))
+                    let told = member.with(|peer, now| peer.on_meet(now, from, &view, &digest));
+                    told.map_or(AcceptorToDialler::Declined, AcceptorToDialler::View)
                 }
                 DiallerToAcceptor::Offer(offer) => {
                     match member.with(|peer, now| peer.on_offer(now, from, offer.task)) {

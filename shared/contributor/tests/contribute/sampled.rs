@@ -188,7 +188,8 @@ impl Home {
                     }
                 }
                 DiallerToAcceptor::Meet(view, digest) => {
-                    AcceptorToDialler::View(self.with(|peer, now| peer.on_meet(now, from, &view, &digest)))
+                    let told = self.with(|peer, now| peer.on_meet(now, from, &view, &digest));
+                    told.map_or(AcceptorToDialler::Declined, AcceptorToDialler::View)
                 }
                 DiallerToAcceptor::Offer(offer) => {
                     let Ok(digest) = self.with(|peer, now| peer.on_offer(now, from, offer.task)) else {

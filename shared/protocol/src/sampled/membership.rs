@@ -1,10 +1,11 @@
-//! That a peer joined or left, signed by itself (MoDEST §3.4).
+//! That a peer joined or left, signed by itself (MoDEST §3.4), and in a run that is not open approved by the run's authority: the
+//! paper assumes that somebody lets participants in.
 
 use serde::{Deserialize, Serialize};
 
 use super::ROUND_MAX;
 use super::activity::ActivityToken;
-use crate::access::{KeyPair, PublicKey, Signature};
+use crate::access::{AccessToken, Authority, KeyPair, PublicKey, Signature, TokenRefusal, UnixTime};
 use crate::hash::Sha256Hash;
 
 /// Most addresses of a member.
@@ -12,7 +13,7 @@ pub const MEMBER_ADDRESSES_MAX: usize = 4;
 /// Longest address of a member, in bytes.
 pub const MEMBER_ADDRESS_BYTES_MAX: usize = 128;
 
-const DOMAIN: &[u8] = b"barnraise sampled membership 1\0";
+const DOMAIN: &[u8] = b"barnraise sampled membership 2\0";
 
 /// The newest event that a peer told of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +24,8 @@ pub struct Membership {
     pub counter: u64,
     /// What happened.
     pub event: MembershipEvent,
+    /// The peer's access, in a run that is not open.
+    pub approval: Option<Box<AccessToken>>,
     /// Of all of this and the run, by the peer.
     pub signature: Signature,
 }
@@ -71,10 +74,21 @@ pub enum MembershipError {
     /// A round that no run gets to.
     #[error("a round up to {ROUND_MAX} is wanted, and {0} came")]
     Round(u64),
+    /// The run is not open, and the event is without an access token.
+    #[error("the membership of {0} has no access token, and this run is not open")]
+    NotApproved(PublicKey),
+    /// The token is no good.
+    #[error(transparent)]
+    Token(#[from] TokenRefusal),
+    /// The run is open, and has no tokens.
+    #[error("the membership of {0} has an access token, and this run is open")]
+    Approved(PublicKey),
 }
 
 impl Membership {
     /// Signs an event of the owner of `key` in the run with the hash `run`.
+    ///
+    /// - `approval`: of that peer; `None` in an open run
     ///
     /// # Errors
     /// Does not happen.
@@ -83,10 +97,11 @@ impl Membership {
         run: Sha256Hash,
         counter: u64,
         event: MembershipEvent,
+        approval: Option<Box<AccessToken>>,
     ) -> Result<Self, postcard::Error> {
         let peer = key.public();
-        let signature = key.sign(&signed_bytes(run, peer, counter, &event)?);
-        Ok(Self { peer, counter, event, signature })
+        let signature = key.sign(&signed_bytes(run, peer, counter, &event, approval.as_deref())?);
+        Ok(Self { peer, counter, event, approval, signature })
     }
 
     /// Checks that the peer signed it for this run.
@@ -103,10 +118,27 @@ impl Membership {
                 return Err(MembershipError::Round(joined.round));
             }
         }
-        let bytes = signed_bytes(run, self.peer, self.counter, &self.event);
+        let bytes = signed_bytes(run, self.peer, self.counter, &self.event, self.approval.as_deref());
         match bytes.is_ok_and(|bytes| self.peer.has_signed(&bytes, &self.signature)) {
             true => Ok(()),
             false => Err(MembershipError::Signature(self.peer)),
+        }
+    }
+
+    /// Checks that the authority lets the peer in; in an open run, which has none, that nobody claims to.
+    ///
+    /// # Errors
+    /// See [`MembershipError`].
+    pub fn verify_approval(
+        &self,
+        authority: Option<&Authority>,
+        now: UnixTime,
+    ) -> Result<(), MembershipError> {
+        match (authority, &self.approval) {
+            (None, None) => Ok(()),
+            (None, Some(_)) => Err(MembershipError::Approved(self.peer)),
+            (Some(_), None) => Err(MembershipError::NotApproved(self.peer)),
+            (Some(authority), Some(token)) => Ok(token.verify_from(authority, self.peer, now)?),
         }
     }
 
@@ -131,15 +163,18 @@ fn signed_bytes(
     peer: PublicKey,
     counter: u64,
     event: &MembershipEvent,
+    approval: Option<&AccessToken>,
 ) -> Result<Vec<u8>, postcard::Error> {
-    postcard::to_extend(&(run, peer, counter, event), DOMAIN.to_vec())
+    postcard::to_extend(&(run, peer, counter, event, approval), DOMAIN.to_vec())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::{Claims, TokenId};
 
     const RUN: Sha256Hash = Sha256Hash([1; 32]);
+    const NOW: UnixTime = UnixTime(1000);
 
     fn joined(n_addresses: usize) -> MembershipEvent {
         let anchor = ActivityToken([5; 16]);
@@ -151,7 +186,7 @@ mod tests {
     #[test]
     fn only_the_peer_itself_tells_of_itself_and_only_in_this_run() {
         let key = KeyPair::from_seed(&[1; 32]);
-        let membership = Membership::sign(&key, RUN, 4, joined(1)).unwrap();
+        let membership = Membership::sign(&key, RUN, 4, joined(1), None).unwrap();
         assert_eq!(membership.verify(RUN), Ok(()));
         let refused = Err(MembershipError::Signature(key.public()));
         assert_eq!(membership.verify(Sha256Hash([2; 32])), refused);
@@ -166,10 +201,53 @@ mod tests {
         assert_eq!(stolen.verify(RUN), Err(MembershipError::Signature(other)));
     }
 
+    fn token(authority: &KeyPair, peer: PublicKey, expires_at: UnixTime) -> Box<AccessToken> {
+        let claims = Claims {
+            run_id: "barn".into(),
+            user: "alice".into(),
+            peer,
+            expires_at,
+            token_id: TokenId([7; 16]),
+            may_host: false,
+        };
+        Box::new(AccessToken::sign(authority, claims).unwrap())
+    }
+
+    #[test]
+    fn in_a_run_that_is_not_open_the_authority_lets_a_peer_in_and_nobody_else_does() {
+        let [key, signing, other] = [1, 2, 3].map(|seed| KeyPair::from_seed(&[seed; 32]));
+        let peer = key.public();
+        let authority = Authority { key: signing.public(), run_id: "barn".into() };
+        let with = |approval| Membership::sign(&key, RUN, 1, joined(0), approval).unwrap();
+        let approved = with(Some(token(&signing, peer, NOW.after(1))));
+        assert_eq!(approved.verify(RUN), Ok(()));
+        assert_eq!(approved.verify_approval(Some(&authority), NOW), Ok(()));
+        let expired = TokenRefusal::Expired { expired_at: NOW.after(1), now: NOW.after(1) };
+        let refused = approved.verify_approval(Some(&authority), NOW.after(1));
+        assert_eq!(refused, Err(MembershipError::Token(expired)));
+        assert_eq!(approved.verify_approval(None, NOW), Err(MembershipError::Approved(peer)));
+        let bare = with(None);
+        assert_eq!(bare.verify_approval(None, NOW), Ok(()));
+        let refused = bare.verify_approval(Some(&authority), NOW);
+        assert_eq!(refused, Err(MembershipError::NotApproved(peer)));
+        let forged = with(Some(token(&other, peer, NOW.after(1))));
+        let refused = forged.verify_approval(Some(&authority), NOW);
+        assert_eq!(refused, Err(MembershipError::Token(TokenRefusal::Signature)));
+        let of_other = with(Some(token(&signing, other.public(), NOW.after(1))));
+        let refused = of_other.verify_approval(Some(&authority), NOW);
+        let named = TokenRefusal::Peer { named: other.public(), sender: peer };
+        assert_eq!(refused, Err(MembershipError::Token(named)));
+        // Nobody else puts another token, or none, into what the peer signed.
+        for approval in [None, Some(token(&signing, peer, NOW.after(2)))] {
+            let altered = Membership { approval, ..approved.clone() };
+            assert_eq!(altered.verify(RUN), Err(MembershipError::Signature(peer)));
+        }
+    }
+
     #[test]
     fn addresses_are_bounded() {
         let key = KeyPair::from_seed(&[1; 32]);
-        let many = Membership::sign(&key, RUN, 1, joined(MEMBER_ADDRESSES_MAX + 1)).unwrap();
+        let many = Membership::sign(&key, RUN, 1, joined(MEMBER_ADDRESSES_MAX + 1), None).unwrap();
         assert_eq!(many.verify(RUN), Err(MembershipError::Addresses));
     }
 
@@ -180,7 +258,7 @@ mod tests {
             MembershipEvent::Joined(event) => MembershipEvent::Joined(JoinedEvent { round, ..event }),
             left => left,
         };
-        let verified = |round| Membership::sign(&key, RUN, 1, of(round)).unwrap().verify(RUN);
+        let verified = |round| Membership::sign(&key, RUN, 1, of(round), None).unwrap().verify(RUN);
         assert_eq!(verified(ROUND_MAX), Ok(()));
         assert_eq!(verified(ROUND_MAX + 1), Err(MembershipError::Round(ROUND_MAX + 1)));
     }
@@ -188,8 +266,9 @@ mod tests {
     #[test]
     fn of_two_events_all_keep_the_same() {
         let key = KeyPair::from_seed(&[1; 32]);
-        let [first, second] = [1, 2].map(|counter| Membership::sign(&key, RUN, counter, joined(0)).unwrap());
-        let twin = Membership::sign(&key, RUN, 2, MembershipEvent::Left).unwrap();
+        let [first, second] =
+            [1, 2].map(|counter| Membership::sign(&key, RUN, counter, joined(0), None).unwrap());
+        let twin = Membership::sign(&key, RUN, 2, MembershipEvent::Left, None).unwrap();
         assert!(second.supersedes(&first) && !first.supersedes(&second) && !second.supersedes(&second));
         assert_ne!(second.supersedes(&twin), twin.supersedes(&second));
     }

@@ -1,10 +1,12 @@
 //! Any sequence of messages, losses, answers and hours: no round is trained or averaged twice at a peer, rounds only grow, no
-//! more is asked for than a sample allows, and nobody is in a registry but by its own signature.
+//! more is asked for than a sample allows, and nobody is in a registry but by its own signature and, where the run is not open, with
+//! access that has not ended.
 
 use std::collections::BTreeSet;
 
 use barnraise_fuzz::arbitrary::{self, Arbitrary};
 use barnraise_fuzz::{fuzz, value};
+use barnraise_protocol::access::Claims;
 use barnraise_protocol::sampled::{JoinedEvent, MembershipEvent};
 
 use super::*;
@@ -19,6 +21,12 @@ const SETTINGS: SampledSettings = SampledSettings {
     activity_window: 4,
     round_estimate: Duration::from_secs(2),
 };
+
+#[derive(Debug, Arbitrary)]
+struct SampledCase {
+    is_open: bool,
+    operations: Vec<SampledOperation>,
+}
 
 #[derive(Debug, Arbitrary)]
 enum SampledOperation {
@@ -55,6 +63,16 @@ enum SampledOperation {
         round: u64,
         has_left: bool,
     },
+    /// A peer's access lasts until so many seconds from now.
+    Approve {
+        peer: u8,
+        seconds: u8,
+    },
+    /// A peer hears of a token that was taken back.
+    Revoke {
+        at: u8,
+        token: u8,
+    },
 }
 
 /// A peer's action that waits.
@@ -62,6 +80,10 @@ type OpenAction = (usize, SampledAction);
 
 struct SampledWorld {
     now: Moment,
+    is_open: bool,
+    n_tokens: u8,
+    /// Of which each peer has heard that they were taken back.
+    revoked: Vec<BTreeSet<TokenId>>,
     peers: Vec<SampledPeer>,
     open: Vec<OpenAction>,
     trained: Vec<u64>,
@@ -72,20 +94,45 @@ fn key(at: u8) -> KeyPair {
     KeyPair::from_seed(&[at + 1; 32])
 }
 
+fn authority() -> KeyPair {
+    KeyPair::from_seed(&[100; 32])
+}
+
+fn approval(of: PublicKey, token: u8, expires_at: UnixTime) -> AccessToken {
+    let (run_id, user) = ("barn".into(), "alice".into());
+    let token_id = TokenId([token; 16]);
+    let claims = Claims { run_id, user, peer: of, expires_at, token_id, may_host: false };
+    AccessToken::sign(&authority(), claims).unwrap()
+}
+
 impl SampledWorld {
-    fn new() -> Self {
+    fn new(is_open: bool) -> Self {
         let peers = (0..N_PEERS).map(|at| {
             let roles = SampledRoles { trains: true, aggregates: at < 3 };
             let addresses = Vec::new();
             let identity =
                 SampledIdentity { key: key(at), run: RUN, counter: 0, roles, addresses, seed: at.into() };
-            let peer = SampledPeer::new(SETTINGS, identity);
+            let mut peer = SampledPeer::new(SETTINGS, identity);
+            if !is_open {
+                let approval = approval(peer.peer(), at, UnixTime(50));
+                let authority = Authority { key: authority().public(), run_id: "barn".into() };
+                peer = peer.by_approval(authority, UnixTime(0));
+                peer.on_approval(Moment::ZERO, approval);
+            }
             if at == 0 { peer.with_model(0, Arc::new([0.0])) } else { peer }
         });
         let n = usize::from(N_PEERS);
         let peers = peers.collect();
-        let mut world =
-            Self { now: Moment::ZERO, peers, open: Vec::new(), trained: vec![0; n], averaged: vec![0; n] };
+        let mut world = Self {
+            now: Moment::ZERO,
+            is_open,
+            n_tokens: N_PEERS,
+            revoked: vec![BTreeSet::new(); n],
+            peers,
+            open: Vec::new(),
+            trained: vec![0; n],
+            averaged: vec![0; n],
+        };
         world.peers[0].join(Moment::ZERO, Vec::new());
         world.drain();
         world
@@ -107,8 +154,9 @@ impl SampledWorld {
             }
             SampledOperation::Pass { seconds } => {
                 self.now += Duration::from_secs(seconds.into());
-                let now = self.now;
+                let (now, unix) = (self.now, self.unix());
                 for peer in &mut self.peers {
+                    peer.on_clock(unix);
                     peer.on_timeout(now);
                 }
             }
@@ -135,9 +183,26 @@ impl SampledWorld {
             SampledOperation::Forge { to, about, round, has_left } => {
                 self.forge(at(to), about, round, has_left);
             }
+            SampledOperation::Approve { peer, seconds } => {
+                if !self.is_open {
+                    let until = self.unix().after(seconds.into());
+                    self.n_tokens = self.n_tokens.wrapping_add(1);
+                    let peer = &mut self.peers[at(peer)];
+                    peer.on_approval(now, approval(peer.peer(), self.n_tokens, until));
+                }
+            }
+            SampledOperation::Revoke { at: peer, token } => {
+                let (peer, token_id) = (at(peer), TokenId([token; 16]));
+                self.revoked[peer].insert(token_id);
+                self.peers[peer].on_revoked(&[token_id]);
+            }
         }
         self.drain();
         self.check();
+    }
+
+    fn unix(&self) -> UnixTime {
+        UnixTime(self.now.as_secs())
     }
 
     fn take(&mut self, which: u8) -> Option<OpenAction> {
@@ -159,7 +224,11 @@ impl SampledWorld {
             SampledAction::Meet { to, view, digest } => {
                 let place = at(&self.peers, to);
                 let answer = self.peers[place].on_meet(now, sender, &view, &digest);
-                self.peers[from].on_met(now, to, &answer);
+                assert!(answer.is_some() || !self.is_open, "in an open run all are answered");
+                match answer {
+                    Some(answer) => self.peers[from].on_met(now, to, &answer),
+                    None => self.peers[from].on_not_met(now, to),
+                }
             }
             SampledAction::Train { round, model } => self.peers[from].on_trained(now, round, model),
             SampledAction::CancelTraining => {}
@@ -210,7 +279,8 @@ impl SampledWorld {
                 MembershipEvent::Joined(JoinedEvent { round, anchor: token, roles, addresses: Vec::new() })
             }
         };
-        let mut membership = Membership::sign(&key(99), RUN, u64::MAX, event).unwrap();
+        let approval = (!self.is_open).then(|| Box::new(approval(about, 0, UnixTime(u64::MAX))));
+        let mut membership = Membership::sign(&key(99), RUN, u64::MAX, event, approval).unwrap();
         membership.peer = about;
         let activity = vec![ActivityProof { peer: PeerPrefix::of(&about), round, token }];
         let before = self.peers[to].registry().clone();
@@ -251,10 +321,17 @@ impl SampledWorld {
 
     fn check(&self) {
         let known: BTreeSet<PublicKey> = self.peers.iter().map(SampledPeer::peer).collect();
-        for peer in &self.peers {
+        let authority = Authority { key: authority().public(), run_id: "barn".into() };
+        let authority = (!self.is_open).then_some(&authority);
+        for (at, peer) in self.peers.iter().enumerate() {
             for membership in peer.registry().members() {
                 membership.verify(RUN).unwrap();
                 assert!(known.contains(&membership.peer));
+                if membership.peer != peer.peer() {
+                    membership.verify_approval(authority, self.unix()).unwrap();
+                    let token_id = membership.approval.as_ref().map(|token| token.claims.token_id);
+                    assert!(token_id.is_none_or(|token_id| !self.revoked[at].contains(&token_id)));
+                }
             }
             if let Some((round, _)) = peer.newest() {
                 assert!(round <= peer.own_round().max(peer.round()), "a model is of a round that was");
@@ -266,9 +343,9 @@ impl SampledWorld {
 #[test]
 fn sampled_sequence() {
     fuzz!("sampled_sequence", |input| {
-        let Some(operations) = value::<Vec<SampledOperation>>(input) else { return };
-        let mut world = SampledWorld::new();
-        operations.iter().take(200).for_each(|operation| world.on(operation));
+        let Some(case) = value::<SampledCase>(input) else { return };
+        let mut world = SampledWorld::new(case.is_open);
+        case.operations.iter().take(200).for_each(|operation| world.on(operation));
     });
 }
 
@@ -280,11 +357,16 @@ mod tests {
     fn sequences_reach_later_rounds() {
         for seed in 0..8 {
             let mut random = SplitMix64::new(seed);
-            let mut world = SampledWorld::new();
+            let mut world = SampledWorld::new(seed % 2 == 0);
             for peer in 1..N_PEERS {
                 world.on(&SampledOperation::Join { peer, through: 0 });
             }
-            for _ in 0..4000 {
+            for at in 0..4000 {
+                if at % 1000 == 0 {
+                    (0..N_PEERS).for_each(|peer| {
+                        world.on(&SampledOperation::Approve { peer, seconds: u8::MAX });
+                    });
+                }
                 let operation = match random.below(12) {
                     0 => SampledOperation::Pass { seconds: 1 },
                     1 => SampledOperation::Lose { which: random.below(256) as u8 },

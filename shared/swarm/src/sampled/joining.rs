@@ -9,13 +9,13 @@ use barnraise_protocol::sampled::{
     MembershipEvent, REGISTERED_MAX, SampledRoles, VIEW_BYTES_MAX, View, ViewDigest,
 };
 
-use super::{SampledAction, SampledPeer};
+use super::{SampledAction, SampledIdentity, SampledPeer};
 use crate::Moment;
 
 /// Peers that are asked for all that they know: one of them may be gone.
 const ASKED: usize = 2;
-/// Views that have room for all members that a peer can know, of 256 bytes each.
-pub(super) const VIEWS_MAX: usize = REGISTERED_MAX * 256 / VIEW_BYTES_MAX;
+/// Views that have room for all members that a peer can know, of 512 bytes each.
+pub(super) const VIEWS_MAX: usize = REGISTERED_MAX * 512 / VIEW_BYTES_MAX;
 /// Most members that are asked together after the first of them did not answer.
 const ASKED_TOGETHER_MAX: usize = 64;
 /// Rounds among which a peer that goes on with a run looks for one of its own.
@@ -117,15 +117,22 @@ impl SampledPeer {
         self.on_timeout(now);
     }
 
-    /// Another peer tells of itself. Returns what it lacks. Anybody may come as often as it likes, so that what it tells of others, which
+    /// Another peer tells of itself. Returns what it lacks; `None` where it has not shown its access to a run that is not open. Anybody may come as often as it likes, so that what it tells of others, which
     /// no honest peer does, is not looked at.
-    pub fn on_meet(&mut self, now: Moment, from: PublicKey, view: &View, digest: &ViewDigest) -> View {
+    pub fn on_meet(
+        &mut self,
+        now: Moment,
+        from: PublicKey,
+        view: &View,
+        digest: &ViewDigest,
+    ) -> Option<View> {
         self.registry.merge_own(&from, view);
         if self.is_forgotten() {
             self.join_again(now);
         }
         // It may come after a restart, and goes on with the counter of what it told before.
-        let answer = self.registry.view_for(Some(&from), digest, &self.peer);
+        let is_approved = self.registry.is_approved(&from);
+        let answer = is_approved.then(|| self.registry.view_for(Some(&from), digest, &self.peer));
         self.go_on(now);
         answer
     }
@@ -282,7 +289,7 @@ impl SampledPeer {
         let own = self.registry.membership(&self.peer).filter(|own| own.counter == self.identity.counter);
         own.and_then(Membership::joined).is_some_and(|joined| {
             joined.roles == self.identity.roles && joined.addresses == self.identity.addresses
-        })
+        }) && own.is_some_and(|own| own.approval == self.approval)
     }
 
     /// `request join`: tells that this peer is active in the run's round, by a token of its chain, or by a joined event with another
@@ -351,7 +358,8 @@ impl SampledPeer {
 
     fn sign(&mut self, event: MembershipEvent) {
         self.identity.counter += 1;
-        let signed = Membership::sign(&self.identity.key, self.identity.run, self.identity.counter, event);
+        let SampledIdentity { key, run, counter, .. } = &self.identity;
+        let signed = Membership::sign(key, *run, *counter, event, self.approval.clone());
         let memberships = signed.into_iter().collect();
         self.registry.merge(&View { memberships, activity: Vec::new() });
     }
@@ -359,6 +367,13 @@ impl SampledPeer {
     /// Tells some peers of this one. The first `n_asked` of them answer with what it lacks, the others with what they tell of
     /// themselves.
     pub(super) fn tell(&mut self, peers: &[PublicKey], n_asked: usize) {
+        let shows = |own: &Membership| own.approval == self.approval;
+        if !self.joining.is_member()
+            && !self.registry.membership(&self.peer).map_or(self.approval.is_none(), shows)
+        {
+            // It has not joined yet, and answers are for those alone who show their access.
+            self.sign(MembershipEvent::Left);
+        }
         let view = match self.registry.membership(&self.peer) {
             Some(_) => self.registry.view_beyond(&ViewDigest::of_everything(), &self.peer),
             None => View::default(),

@@ -1,10 +1,10 @@
 //! Who takes part, and when each peer was last active (MoDEST algorithms 2 and 3).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::access::PublicKey;
+use barnraise_protocol::access::{Authority, PublicKey, TokenId, UnixTime};
 use barnraise_protocol::sampled::{
     ACTIVITY_ROUNDS_MAX, ActivityProof, ActivityToken, Membership, PeerPrefix, REGISTERED_MAX, ROUND_MAX,
     SampledRoles, VIEW_BYTES_MAX, View, ViewDigest,
@@ -16,8 +16,10 @@ const STEPS_PER_VIEW_MAX: u64 = 64 * 1024;
 const VIEW_HEADER_BYTES: usize = 8;
 /// Most bytes of a proof of activity: a prefix, a round and a token.
 const PROOF_BYTES_MAX: usize = 4 + 10 + 16;
-/// Most bytes of a membership beside its addresses: key, counter, round, token, lengths and signature.
+/// Most bytes of a membership beside its addresses and its approval: key, counter, round, token, lengths and signature.
 const MEMBERSHIP_BYTES_MAX: usize = 32 + 10 + 10 + 16 + 8 + 64;
+/// Most bytes of an approval beside the names of run and user: their lengths, key, expiration, id, whether it may host, and signature.
+const APPROVAL_BYTES_MAX: usize = 4 + 32 + 10 + 16 + 1 + 64;
 
 /// A peer, as far as it told of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,14 +50,37 @@ impl RegisteredPeer {
     }
 }
 
+/// By whom peers are let in, in a run that is not open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Approvals {
+    authority: Authority,
+    now: UnixTime,
+    /// They are not forgotten: a clock may be wrong about the end of a token.
+    revoked: BTreeSet<TokenId>,
+}
+
+impl Approvals {
+    fn has_revoked(&self, membership: &Membership) -> bool {
+        membership.approval.as_ref().is_none_or(|token| self.revoked.contains(&token.claims.token_id))
+    }
+
+    fn has_ended(&self, membership: &Membership) -> bool {
+        membership.approval.as_ref().is_none_or(|token| token.claims.expires_at <= self.now)
+            || self.has_revoked(membership)
+    }
+}
+
 /// The registry and the records of activity: `C`, `E` and `N` of algorithms 2 and 3.
 ///
-/// Nothing is in it that its peer did not sign, or prove by a token of a chain that it signed.
+/// Nothing is in it that its peer did not sign, or prove by a token of a chain that it signed; in a run that is not open, nothing of
+/// a peer whose access has ended or was none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registry {
     run: Sha256Hash,
+    /// `None` in an open run.
+    approvals: Option<Approvals>,
     peers: BTreeMap<PublicKey, RegisteredPeer>,
-    /// It is forgotten in no case.
+    /// It is forgotten in no case: its counter goes on where its access has ended.
     own: Option<PublicKey>,
     /// Latest round that is believed: who claims to be further is told of last, and forgotten first.
     round_max: u64,
@@ -64,7 +89,7 @@ pub struct Registry {
 impl Registry {
     /// Of a run, by the hash of its description. Nobody is in it.
     pub fn new(run: Sha256Hash) -> Self {
-        Self { run, peers: BTreeMap::new(), own: None, round_max: ROUND_MAX }
+        Self { run, approvals: None, peers: BTreeMap::new(), own: None, round_max: ROUND_MAX }
     }
 
     /// That of a peer.
@@ -72,6 +97,44 @@ impl Registry {
     pub fn of_peer(mut self, own: PublicKey) -> Self {
         self.own = Some(own);
         self
+    }
+
+    /// Of a run that is not open: only those are in it whom this authority lets in.
+    #[must_use]
+    pub fn by_approval(mut self, authority: Authority, now: UnixTime) -> Self {
+        self.approvals = Some(Approvals { authority, now, revoked: BTreeSet::new() });
+        self
+    }
+
+    /// So late it is. Others are forgotten when their access ends.
+    pub fn on_clock(&mut self, now: UnixTime) {
+        if let Some(approvals) = &mut self.approvals {
+            approvals.now = now;
+        }
+        self.forget_ended();
+    }
+
+    /// The authority took these back: they let in nobody from now on.
+    pub fn on_revoked(&mut self, tokens: &[TokenId]) {
+        if let Some(approvals) = &mut self.approvals {
+            approvals.revoked.extend(tokens);
+        }
+        self.forget_ended();
+    }
+
+    fn forget_ended(&mut self) {
+        let Self { approvals: Some(approvals), peers, own, .. } = self else { return };
+        peers.retain(|key, peer| Some(*key) == *own || !approvals.has_ended(&peer.membership));
+    }
+
+    /// Whether the run is open.
+    pub fn is_open(&self) -> bool {
+        self.approvals.is_none()
+    }
+
+    /// Whether a peer may be told of the others: each in an open run, and else who has shown its access.
+    pub fn is_approved(&self, peer: &PublicKey) -> bool {
+        self.approvals.is_none() || self.peers.contains_key(peer)
     }
 
     /// No later round is believed from now on.
@@ -133,6 +196,7 @@ impl Registry {
     fn on_membership(&mut self, membership: &Membership) -> bool {
         let known = self.peers.get(&membership.peer);
         if known.is_some_and(|known| !membership.supersedes(&known.membership))
+            || (self.own != Some(membership.peer) && !self.approves(membership))
             || membership.verify(self.run).is_err()
             || (known.is_none() && self.own != Some(membership.peer) && !self.make_room())
         {
@@ -145,6 +209,13 @@ impl Registry {
         let peer = RegisteredPeer { membership: membership.clone(), round, token, is_heard };
         self.peers.insert(membership.peer, peer);
         true
+    }
+
+    fn approves(&self, membership: &Membership) -> bool {
+        let is_revoked = self.approvals.as_ref().is_some_and(|approvals| approvals.has_revoked(membership));
+        let authority = self.approvals.as_ref().map(|approvals| &approvals.authority);
+        let now = self.approvals.as_ref().map_or(UnixTime(0), |approvals| approvals.now);
+        !is_revoked && membership.verify_approval(authority, now).is_ok()
     }
 
     /// `UPDATEACTIVITY`: takes over a later round, if its token leads to the known one.
@@ -325,7 +396,11 @@ fn order_of(peer: &PublicKey, round: u64) -> [u8; 32] {
 fn membership_bytes_max(membership: &Membership) -> usize {
     let addresses =
         membership.joined().map(|joined| joined.addresses.iter().map(|address| address.len() + 2).sum());
-    MEMBERSHIP_BYTES_MAX + addresses.unwrap_or(0usize)
+    let approval = membership
+        .approval
+        .as_ref()
+        .map_or(0, |token| APPROVAL_BYTES_MAX + token.claims.run_id.len() + token.claims.user.len());
+    MEMBERSHIP_BYTES_MAX + addresses.unwrap_or(0usize) + approval
 }
 
 fn with_prefix(prefix: PeerPrefix) -> RangeInclusive<PublicKey> {

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use super::joining::VIEWS_MAX;
+use barnraise_protocol::access::Claims;
+
+use super::joining::{RENEW_EVERY, VIEWS_MAX};
 use super::*;
 
 mod lasting;
@@ -69,6 +71,102 @@ fn pinged(peer: &mut SampledPeer) -> Vec<PublicKey> {
         _ => None,
     };
     actions(peer).into_iter().filter_map(to).collect()
+}
+
+/// Let in by the authority of a run that is not open, or by somebody else.
+fn let_in(at: u8, by: u8, expires_at: UnixTime) -> SampledPeer {
+    let authority = Authority { key: KeyPair::from_seed(&[200; 32]).public(), run_id: "barn".into() };
+    let mut peer = stranger(at, SETTINGS, BOTH).by_approval(authority, UnixTime(1000));
+    peer.on_approval(Moment::ZERO, approval(at, by, expires_at));
+    peer
+}
+
+fn approval(at: u8, by: u8, expires_at: UnixTime) -> AccessToken {
+    let claims = Claims {
+        run_id: "barn".into(),
+        user: "alice".into(),
+        peer: KeyPair::from_seed(&[at + 1; 32]).public(),
+        expires_at,
+        token_id: TokenId([at; 16]),
+        may_host: false,
+    };
+    AccessToken::sign(&KeyPair::from_seed(&[by; 32]), claims).unwrap()
+}
+
+/// What a peer tells those whom it meets now.
+fn told(peer: &mut SampledPeer) -> (View, ViewDigest) {
+    let meets = |action| match action {
+        SampledAction::Meet { view, digest, .. } => Some((view, digest)),
+        _ => None,
+    };
+    actions(peer).into_iter().find_map(meets).unwrap()
+}
+
+#[test]
+fn in_a_run_that_is_not_open_members_are_told_to_those_alone_who_show_their_access() {
+    let mut home = let_in(0, 200, UnixTime(1100));
+    home.join(Moment::ZERO, Vec::new());
+    for (by, is_let_in) in [(200, true), (201, false)] {
+        let mut newcomer = let_in(1, by, UnixTime(1100));
+        newcomer.join(Moment::ZERO, vec![home.peer()]);
+        let (view, digest) = told(&mut newcomer);
+        let answer = home.on_meet(Moment::ZERO, newcomer.peer(), &view, &digest);
+        assert_eq!(answer.is_some(), is_let_in);
+        // A stranger repeats what another one tells of itself.
+        assert_eq!(home.on_meet(Moment::ZERO, member(9, SETTINGS).peer(), &view, &digest), None);
+        let task = SampledTask::Train { round: 1 };
+        let wanted = home.on_offer(Moment::ZERO, newcomer.peer(), task).unwrap();
+        assert_eq!(wanted == ViewDigest::of_everything(), !is_let_in, "a digest tells who takes part");
+        assert!(!home.on_view_before(Moment::ZERO, newcomer.peer(), task, &view));
+        home.on_transfer_failed(Moment::ZERO, newcomer.peer(), task);
+        assert_eq!(home.registry().members().count(), 1, "it has not joined yet");
+        let Some(answer) = answer else { continue };
+        assert!(answer.memberships.iter().any(|told| told.peer == home.peer()));
+        newcomer.on_met(Moment::ZERO, home.peer(), &answer);
+        let (view, digest) = told(&mut newcomer);
+        home.on_meet(Moment::ZERO, newcomer.peer(), &view, &digest).unwrap();
+        assert_eq!(home.registry().members().count(), 2);
+        home.on_clock(UnixTime(1100));
+        assert_eq!(home.registry().members().count(), 1, "its access has ended");
+        home.on_clock(UnixTime(1000));
+    }
+}
+
+/// As a tab that was at rest until its access ended: what it told before lets it in nowhere.
+#[test]
+fn who_comes_again_with_other_access_shows_that() {
+    let (mut home, mut newcomer) = (let_in(0, 200, UnixTime(2000)), let_in(1, 200, UnixTime(1100)));
+    home.join(Moment::ZERO, Vec::new());
+    newcomer.join(Moment::ZERO, vec![home.peer()]);
+    told(&mut newcomer);
+    home.on_clock(UnixTime(1100));
+    newcomer.on_clock(UnixTime(1100));
+    newcomer.on_approval(S, approval(1, 200, UnixTime(1200)));
+    newcomer.join(S, vec![home.peer()]);
+    let (view, digest) = told(&mut newcomer);
+    assert!(home.on_meet(S, newcomer.peer(), &view, &digest).is_some());
+}
+
+#[test]
+fn who_has_longer_access_tells_it_and_stays() {
+    let (mut home, mut other) = (let_in(0, 200, UnixTime(2000)), let_in(1, 200, UnixTime(1100)));
+    home.join(Moment::ZERO, Vec::new());
+    other.join(Moment::ZERO, Vec::new());
+    knows(&mut home, &other);
+    actions(&mut other);
+    let at = RENEW_EVERY;
+    other.on_view(home.peer(), &home.view());
+    other.on_approval(at, approval(1, 200, UnixTime(1200)));
+    // Nobody asked it for long: it asks, and then it tells.
+    for _ in 0..2 {
+        let (view, digest) = told(&mut other);
+        let answer = home.on_meet(at, other.peer(), &view, &digest).unwrap();
+        other.on_met(at, home.peer(), &answer);
+    }
+    home.on_clock(UnixTime(1150));
+    assert_eq!(home.registry().members().count(), 2);
+    home.on_revoked(&[TokenId([1; 16])]);
+    assert_eq!(home.registry().members().count(), 1);
 }
 
 #[test]
@@ -319,7 +417,7 @@ fn who_joins_believes_those_who_answer() {
     }
     let mut peer = stranger(9, SETTINGS, BOTH);
     peer.join(Moment::ZERO, vec![first.peer()]);
-    let answer = first.on_meet(S, peer.peer(), &View::default(), &ViewDigest::default());
+    let answer = first.on_meet(S, peer.peer(), &View::default(), &ViewDigest::default()).unwrap();
     peer.on_met(S, first.peer(), &answer);
     let own = peer.registry.activity_of(&peer.peer());
     assert_eq!((own, peer.round_max()), (Some(20), 26), "as long as a peer may be silent, and a leap");
@@ -340,7 +438,8 @@ fn who_is_in_no_sample_for_long_still_finds_a_fast_run() {
     one.on_active(Moment::ZERO, 20);
     let mut newcomer = stranger(9, settings, BOTH);
     newcomer.join(Moment::ZERO, vec![one.peer()]);
-    let answer = one.on_meet(Moment::ZERO, newcomer.peer(), &View::default(), &ViewDigest::default());
+    let answer =
+        one.on_meet(Moment::ZERO, newcomer.peer(), &View::default(), &ViewDigest::default()).unwrap();
     newcomer.on_met(Moment::ZERO, one.peer(), &answer);
     assert!(takes(&mut newcomer, [&mut one, &mut two], 60 * S, 80));
 
@@ -471,7 +570,7 @@ fn a_run_of_which_nobody_is_left_begins_again_with_those_who_come() {
     assert!(peer.registry.membership(&dead.peer()).is_none(), "nobody waits for those who are gone");
     let mut newcomer = stranger(1, SETTINGS, BOTH);
     newcomer.join(S, vec![peer.peer()]);
-    let answer = peer.on_meet(S, newcomer.peer(), &View::default(), &ViewDigest::default());
+    let answer = peer.on_meet(S, newcomer.peer(), &View::default(), &ViewDigest::default()).unwrap();
     newcomer.on_met(S, peer.peer(), &answer);
     assert_eq!(newcomer.round(), 91);
     knows(&mut peer, &newcomer);
@@ -493,7 +592,7 @@ fn who_finds_a_later_event_of_its_own_signs_another_one() {
     assert_eq!(later.counter(), 9);
     knows(&mut first, &later);
     // Of those who tell all that they know, the asker is told of itself first, even where its digest has it.
-    let answer = first.on_meet(S, peer.peer(), &View::default(), &ViewDigest::of_everything());
+    let answer = first.on_meet(S, peer.peer(), &View::default(), &ViewDigest::of_everything()).unwrap();
     assert_eq!(answer.memberships[1].counter, 9);
     peer.on_met(S, first.peer(), &answer);
     assert!(!peer.is_registered());
@@ -648,7 +747,7 @@ fn who_joins_asks_how_far_the_run_is() {
     assert_eq!(meets(&mut peer), asked);
     assert!(!peer.joining.is_member());
     // One has answered: it is a member when the others have, or when the time of two pings is over.
-    let answer = first.on_meet(S, peer.peer(), &View::default(), &ViewDigest::default());
+    let answer = first.on_meet(S, peer.peer(), &View::default(), &ViewDigest::default()).unwrap();
     peer.on_met(S, first.peer(), &answer);
     peer.on_not_met(S, second.peer());
     assert!(!peer.joining.is_member());
@@ -671,7 +770,7 @@ fn who_has_joined_asks_for_more_as_long_as_it_is_told_of_others() {
         peer.join(Moment::ZERO, vec![home.peer()]);
         let mut n_asks = 0;
         while meets(&mut peer).contains(&(home.peer(), true)) {
-            let answer = home.on_meet(S, peer.peer(), &View::default(), &ViewDigest::default());
+            let answer = home.on_meet(S, peer.peer(), &View::default(), &ViewDigest::default()).unwrap();
             peer.on_met(S, home.peer(), &answer);
             if n_asks < n_others {
                 knows(&mut home, &member(10 + n_asks as u8, SETTINGS));
@@ -741,7 +840,7 @@ fn who_goes_on_with_a_run_asks_every_member_and_waits_for_those_that_are_slow_be
     peer.on_timeout(5 * S);
     peer.on_timeout(7 * S);
     assert!(!peer.joining.is_member());
-    let answer = slow.on_meet(7 * S, peer.peer(), &View::default(), &ViewDigest::default());
+    let answer = slow.on_meet(7 * S, peer.peer(), &View::default(), &ViewDigest::default()).unwrap();
     peer.on_met(7 * S, slow.peer(), &answer);
     assert_eq!((peer.joining.is_member(), peer.round()), (true, 9));
 }
@@ -774,7 +873,7 @@ fn who_cannot_be_dialled_calls_on_aggregators_until_it_leaves() {
     peer.join(Moment::ZERO, vec![home.peer()]);
     assert_eq!(peer.next_deadline(), Some(2 * S), "no call before it takes part");
     actions(&mut peer);
-    let answer = home.on_meet(S, peer.peer(), &View::default(), &ViewDigest::default());
+    let answer = home.on_meet(S, peer.peer(), &View::default(), &ViewDigest::default()).unwrap();
     peer.on_met(S, home.peer(), &answer);
     // As a newcomer it tells some members of itself, in any role; then it calls.
     let told = meets(&mut peer);

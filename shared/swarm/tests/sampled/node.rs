@@ -216,7 +216,7 @@ impl SimulatedPeer {
                 }
             }
             DiallerToAcceptor::Meet(view, digest) => {
-                let view = self.peer.on_meet(now, sender, &view, &digest);
+                let view = self.peer.on_meet(now, sender, &view, &digest).unwrap_or_default();
                 self.sent.views += n_bytes(&view);
                 self.respond(from, AcceptorToDialler::View(view), None);
             }

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use barnraise_protocol::access::KeyPair;
+use barnraise_protocol::access::token::USER_BYTES_MAX;
+use barnraise_protocol::access::{AccessToken, Claims, KeyPair};
 use barnraise_protocol::framing;
 use barnraise_protocol::sampled::{ActivityChain, JoinedEvent, MembershipEvent, SampledRoles};
 use proptest::prelude::*;
@@ -25,11 +26,34 @@ fn chain(number: u8, counter: u64, round: u64) -> ActivityChain {
 fn joined(number: u8, counter: u64, round: u64) -> Membership {
     let anchor = chain(number, counter, round).anchor();
     let event = JoinedEvent { round, anchor, roles: ROLES, addresses: vec![vec![number; 8]] };
-    Membership::sign(&key(number), RUN, counter, MembershipEvent::Joined(event)).unwrap()
+    Membership::sign(&key(number), RUN, counter, MembershipEvent::Joined(event), None).unwrap()
 }
 
 fn left(number: u8, counter: u64) -> Membership {
-    Membership::sign(&key(number), RUN, counter, MembershipEvent::Left).unwrap()
+    Membership::sign(&key(number), RUN, counter, MembershipEvent::Left, None).unwrap()
+}
+
+/// Of peers that the key with the number `by` lets in until then. The token's id is the number of the peer.
+fn approved(number: u8, counter: u64, by: u8, expires_at: UnixTime) -> Membership {
+    let claims = Claims {
+        run_id: "barn".into(),
+        user: "alice".into(),
+        peer: peer(number),
+        expires_at,
+        token_id: TokenId([number; 16]),
+        may_host: false,
+    };
+    let approval = Some(Box::new(AccessToken::sign(&key(by), claims).unwrap()));
+    let open = joined(number, counter, 0);
+    Membership::sign(&key(number), RUN, counter, open.event, approval).unwrap()
+}
+
+const NOW: UnixTime = UnixTime(1000);
+
+/// Of a run that key 100 lets peers into.
+fn by_approval() -> Registry {
+    let authority = Authority { key: peer(100), run_id: "barn".into() };
+    Registry::new(RUN).of_peer(peer(1)).by_approval(authority, NOW)
 }
 
 /// That the peer was active, in a chain that begins with its join in `first`.
@@ -79,6 +103,62 @@ fn nobody_makes_another_peer_active_joined_or_gone() {
     assert_eq!(registry.merge(&activity(vec![own])), 1);
     assert_eq!(registry.activity_of(&peer(2)), Some(15));
     assert_eq!(registry.merge(&activity(vec![active(2, 1, 10, 14)])), 0, "it is known to be later");
+}
+
+#[test]
+fn who_is_not_let_in_is_in_no_registry_of_a_run_that_is_not_open() {
+    let mut registry = by_approval();
+    let in_time = NOW.after(10);
+    for refused in [joined(2, 1, 0), left(2, 1), approved(2, 1, 99, in_time), approved(2, 1, 100, NOW)] {
+        assert_eq!(registry.merge(&events(vec![refused])), 0);
+        assert!(!registry.is_approved(&peer(2)));
+    }
+    assert_eq!(registry.merge(&events(vec![approved(2, 1, 100, in_time)])), 1);
+    assert!(registry.is_approved(&peer(2)));
+    let mut open = Registry::new(RUN);
+    assert_eq!(open.merge(&events(vec![approved(2, 1, 100, in_time)])), 0, "an open run has no tokens");
+    assert!(open.is_approved(&peer(2)), "all are let in");
+}
+
+#[test]
+fn a_peer_is_forgotten_when_its_access_ends_and_is_back_with_another() {
+    let mut registry = by_approval();
+    let (soon, later) = (NOW.after(10), NOW.after(20));
+    let view = events((1..=4).map(|number| approved(number, 1, 100, soon)).collect());
+    assert_eq!(registry.merge(&view), 4);
+    registry.on_revoked(&[TokenId([3; 16])]);
+    let known = |registry: &Registry| [1, 2, 3, 4].map(|number| registry.is_approved(&peer(number)));
+    assert_eq!(known(&registry), [true, true, false, true]);
+    assert_eq!(registry.merge(&view), 0, "nobody is in by what was taken back");
+    assert_eq!(registry.merge(&events(vec![approved(4, 2, 100, later)])), 1, "renewed");
+    registry.on_clock(soon);
+    assert_eq!(known(&registry), [true, false, false, true], "itself is not forgotten");
+    assert_eq!(registry.merge(&view), 0, "it has ended");
+    assert_eq!(registry.merge(&events(vec![approved(2, 3, 100, later)])), 1);
+    assert_eq!(registry.candidates(1, 10, 5).len(), 3);
+}
+
+/// The view with the longest names is no larger than a message may be.
+#[test]
+fn approvals_have_room_in_a_view() {
+    let authority = Authority { key: peer(100), run_id: "r".repeat(64) };
+    let mut registry = Registry::new(RUN).by_approval(authority, NOW);
+    for number in 0..=255u8 {
+        let claims = Claims {
+            run_id: "r".repeat(64),
+            user: "u".repeat(USER_BYTES_MAX),
+            peer: peer(number),
+            expires_at: UnixTime(u64::MAX),
+            token_id: TokenId([number; 16]),
+            may_host: true,
+        };
+        let approval = Some(Box::new(AccessToken::sign(&key(100), claims).unwrap()));
+        let event = joined(number, 1, 0).event;
+        registry.merge(&events(vec![Membership::sign(&key(number), RUN, 1, event, approval).unwrap()]));
+    }
+    let view = registry.view(&peer(3));
+    framing::encode(&view, VIEW_BYTES_MAX).unwrap();
+    assert!((120..256).contains(&view.memberships.len()), "{}", view.memberships.len());
 }
 
 #[test]
@@ -145,7 +225,7 @@ fn a_view_is_what_a_digest_lacks_and_is_bounded() {
         let anchor = chain(number, 1, 0).anchor();
         let addresses = vec![vec![1; 120]; 4];
         let event = MembershipEvent::Joined(JoinedEvent { round: 1, anchor, roles: ROLES, addresses });
-        full.merge(&events(vec![Membership::sign(&key(number), RUN, 1, event).unwrap()]));
+        full.merge(&events(vec![Membership::sign(&key(number), RUN, 1, event, None).unwrap()]));
     }
     let view = full.view(&peer(3));
     framing::encode(&view, VIEW_BYTES_MAX).unwrap();

@@ -61,7 +61,7 @@ fn is_silent(peer: &mut SampledPeer, others: &mut [SampledPeer]) {
     for action in actions(peer) {
         let SampledAction::Meet { to, view, digest } = action else { continue };
         for other in others.iter_mut().filter(|other| other.peer() == to) {
-            let answer = other.on_meet(at, peer.peer(), &view, &digest);
+            let answer = other.on_meet(at, peer.peer(), &view, &digest).unwrap();
             peer.on_met(at, to, &answer);
         }
     }
@@ -167,7 +167,7 @@ fn who_joins_a_run_that_is_old_asks_until_it_knows_who_is_active() {
     let mut peer = stranger(9, SETTINGS, BOTH);
     peer.join(Moment::ZERO, vec![home.peer()]);
     while meets(&mut peer).contains(&(home.peer(), true)) {
-        let answer = home.on_meet(S, peer.peer(), &View::default(), &ViewDigest::default());
+        let answer = home.on_meet(S, peer.peer(), &View::default(), &ViewDigest::default()).unwrap();
         peer.on_met(S, home.peer(), &answer);
     }
     assert!(others.iter().all(|other| peer.registry.activity_of(other) == Some(1020)));

@@ -1,10 +1,10 @@
-//! The backbone of a host of experts: the DHT peer that it asks, and the one that grants its leases. It is dialled again, or another
-//! one of the run is found, where the connection is gone.
+//! The backbone of a peer that takes part without contributing: the DHT peer that a host of experts asks, and who grants its leases;
+//! who says which access was taken back. It is dialled again, or another one of the run is found, where the connection is gone.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use barnraise_protocol::access::{
-    self, AccessError, AccessToken, BackboneToContributor, ContributorToBackbone,
+    self, AccessError, AccessMode, AccessToken, BackboneToContributor, ContributorToBackbone,
 };
 use barnraise_protocol::dht::{self, DhtError, Freshness, Record, RecordKey};
 use barnraise_protocol::experts::leases::HOST_ADDRESSES_MAX;
@@ -12,11 +12,14 @@ use barnraise_relay::{Node, NodeError};
 use barnraise_swarm::dht::StorageLimits;
 use libp2p::{Multiaddr, PeerId, Stream};
 use tokio::sync::Notify;
+use tokio::time::MissedTickBehavior;
 
-use super::super::address;
-use super::super::args::{JoinAddress, RunName};
-use super::super::find;
-use super::super::platform::{ConnectError, reserve_at};
+use super::address;
+use super::args::{JoinAddress, RunName};
+use super::find;
+use super::platform::{ConnectError, reserve_at};
+use super::tokens::{GateKeeper, LOOK_EVERY};
+use crate::host::access::Gate;
 
 /// See the module. Cheap to clone.
 #[derive(Clone)]
@@ -27,7 +30,7 @@ pub(super) struct HomeBackbone {
     connected: Arc<Mutex<PeerId>>,
     /// One attempt at a time.
     dialling: Arc<tokio::sync::Mutex<()>>,
-    /// Of this host, in a run that is not open.
+    /// Of this peer, in a run that is not open.
     token: Arc<Mutex<Option<AccessToken>>>,
     /// Notified when a backbone takes it no longer.
     access_lost: Arc<Notify>,
@@ -57,13 +60,12 @@ impl HomeBackbone {
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token;
     }
 
-    /// Shows this host's token on a stream that was opened for it; nothing, where there is none.
+    /// Shows this peer's token on a stream that was opened for it; nothing, where there is none.
     pub(super) async fn present<F>(&self, opening: F) -> Result<(), PresentError>
     where
         F: Future<Output = Result<Stream, NodeError>>,
     {
-        let token = self.token.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(token) = token else { return Ok(()) };
+        let Some(token) = self.own_token() else { return Ok(()) };
         let mut stream = opening.await?;
         match access::ask(&mut stream, &ContributorToBackbone::Present(Box::new(token))).await? {
             BackboneToContributor::Admitted(_) => Ok(()),
@@ -71,9 +73,31 @@ impl HomeBackbone {
         }
     }
 
-    /// Shows this host's token to the backbone.
+    /// Shows this peer's token to the backbone.
     pub(super) async fn present_here(&self) -> Result<(), PresentError> {
         self.present(self.node.open(self.peer(), access::PROTOCOL)).await
+    }
+
+    fn own_token(&self) -> Option<AccessToken> {
+        self.token.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Keeps a gate to this peer up to date: drops expired tokens, and those that the backbone says were revoked, its own among them.
+    /// Does not end.
+    pub(super) async fn keep(&self, gate: &Gate) {
+        if gate.policy().mode == AccessMode::Open {
+            return std::future::pending().await;
+        }
+        let mut ticks = tokio::time::interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut keeper = GateKeeper::default();
+        loop {
+            ticks.tick().await;
+            keeper.look(gate, self.open(access::PROTOCOL)).await;
+            if self.own_token().is_some_and(|token| gate.has_revoked(&token)) {
+                self.on_access_lost();
+            }
+        }
     }
 
     /// The backbone takes the token no longer: another one is wanted.
@@ -91,6 +115,11 @@ impl HomeBackbone {
         *self.connected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Another peer is asked from now on, to which there is a connection.
+    pub(super) fn move_to(&self, peer: PeerId) {
+        *self.connected.lock().unwrap_or_else(PoisonError::into_inner) = peer;
+    }
+
     /// A stream to the backbone, or to another one of the run where that one is gone.
     pub(super) async fn open(&self, protocol: &'static str) -> Result<Stream, ConnectError> {
         let before = self.peer();
@@ -105,11 +134,11 @@ impl HomeBackbone {
             if let Some(run) = &self.run {
                 peer = find::backbone(&self.node, peer, run, Some(before)).await?.0;
             }
-            *self.connected.lock().unwrap_or_else(PoisonError::into_inner) = peer;
+            self.move_to(peer);
             // Browsers reach most hosts through their backbone alone, and this one knows nothing of the host yet.
             reserve_at(&self.node, peer).await;
             if let Err(error) = self.present_here().await {
-                tracing::debug!(%error, "a backbone does not take the token of this host");
+                tracing::debug!(%error, "a backbone does not take the token of this peer");
                 self.on_access_lost();
             }
         }
