@@ -53,7 +53,7 @@ use futures::channel::oneshot;
 use futures::future::{Fuse, FutureExt, LocalBoxFuture};
 
 use self::access::{AccessTicket, Credentials};
-use self::background::BackgroundRequest;
+use self::background::{AskedExperts, BackgroundRequest};
 use self::compute::{ComputeOutcome, ComputeResult};
 use self::experts::{AnsweredRows, ExpertsAway, GradientVerdict};
 use self::frozen::Frozen;
@@ -229,6 +229,8 @@ pub(crate) struct Kit<'a, P: Platform> {
     /// Rows that they answered, and how many it were when the newest prediction began.
     n_answered: Rc<Cell<u64>>,
     n_answered_before: u64,
+    /// Where those of a prediction are on other machines.
+    asked_experts: Option<AskedExperts>,
     lost_at: Option<Moment>,
     shard: FusedTask<'a, ShardOutcome<P>>,
     shard_id: Option<ShardId>,
@@ -298,6 +300,7 @@ impl<'a, P: Platform> Kit<'a, P> {
             n_in_vain: Rc::default(),
             n_answered: Rc::default(),
             n_answered_before: 0,
+            asked_experts: None,
             lost_at: None,
             shard: Fuse::terminated(),
             shard_id: None,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_protocol::dataset::{LabelledImages, Samples};
+use barnraise_swarm::Moment;
 use barnraise_swarm::activity::Interruption;
 use futures::FutureExt;
 
@@ -15,12 +16,23 @@ use crate::platform::Platform;
 const REQUESTS_MAX: usize = 8;
 /// Without training, older parameters are fetched again before a prediction.
 const FRESH_MAX: Duration = Duration::from_secs(10);
+/// Experts on other machines of which none answered are asked again for so long, with pauses: a host may just have gone, and another
+/// one be on its way.
+const ASK_FOR: Duration = Duration::from_secs(45);
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// A request that gets one answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum BackgroundRequest {
-    Predict { request: u32, pixels: Vec<u8> },
+    Predict { request: u32, pixels: Vec<u8>, first_at: Option<Moment> },
     Gallery,
+}
+
+/// What experts on other machines are asked about, since then.
+#[derive(Debug)]
+pub(super) struct AskedExperts {
+    pixels: Vec<u8>,
+    first_at: Moment,
 }
 
 impl<P: Platform> Kit<'_, P> {
@@ -74,25 +86,43 @@ impl<P: Platform> Kit<'_, P> {
         if !self.is_fresh() || self.compute_kind.is_some() {
             return;
         }
+        let (platform, now) = (self.platform, self.platform.now());
         let Some((run, trainer, epoch)) = self.run.as_mut().and_then(trainer_and_epoch) else { return };
-        let Some(BackgroundRequest::Predict { request, pixels }) = self.requests.remove(at) else {
+        let Some(BackgroundRequest::Predict { request, pixels, first_at }) = self.requests.remove(at) else {
             run.trainer = Some(trainer);
             return;
         };
+        let is_hosted = run.description.model.hosted.is_some();
         self.compute_kind = Some(ComputeKind::Prediction);
         self.n_answered_before = self.n_answered.get();
-        self.compute = compute::predict(trainer, request, epoch, pixels).boxed_local().fuse();
+        self.asked_experts =
+            is_hosted.then(|| AskedExperts { pixels: pixels.clone(), first_at: first_at.unwrap_or(now) });
+        let pause = first_at.map(|_| now + ASK_AGAIN_AFTER);
+        let predict = async move {
+            if let Some(until) = pause {
+                platform.sleep_until(until).await;
+            }
+            compute::predict(trainer, request, epoch, pixels).await
+        };
+        self.compute = predict.boxed_local().fuse();
     }
 
-    /// A prediction is there. Without any of its experts it is that of another model.
+    /// A prediction is there. Without any of its experts it is that of another model, and they are asked again.
     pub(super) fn on_prediction(&mut self, request: u32, epoch: u64, probabilities: Vec<f32>) {
-        let is_hosted = self.run.as_ref().is_some_and(|run| run.description.model.hosted.is_some());
-        match is_hosted && self.n_answered.get() == self.n_answered_before {
-            true => self.fail(
+        let unanswered =
+            self.asked_experts.take().filter(|_| self.n_answered.get() == self.n_answered_before);
+        let Some(AskedExperts { pixels, first_at }) = unanswered else {
+            return self.tell(ContributorEvent::Prediction { request, epoch, probabilities });
+        };
+        match self.platform.now() < first_at + ASK_FOR {
+            true => {
+                let first_at = Some(first_at);
+                self.requests.push_back(BackgroundRequest::Predict { request, pixels, first_at });
+            }
+            false => self.fail(
                 "The prediction could not be had: its experts are on other machines, and none of them answered"
                     .into(),
             ),
-            false => self.tell(ContributorEvent::Prediction { request, epoch, probabilities }),
         }
     }
 

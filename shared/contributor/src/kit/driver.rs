@@ -283,7 +283,7 @@ impl<P: Platform> Kit<'_, P> {
                 self.is_data_new = true;
             }
             ContributorCommand::Predict { request, pixels } => {
-                self.push_request(BackgroundRequest::Predict { request, pixels });
+                self.push_request(BackgroundRequest::Predict { request, pixels, first_at: None });
             }
             ContributorCommand::LoadGallery => self.push_request(BackgroundRequest::Gallery),
             ContributorCommand::Woke => self.on_woke(false),
