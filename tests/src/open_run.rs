@@ -163,7 +163,8 @@ impl OpenRun {
         Ok(window)
     }
 
-    /// Measures a window under attack, by a machine from a new address; a baseline window must follow.
+    /// Measures a window under attack, by a machine from a new address, of one step at least unless the run is stopped; a
+    /// baseline window must follow.
     ///
     /// # Errors
     /// Where the attack does not begin, or the backbone does not answer.
@@ -210,6 +211,10 @@ impl OpenRun {
         std::fs::write(format!("/proc/{pid}/clear_refs"), "5")?;
         let (before, since, size) = (self.totals(machine).await?, Instant::now(), self.folder_bytes());
         tokio::time::sleep(length).await;
+        if machine.is_some() {
+            // On a busy machine a step may take longer than that; that there is none is seen in the window.
+            let _ = self.backbone.wait_for_epoch(before.1 + 1).await;
+        }
         let after = self.totals(machine).await?;
         let seconds = since.elapsed().as_secs_f64();
         Ok(MeasurementWindow {
@@ -232,11 +237,12 @@ impl OpenRun {
         folder_bytes(&self.test_run.storage())
     }
 
-    /// Stops all contributors; returns the mean of the newest accuracies, 0 to 1, and the epoch.
+    /// Stops all contributors, once there are enough accuracies; returns the mean of the newest, 0 to 1, and the epoch.
     ///
     /// # Errors
-    /// Where contributors were told of more accepted samples than the run has counted.
+    /// Where the run stands still, or contributors were told of more accepted samples than the run has counted.
     pub async fn leave(self) -> Result<(f32, u64)> {
+        until_evaluated(&self.backbone).await?;
         let mut n_told = self.n_accepted_of_machines;
         for tab in self.tabs {
             tab.click("#toggle").await?;
@@ -271,13 +277,29 @@ pub async fn baseline_accuracy(sections: &str, n_steps: u64) -> Result<f32> {
     while !reached(&backbone.wait_for("a step", |progress| progress.epoch > epoch).await?) {
         epoch = backbone.status().await?.progress.epoch;
     }
+    until_evaluated(&backbone).await?;
     drop(natives);
     accuracy(&backbone).await
 }
 
-async fn accuracy(backbone: &BackboneProcess) -> Result<f32> {
+/// Waits for as many evaluations as the accuracy is of, and the first one, of a model that learnt nothing; a slower
+/// machine has made fewer steps by then.
+async fn until_evaluated(backbone: &BackboneProcess) -> Result<()> {
+    while accuracies(backbone).await?.len() <= EVALUATIONS {
+        let epoch = backbone.status().await?.progress.epoch;
+        backbone.wait_for_epoch(epoch + 1).await?;
+    }
+    Ok(())
+}
+
+/// Newest first.
+async fn accuracies(backbone: &BackboneProcess) -> Result<Vec<f32>> {
     let history = backbone.status().await?.history;
-    let evaluated: Vec<f32> = history.iter().rev().filter_map(|point| point.test_accuracy).collect();
+    Ok(history.iter().rev().filter_map(|point| point.test_accuracy).collect())
+}
+
+async fn accuracy(backbone: &BackboneProcess) -> Result<f32> {
+    let evaluated = accuracies(backbone).await?;
     ensure!(evaluated.len() >= EVALUATIONS, "{} evaluations", evaluated.len());
     Ok(evaluated[..EVALUATIONS].iter().sum::<f32>() / EVALUATIONS as f32)
 }
