@@ -11,7 +11,7 @@ use barnraise_native::data::sets::{Dataset, FileSpecs};
 use barnraise_protocol::api::Models;
 use barnraise_protocol::run::RunDescription;
 use barnraise_tests::client::TestClient;
-use barnraise_tests::process::{BackboneProcess, TestRun};
+use barnraise_tests::process::{BackboneProcess, HANG, TestRun};
 
 use super::SMALL;
 
@@ -37,12 +37,32 @@ async fn models(backbone: &BackboneProcess, is_wanted: impl Fn(&Models) -> bool)
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(120), wanted).await.expect("such models")
+    tokio::time::timeout(HANG, wanted).await.expect("such models")
 }
 
 async fn download(backbone: &BackboneProcess, path: &str, run: &RunDescription) -> TensorFile {
     let layout = ParameterLayout::of(&run.model, DataShape::of(&run.data.manifest.samples)).unwrap();
     tensor_file::read(&get(backbone, path).await.unwrap(), &layout).unwrap()
+}
+
+/// An earlier model; `None` once it is not listed. A newer one that is being stored may push it out behind the list.
+async fn earlier(backbone: &BackboneProcess, epoch: u64, run: &RunDescription) -> Option<TensorFile> {
+    let path = format!("/api/model.safetensors?epoch={epoch}");
+    let layout = ParameterLayout::of(&run.model, DataShape::of(&run.data.manifest.samples)).unwrap();
+    let downloaded = async {
+        loop {
+            let listed = models(backbone, |models| models.latest.is_some()).await;
+            if listed.earlier.iter().all(|file| file.epoch != epoch) {
+                return None;
+            }
+            match get(backbone, &path).await {
+                Ok(bytes) => return Some(tensor_file::read(&bytes, &layout).unwrap()),
+                Err(error) => println!("{error:#}"),
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(HANG, downloaded).await.expect("what is listed can be downloaded")
 }
 
 /// Accuracy on what nobody trains on, computed here.
@@ -70,7 +90,7 @@ async fn what_is_downloaded_is_the_model_and_as_good_as_is_said() {
     let status = backbone.status_at_rest().await.unwrap();
     let (run, epoch) = (status.run, status.progress.epoch);
     let is_newest = |models: &Models| models.latest.is_some_and(|latest| latest.epoch == epoch);
-    let found = models(&backbone, is_newest).await;
+    models(&backbone, is_newest).await;
     let newest = download(&backbone, "/api/model.safetensors", &run).await;
     let client = TestClient::connect(backbone.tcp().unwrap()).await.unwrap();
     let state = client.state(&run).await.unwrap();
@@ -82,17 +102,21 @@ async fn what_is_downloaded_is_the_model_and_as_good_as_is_said() {
     let card = String::from_utf8(get(&backbone, "/api/model-card.md").await.unwrap()).unwrap();
     assert!(card.contains(&format!("after {epoch} optimizer steps")), "{card}");
 
-    let before = found.earlier.last().unwrap().epoch;
-    let path = format!("/api/model.safetensors?epoch={before}");
-    let earlier = download(&backbone, &path, &run).await;
-    assert!(before < epoch && earlier.parameters != newest.parameters, "{found:?}");
+    let (before, kept) = loop {
+        let found = models(&backbone, |models| !models.earlier.is_empty()).await;
+        let before = found.earlier.last().unwrap().epoch;
+        if let Some(kept) = earlier(&backbone, before, &run).await {
+            break (before, kept);
+        }
+    };
+    assert!(before < epoch && kept.parameters != newest.parameters, "{before}, {epoch}");
     backbone.kill().await.unwrap();
     let backbone = test_run.backbone().await.unwrap();
     let again = models(&backbone, is_newest).await;
-    if again.earlier.iter().any(|file| file.epoch == before) {
-        assert!(download(&backbone, &path, &run).await == earlier, "another model after the crash");
-    }
     assert!(!again.earlier.is_empty(), "{again:?}");
+    if let Some(same) = earlier(&backbone, before, &run).await {
+        assert!(same == kept, "another model after the crash");
+    }
 }
 
 #[tokio::test]
