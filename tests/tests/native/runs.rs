@@ -79,7 +79,7 @@ async fn the_runs_of_a_folder_start_change_and_end_with_its_files() {
     backbone.wait_for_log("its file has changed").await.unwrap();
     let is_changed = async {
         // Between its end and its start it has no status.
-        while backbone.status().await.is_ok_and(|status| status.run.identity.title != "Another title") {
+        while !backbone.status().await.is_ok_and(|status| status.run.identity.title == "Another title") {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
