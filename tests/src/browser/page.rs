@@ -43,7 +43,7 @@ const UNTIL: &str = r#"
 const SUMMARY: &str = r#"
     const shown = {};
     for (const element of document.querySelectorAll("[data-value]")) shown[element.id] = element.dataset.value;
-    for (const id of ["live-text", "activity", "device", "notice", "refusal"]) shown[id] = text(id);
+    for (const id of ["live-text", "activity", "device", "notice", "refusal", "prediction"]) shown[id] = text(id);
     return { ...shown, doing: doing(), at: location.href };
 "#;
 

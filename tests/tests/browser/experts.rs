@@ -72,7 +72,8 @@ async fn a_tab_trains_with_experts_that_it_dials_or_reaches_through_the_backbone
     ensure!(tab.read("element('experts').hidden").await? == true, "it sends nothing any more");
     tab.until("document.querySelector('#gallery button')", SOON).await?;
     tab.click("#gallery button").await?;
-    tab.until("value('prediction-epoch') > 0", SOON).await?;
+    // Those that are left may be found and reached only after a while: the tab asks again.
+    tab.until("value('prediction-epoch') > 0", LONG).await?;
     ensure!(tab.read("element('compare').hidden").await? == true, "there is no earlier model");
 
     // Without any expert it would be another model.
