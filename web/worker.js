@@ -3,12 +3,14 @@
 // program listens are queued and delivered afterwards. It knows nothing of the protocol.
 
 const PROGRAM = "{{asset:peer_bg.wasm}}";
+const GLUE = "{{asset:peer.js}}";
 const BYTES_TOTAL = Number("{{bytes:peer_bg.wasm}}");
 const SHA_256 = "{{sha256:peer_bg.wasm}}";
 const CACHE_NAME = "barnraise-program";
 // This build's program, and one for tabs of another build.
 const PROGRAMS_MAX = 2;
 const REPORT_EVERY_MS = 100;
+const AGAIN_AFTER_MS = 1000;
 
 // The server has another build of the page.
 class OutdatedError extends Error {}
@@ -106,8 +108,19 @@ async function program() {
   return module;
 }
 
+// What was fetched in vain stays so for this worker and this address, as where a network changes: the second one is another.
+async function glue() {
+  try {
+    return await import(GLUE);
+  } catch (error) {
+    console.info(`the training program is asked for again: ${error}`);
+    await new Promise((resolve) => setTimeout(resolve, AGAIN_AFTER_MS));
+    return await import(`${GLUE}?again`);
+  }
+}
+
 async function load() {
-  const [peer, module] = await Promise.all([import("{{asset:peer.js}}"), program()]);
+  const [peer, module] = await Promise.all([glue(), program()]);
   await peer.default({ module_or_path: module });
   await peer.start();
   self.removeEventListener("message", keep);

@@ -8,7 +8,7 @@ const PROGRAM = asset("peer_bg.wasm");
 const KEPT = "barnraise-program";
 
 // A browser in which the worker has ended its loading: the module that the program was started with is `started`.
-async function loaded(browser = new Browser()) {
+async function loaded(browser = new Browser(), { n_in_vain = 0 } = {}) {
   const source = (await built(asset("worker.js"))).toString();
   browser.started = undefined;
   const ended = new Promise((resolve) => {
@@ -25,9 +25,15 @@ async function loaded(browser = new Browser()) {
     });
     const compile = async (bytes) => ({ n_bytes: bytes.byteLength });
     const compileStreaming = async (response) => compile(await (await response).arrayBuffer());
-    const more = { importing: async () => peer, WebAssembly: { compile, compileStreaming } };
+    browser.imported = [];
+    const importing = async (address) => {
+      browser.imported.push(address);
+      if (browser.imported.length <= n_in_vain) throw new TypeError("Failed to fetch");
+      return peer;
+    };
+    const more = { importing, WebAssembly: { compile, compileStreaming } };
     assert.ok(source.includes("import("), "the peer is imported when it is needed");
-    browser.run(source.replace("import(", "importing("), more);
+    browser.run(source.replaceAll("import(", "importing("), more);
   });
   await ended;
   return browser;
@@ -87,6 +93,16 @@ test("what comes broken once is asked for again, past the browser's cache; twice
     assert.equal(twice.started, undefined);
     assert.equal(await kept(twice), undefined);
   }
+});
+
+test("a script that is fetched in vain is asked for at another address, once", async () => {
+  const glue = asset("peer.js");
+  const once = await loaded(new Browser(), { n_in_vain: 1 });
+  assert.deepEqual(once.imported, [glue, `${glue}?again`]);
+  assert.ok(once.started);
+  const twice = await loaded(new Browser(), { n_in_vain: 2 });
+  assert.deepEqual(twice.imported, [glue, `${glue}?again`]);
+  assert.match(failure(twice), /Failed to fetch/);
 });
 
 test("a page of an older build is told to load again", async () => {
