@@ -70,8 +70,6 @@ impl RoundWork {
 /// A participant of sampled runs.
 pub(crate) struct SampledParticipant<'a, P: Platform> {
     scheme: Sampled,
-    /// Whether everybody may take part.
-    is_open: bool,
     member: Rc<Member<'a, P>>,
     /// What it trains on, and how many samples that are.
     source: SampleSource,
@@ -136,13 +134,11 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
             seed: kit.seed(),
         };
         let mut peer = SampledPeer::new(algorithm, identity);
-        let is_open = run.access.mode == AccessMode::Open;
-        if !is_open {
+        if run.access.mode != AccessMode::Open {
             peer = peer.by_approval(run.authority(), platform.unix_time());
         }
         Ok(Self {
             scheme: *scheme,
-            is_open,
             member: Rc::new(Member::new((platform, meter), settings, peer)),
             source,
             n_samples,
@@ -160,9 +156,14 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
         })
     }
 
+    /// Whether everybody may take part.
+    fn is_open(&self) -> bool {
+        self.member.look(|peer| peer.registry().is_open())
+    }
+
     /// Tells the members whether this one may take part, and until when. The time of day ends the access of others.
     fn look_at_access(&self, kit: &Kit<'a, P>) {
-        if !self.is_open {
+        if !self.is_open() {
             let time = kit.platform.unix_time();
             self.member.with(|peer, now| {
                 peer.on_clock(time);
@@ -308,7 +309,7 @@ struct NoKey;
 impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
     /// The run's authority is part of what its members sign: with another one it is another run.
     fn on_access(&mut self, run: &RunDescription) -> Result<(), Interruption> {
-        match self.is_open && run.access.mode == AccessMode::Open {
+        match self.is_open() && run.access.mode == AccessMode::Open {
             true => Ok(()),
             false => Err(Interruption::other(OtherAccess)),
         }

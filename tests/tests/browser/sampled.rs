@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use barnraise_native::host::access::store::Store;
 use barnraise_native::host::clock::system_clock;
 use barnraise_tests::browser::{DESKTOP, Graphics, PHONE, Tab};
-use barnraise_tests::process::metric;
+use barnraise_tests::process::{BackboneProcess, PeerProcess, metric};
 use barnraise_tests::tables;
 use image::{Rgb, RgbImage};
 use libp2p::PeerId;
@@ -44,6 +44,17 @@ every_epochs = 5
 [network]
 operator = "127.0.0.1:0"
 "#;
+
+/// The run goes on, and then its native participants leave.
+async fn goes_on(backbone: &BackboneProcess, natives: [PeerProcess; 2]) -> Result<()> {
+    let epoch = backbone.status().await?.progress.epoch;
+    backbone.wait_for_epoch(epoch + 5).await?;
+    for native in natives {
+        native.interrupt()?;
+        ensure!(native.end().await?.status.success());
+    }
+    Ok(())
+}
 
 #[tokio::test]
 async fn a_tab_trains_rounds_of_a_run_without_a_server_which_goes_on_when_it_is_closed() -> Result<()> {
@@ -111,13 +122,7 @@ async fn a_tab_trains_rounds_of_a_run_without_a_server_which_goes_on_when_it_is_
 
     // Closed, it says nothing; it is silent in the next sample, and the run goes on.
     tab.close().await?;
-    let epoch = backbone.status().await?.progress.epoch;
-    backbone.wait_for_epoch(epoch + 5).await?;
-    for native in natives {
-        native.interrupt()?;
-        ensure!(native.end().await?.status.success());
-    }
-    Ok(())
+    goes_on(&backbone, natives).await
 }
 
 #[tokio::test]
@@ -155,13 +160,7 @@ async fn a_tab_with_an_invitation_takes_part_until_it_is_taken_back() -> Result<
     test_run.command(&["revoke", of_tab]).await?;
     tab.until("doing() === 'broken' && text('activity').includes('revoked')", SOON).await?;
     backbone.wait_for("two participants", |progress| progress.n_contributors == 2).await?;
-    let epoch = backbone.status().await?.progress.epoch;
-    backbone.wait_for_epoch(epoch + 5).await?;
-    for native in natives {
-        native.interrupt()?;
-        ensure!(native.end().await?.status.success());
-    }
-    Ok(())
+    goes_on(&backbone, natives).await
 }
 
 #[tokio::test]

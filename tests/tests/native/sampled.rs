@@ -62,6 +62,13 @@ async fn wait_for_round(peers: &[PeerProcess], round: u64) -> u64 {
     }
 }
 
+async fn leave(peers: Vec<PeerProcess>) {
+    for peer in peers {
+        peer.interrupt().unwrap();
+        assert!(peer.end().await.unwrap().status.success());
+    }
+}
+
 #[tokio::test]
 async fn a_run_without_a_server_learns_and_goes_on_when_processes_are_killed() {
     let mut test_run = TestRun::new(SAMPLED).unwrap();
@@ -104,10 +111,7 @@ async fn a_run_without_a_server_learns_and_goes_on_when_processes_are_killed() {
         let logged = logged(peer);
         assert_eq!(logged.len(), logged.iter().collect::<BTreeSet<_>>().len(), "{logged:?}");
     }
-    for peer in peers {
-        peer.interrupt().unwrap();
-        assert!(peer.end().await.unwrap().status.success());
-    }
+    leave(peers).await;
 }
 
 /// A folder with pictures of two of the run's classes.
@@ -170,10 +174,7 @@ async fn own_pictures_stay_and_a_participant_is_enough_to_join_through() {
     without.wait_for_log("no shard of the run's data").await.unwrap();
 
     peers.push(dora);
-    for peer in peers {
-        peer.interrupt().unwrap();
-        assert!(peer.end().await.unwrap().status.success());
-    }
+    leave(peers).await;
 }
 
 #[tokio::test]
@@ -190,10 +191,7 @@ async fn participants_that_nobody_can_dial_have_the_backbone_as_their_only_aggre
         assert!(log.contains("it trains, and does not aggregate") && !log.contains("averaged"), "{log}");
     }
     assert!(backbone.log().unwrap().contains("averaged"));
-    for peer in peers {
-        peer.interrupt().unwrap();
-        assert!(peer.end().await.unwrap().status.success());
-    }
+    leave(peers).await;
 }
 
 /// Whether a client is told who takes part that only knows how to ask.
@@ -271,8 +269,5 @@ async fn a_run_by_invitation_samples_those_alone_who_have_access() {
     let refused = stranger.ask(&Up::Redeem { code: code.clone() }).await.unwrap_err().to_string();
     assert!(refused.contains("grants none"), "{refused}");
     assert!(!is_told(&stranger).await);
-    for peer in peers {
-        peer.interrupt().unwrap();
-        assert!(peer.end().await.unwrap().status.success());
-    }
+    leave(peers).await;
 }

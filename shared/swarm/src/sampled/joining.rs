@@ -286,10 +286,12 @@ impl SampledPeer {
     /// Whether the others know this peer by the event that its chain belongs to, and as it is: an earlier process may have told of a
     /// later one, and its roles or addresses may have changed since.
     pub(super) fn is_registered(&self) -> bool {
-        let own = self.registry.membership(&self.peer).filter(|own| own.counter == self.identity.counter);
+        let is_newest =
+            |own: &&Membership| own.counter == self.identity.counter && own.approval == self.approval;
+        let own = self.registry.membership(&self.peer).filter(is_newest);
         own.and_then(Membership::joined).is_some_and(|joined| {
             joined.roles == self.identity.roles && joined.addresses == self.identity.addresses
-        }) && own.is_some_and(|own| own.approval == self.approval)
+        })
     }
 
     /// `request join`: tells that this peer is active in the run's round, by a token of its chain, or by a joined event with another
@@ -367,10 +369,8 @@ impl SampledPeer {
     /// Tells some peers of this one. The first `n_asked` of them answer with what it lacks, the others with what they tell of
     /// themselves.
     pub(super) fn tell(&mut self, peers: &[PublicKey], n_asked: usize) {
-        let shows = |own: &Membership| own.approval == self.approval;
-        if !self.joining.is_member()
-            && !self.registry.membership(&self.peer).map_or(self.approval.is_none(), shows)
-        {
+        let shown = self.registry.membership(&self.peer).and_then(|own| own.approval.as_ref());
+        if !self.joining.is_member() && shown != self.approval.as_ref() {
             // It has not joined yet, and answers are for those alone who show their access.
             self.sign(MembershipEvent::Left);
         }

@@ -212,10 +212,11 @@ impl Registry {
     }
 
     fn approves(&self, membership: &Membership) -> bool {
-        let is_revoked = self.approvals.as_ref().is_some_and(|approvals| approvals.has_revoked(membership));
-        let authority = self.approvals.as_ref().map(|approvals| &approvals.authority);
-        let now = self.approvals.as_ref().map_or(UnixTime(0), |approvals| approvals.now);
-        !is_revoked && membership.verify_approval(authority, now).is_ok()
+        let Some(approvals) = &self.approvals else {
+            return membership.verify_approval(None, UnixTime(0)).is_ok();
+        };
+        !approvals.has_revoked(membership)
+            && membership.verify_approval(Some(&approvals.authority), approvals.now).is_ok()
     }
 
     /// `UPDATEACTIVITY`: takes over a later round, if its token leads to the known one.
