@@ -3,6 +3,8 @@
 //! Needs root, iproute2 and nftables; [`Internet::new`] says what is missing. Everything it made is gone when
 //! it is dropped.
 
+use std::net::Ipv4Addr;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -21,6 +23,10 @@ pub enum Nat {
 
 /// Of the public addresses: unassigned, and on no list of special ones, which gateways and peers do not believe.
 const PUBLIC: &str = "192.0.1";
+/// How the names of namespaces begin; the id of the process that made it follows in hexadecimal.
+const NAMESPACE: &str = "barnraise-";
+/// The same of the tests' ends of windows.
+const WINDOW: &str = "bw";
 /// Port at which a gateway takes UPnP requests.
 const GATEWAY_PORT: u16 = 5000;
 /// The daemon of `miniupnpd-nftables`.
@@ -67,9 +73,10 @@ impl Internet {
     /// Why namespaces cannot be made here.
     pub fn new() -> Result<Self> {
         run("nft", &["--version"]).context("nftables is needed")?;
+        remove_what_the_dead_left();
         let mut internet = Self {
-            // Two tests of one process are in it at the same time; names of interfaces are short.
-            tag: format!("{:x}{:x}", std::process::id() % 0x10000, next()),
+            // Two tests of one process are in it at the same time.
+            tag: format!("{:x}-{:x}", std::process::id(), next()),
             n_routers: 0,
             namespaces: Vec::new(),
             windows: Vec::new(),
@@ -149,10 +156,14 @@ impl Internet {
     /// # Errors
     /// What the kernel refused.
     pub fn window(&mut self, host: &LanHost) -> Result<String> {
-        // Not those of another test that runs at the same time.
+        // Of 198.18.0.0/15, four addresses that no other test has at the same time, in this process or another.
         let n = next();
-        let link = format!("bw{}{n:x}", self.tag);
-        let (ours, theirs) = (format!("198.18.{n}.1/30"), format!("198.18.{n}.2"));
+        let quarter = (std::process::id() % 2048) * 16 + u32::from(n % 16);
+        let network = u32::from(Ipv4Addr::new(198, 18, 0, 0)) + quarter * 4;
+        let address = |last: u32| Ipv4Addr::from(network + last).to_string();
+        // Names of interfaces have fifteen letters at most.
+        let link = format!("{WINDOW}{:x}-{n:x}", std::process::id());
+        let (ours, theirs) = (format!("{}/30", address(1)), address(2));
         ip(&["link", "add", &link, "type", "veth", "peer", "name", "window", "netns", &host.namespace])?;
         self.windows.push(link.clone());
         ip(&["addr", "add", &ours, "dev", &link])?;
@@ -194,7 +205,7 @@ impl Internet {
     }
 
     fn namespace(&mut self, name: &str) -> Result<String> {
-        let namespace = format!("barnraise-{}-{name}", self.tag);
+        let namespace = format!("{NAMESPACE}{}-{name}", self.tag);
         ip(&["netns", "add", &namespace])?;
         self.namespaces.push(namespace.clone());
         ip(&["-n", &namespace, "link", "set", "lo", "up"])?;
@@ -248,6 +259,26 @@ impl LanHost {
         let rules = "table ip closed { chain to { type filter hook input priority filter; policy drop;
             ct state established,related accept; iifname lo accept; }; }";
         within(&self.namespace, &["nft", rules])
+    }
+}
+
+/// A process that was killed removed nothing, and its windows would be in the way of another's.
+fn remove_what_the_dead_left() {
+    let is_of_the_dead = |name: &str, start: &str| {
+        let maker = name.strip_prefix(start).and_then(|rest| rest.split('-').next());
+        let maker = maker.and_then(|maker| u32::from_str_radix(maker, 16).ok());
+        maker.is_some_and(|maker| !Path::new(&format!("/proc/{maker}")).exists())
+    };
+    let names_in = |folder: &str| {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().into_string().ok())
+    };
+    // Another test may remove the same.
+    for link in names_in("/sys/class/net").filter(|name| is_of_the_dead(name, WINDOW)) {
+        let _ = ip(&["link", "del", &link]);
+    }
+    for namespace in names_in("/run/netns").filter(|name| is_of_the_dead(name, NAMESPACE)) {
+        let _ = ip(&["netns", "del", &namespace]);
     }
 }
 

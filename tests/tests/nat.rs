@@ -1,6 +1,8 @@
 //! Peers behind routers, for real: network namespaces, address translation and firewalls of the kernel.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use barnraise_tests::lan::{Internet, LanHost, Nat, has_gateway_program};
@@ -136,4 +138,20 @@ async fn a_backbone_behind_a_gateway_is_dialled_at_the_port_that_it_asked_for() 
     let address = backbone.wait_for_address("that the gateway gave", |address| address.starts_with(&outside));
     let joined = test_run.join_from(&away, &[&address.await.unwrap()]).unwrap();
     trains(&backbone, joined, &format!("connected directly to {outside}")).await;
+}
+
+#[test]
+fn a_window_that_a_killed_test_left_is_in_nobodys_way() {
+    if internet().is_none() {
+        return;
+    }
+    let mut killed = Command::new("true").spawn().unwrap();
+    killed.wait().unwrap();
+    let [left, end] = [format!("bw{:x}-0", killed.id()), format!("be{:x}", killed.id())];
+    let link = ["link", "add", &left, "type", "veth", "peer", "name", &end];
+    assert!(Command::new("ip").args(link).status().unwrap().success());
+    let folder = Path::new("/sys/class/net").join(&left);
+    assert!(folder.exists());
+    drop(internet());
+    assert!(!folder.exists());
 }
