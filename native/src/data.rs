@@ -8,6 +8,7 @@ pub mod file;
 #[cfg(test)]
 mod fuzz;
 pub mod idx;
+pub mod own;
 pub mod pairs;
 pub mod parquet;
 pub mod pictures;
@@ -43,6 +44,21 @@ pub struct TrainingData {
     pub columns: Option<DataColumns>,
     /// Of data that are read while the run trains: `train` is empty then.
     pub stream: Option<DataStream>,
+}
+
+impl TrainingData {
+    /// How a file of anybody's becomes such samples:
+    /// [`Manifest::preprocessing`](barnraise_protocol::dataset::Manifest::preprocessing).
+    ///
+    /// # Errors
+    /// Does not happen.
+    pub fn preprocessing(&self) -> Result<Option<Bytes>, serde_json::Error> {
+        Ok(match (&self.kind, &self.tokenizer, &self.columns) {
+            (SampleKind::Tokens(_), Some(tokenizer), _) => Some(tokenizer.clone()),
+            (SampleKind::Rows(_), _, Some(columns)) => Some(serde_json::to_vec(columns)?.into()),
+            _ => None,
+        })
+    }
 }
 
 /// Why the training data cannot be loaded.

@@ -143,6 +143,7 @@ fn manifest() -> Manifest {
         shards: vec![entry],
         gallery: entry,
         frozen: Vec::new(),
+        preprocessing: None,
         stream: None,
     }
 }

@@ -122,9 +122,9 @@ impl TestClient {
     /// # Errors
     /// From the conversation.
     pub async fn shard(&self, run: &RunDescription, id: ShardId) -> Result<Vec<u8>> {
-        let entry = *id.entry(&run.data.manifest).context("no such shard")?;
+        let want = id.transfer(&run.data.manifest).context("no such shard")?;
         let mut stream = self.open(shard::PROTOCOL).await?;
-        Ok(within("shard", shard::fetch(&mut stream, id, &entry, &mut None, |_| {})).await??)
+        Ok(within("shard", shard::fetch(&mut stream, id, want, &mut None, |_| {})).await??)
     }
 
     /// The newest parameters.

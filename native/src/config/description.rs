@@ -53,7 +53,8 @@ fn manifest(config: &RunConfig) -> Manifest {
     let samples = samples(config);
     let gallery = ShardEntry { n_samples: 0, n_bytes: 0, sha256: Sha256Hash::of(b"") };
     let frozen = frozen(config, &samples);
-    Manifest { name: String::new(), samples, shards: Vec::new(), gallery, frozen, stream: stream(config) }
+    let (shards, preprocessing, stream) = (Vec::new(), None, stream(config));
+    Manifest { name: String::new(), samples, shards, gallery, frozen, preprocessing, stream }
 }
 
 /// A stream as far as it is known before its sources are read.

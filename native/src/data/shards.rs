@@ -11,8 +11,9 @@ use std::sync::Arc;
 use barnraise_learning::FrozenWeights;
 use barnraise_learning::frozen::FrozenOfRunError;
 use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::dataset::{
-    DatasetError, Manifest, RowTargets, SHARDS_MAX, Samples, ShardEntry, TableRows,
+    DatasetError, Manifest, PREPROCESSING_BYTES_MAX, RowTargets, SHARDS_MAX, Samples, ShardEntry, TableRows,
 };
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
@@ -122,7 +123,7 @@ impl ShardStore {
         tracing::info!(n_shards, "encoding shards");
         let encoded = encode_all(parts).await?;
         for (bytes, entry) in &encoded {
-            storage.put(&shard_path(entry), bytes.clone()).await?;
+            storage.put(&shard_path(entry.transfer()), bytes.clone()).await?;
         }
         let mut entries: Vec<ShardEntry> = encoded.into_iter().map(|(_, entry)| entry).collect();
         let gallery = entries.pop().ok_or(DatasetError::Manifest("it has no gallery"))?;
@@ -132,6 +133,7 @@ impl ShardStore {
             shards: entries,
             gallery,
             frozen: Vec::new(),
+            preprocessing: None,
             stream: dataset.stream,
         };
         manifest.validate()?;
@@ -154,12 +156,32 @@ impl ShardStore {
                 n_bytes: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
                 sha256: Sha256Hash::of(&bytes),
             };
-            if self.read(&entry).await?.is_none() {
-                self.storage.put(&shard_path(&entry), bytes.to_vec()).await?;
+            if self.read(entry.transfer()).await?.is_none() {
+                self.storage.put(&shard_path(entry.transfer()), bytes.to_vec()).await?;
             }
             self.manifest.frozen.push(entry);
         }
         self.manifest.validate()?;
+        Ok(self)
+    }
+
+    /// The same with how a file of anybody's becomes samples: what the data came with.
+    ///
+    /// # Errors
+    /// The store has no room.
+    pub async fn with_preprocessing(mut self, dataset: &TrainingData) -> Result<Self, ShardError> {
+        if let Some(file) = dataset.preprocessing()? {
+            let transfer = Transfer::of(&file);
+            if transfer.n_bytes > PREPROCESSING_BYTES_MAX {
+                let n_bytes = transfer.n_bytes;
+                tracing::warn!(n_bytes, "nobody can bring data: the tokenizer or the columns are too large");
+                return Ok(self);
+            }
+            if self.read(transfer).await?.is_none() {
+                self.storage.put(&shard_path(transfer), file.to_vec()).await?;
+            }
+            self.manifest.preprocessing = Some(transfer);
+        }
         Ok(self)
     }
 
@@ -201,18 +223,15 @@ impl ShardStore {
             }
             _ => {}
         }
-        let entry = self.entry(id)?;
-        self.read(entry).await?.ok_or(ShardError::Damaged { id })
-    }
-
-    fn entry(&self, id: ShardId) -> Result<&ShardEntry, ShardError> {
-        id.entry(&self.manifest).ok_or(ShardError::Unknown { id, n_shards: self.manifest.n_numbered() })
+        let transfer = id.transfer(&self.manifest);
+        let transfer = transfer.ok_or(ShardError::Unknown { id, n_shards: self.manifest.n_numbered() })?;
+        self.read(transfer).await?.ok_or(ShardError::Damaged { id })
     }
 
     /// `None` where the object is missing or does not have the hash of its name.
-    async fn read(&self, entry: &ShardEntry) -> Result<Option<Bytes>, ShardError> {
-        match self.storage.get(&shard_path(entry), entry.n_bytes.into()).await {
-            Ok(Some(bytes)) if Sha256Hash::of(&bytes) == entry.sha256 => Ok(Some(bytes)),
+    async fn read(&self, wanted: Transfer) -> Result<Option<Bytes>, ShardError> {
+        match self.storage.get(&shard_path(wanted), wanted.n_bytes).await {
+            Ok(Some(bytes)) if Sha256Hash::of(&bytes) == wanted.sha256 => Ok(Some(bytes)),
             Ok(_) | Err(StorageError::TooLarge { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -227,8 +246,8 @@ impl ShardStore {
             self.manifest.shards.iter().chain([&self.manifest.gallery]).copied().collect();
         let mut broken = Vec::new();
         for (index, entry) in entries.iter().enumerate() {
-            if self.read(entry).await?.is_none() {
-                tracing::warn!(path = %shard_path(entry), "shard is missing or damaged, encoding it again");
+            if self.read(entry.transfer()).await?.is_none() {
+                tracing::warn!(path = %shard_path(entry.transfer()), "shard is missing or damaged, encoding it again");
                 broken.push(index);
             }
         }
@@ -245,14 +264,14 @@ impl ShardStore {
             if encoded != *entry {
                 return Ok(false);
             }
-            self.storage.put(&shard_path(entry), bytes).await?;
+            self.storage.put(&shard_path(entry.transfer()), bytes).await?;
         }
         Ok(true)
     }
 }
 
-fn shard_path(entry: &ShardEntry) -> ObjectPath {
-    ObjectPath::from_iter(["shards", &entry.sha256.to_string()])
+fn shard_path(transfer: Transfer) -> ObjectPath {
+    ObjectPath::from_iter(["shards", &transfer.sha256.to_string()])
 }
 
 /// Path of the manifest: a hash of all inputs.
@@ -544,7 +563,7 @@ mod tests {
             ShardStore::open(storage, &data, sharding(50, 3)).await.unwrap()
         };
         let first = open().await.manifest().clone();
-        let file = |entry: &ShardEntry| folder.path().join(shard_path(entry).to_string());
+        let file = |entry: &ShardEntry| folder.path().join(shard_path(entry.transfer()).to_string());
         let modified = |index: usize| fs::metadata(file(&first.shards[index])).unwrap().modified().unwrap();
         let untouched = modified(0);
         fs::write(file(&first.shards[1]), b"damaged").unwrap();
@@ -570,6 +589,7 @@ mod tests {
             shards: vec![entry],
             gallery: ShardEntry { n_samples: 2, ..entry },
             frozen: Vec::new(),
+            preprocessing: None,
             stream: None,
         };
         let samples = SampleKind::Tokens(TokenShape { length: 4, vocabulary: 106, mask: Some(1) });
@@ -618,6 +638,7 @@ mod tests {
     "sha256": "abababababababababababababababababababababababababababababababab"
   },
   "frozen": [],
+  "preprocessing": null,
   "stream": null
 }"#;
     const GOLDEN_TEXT: &str = r#"{
@@ -642,6 +663,7 @@ mod tests {
     "sha256": "abababababababababababababababababababababababababababababababab"
   },
   "frozen": [],
+  "preprocessing": null,
   "stream": null
 }"#;
 
@@ -667,7 +689,8 @@ mod tests {
         let store = ShardStore::open(storage, &data, sharding(50, 3)).await.unwrap();
         let error = store.get(ShardId::Numbered(4)).await.unwrap_err();
         assert_eq!(error.to_string(), "there is no shard Numbered(4), the manifest lists 4");
-        fs::write(folder.path().join(shard_path(&store.manifest().shards[0]).to_string()), b"x").unwrap();
+        fs::write(folder.path().join(shard_path(store.manifest().shards[0].transfer()).to_string()), b"x")
+            .unwrap();
         let error = store.get(ShardId::Numbered(0)).await.unwrap_err();
         assert!(matches!(error, ShardError::Damaged { id: ShardId::Numbered(0) }), "{error}");
         let huge = dataset(10_001, 100);

@@ -93,14 +93,30 @@ pub enum TextError {
     },
 }
 
-/// The documents of a file that a run was not made of: plain text, the field `text` of JSON lines, or the column `text` of
-/// a Parquet file.
+/// The documents of files that a run was not made of: plain text, the field `text` of JSON lines, or the column `text` of
+/// Parquet files.
+///
+/// Of several, blank ones are left out.
 ///
 /// # Errors
-/// No such file, no text in it, or too much of it.
-pub fn documents(path: &Path) -> Result<Vec<String>, TextError> {
-    source::read(path, TEXT_FIELD, source::TEXT_BYTES_MAX)
-        .map_err(|source| TextError::Source { file: path.to_owned().into(), source })
+/// No such file, no text in any, or too much of it.
+pub fn documents<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<String>, TextError> {
+    let (mut documents, mut bytes_left) = (Vec::new(), source::TEXT_BYTES_MAX);
+    for path in paths {
+        let path = path.as_ref();
+        let failed = |source| TextError::Source { file: path.to_owned().into(), source };
+        let read = match source::read(path, TEXT_FIELD, bytes_left) {
+            Err(SourceError::Empty) if paths.len() > 1 => continue,
+            read => read.map_err(failed)?,
+        };
+        bytes_left = bytes_left.saturating_sub(n_bytes(&read));
+        documents.extend(read);
+    }
+    Ok(documents)
+}
+
+fn n_bytes(documents: &[String]) -> u64 {
+    documents.iter().map(|text| text.len() as u64).sum()
 }
 
 impl TextSettings {
@@ -114,7 +130,7 @@ impl TextSettings {
             let read = path.and_then(|path| source::read(&path, &source.field, bytes_left));
             let read =
                 read.map_err(|error| TextError::Source { file: source.file.clone(), source: error })?;
-            bytes_left = bytes_left.saturating_sub(read.iter().map(|text| text.len() as u64).sum());
+            bytes_left = bytes_left.saturating_sub(n_bytes(&read));
             documents.push(read);
         }
         self.of_documents(documents, cache)

@@ -281,10 +281,7 @@ pub(crate) async fn send_shards<S: Duplex>(
     let (shards, metrics, pace) = (&services.shards, &services.metrics, &stream.pace());
     let lookup = |id: shard::ShardId| async move {
         let bytes = shards.get(id).await.map_err(Refusal::unavailable)?;
-        let transfer = match id.entry(shards.manifest()) {
-            Some(entry) => bulk::Transfer { n_bytes: entry.n_bytes.into(), sha256: entry.sha256 },
-            None => bulk::Transfer::of(&bytes),
-        };
+        let transfer = id.transfer(shards.manifest()).unwrap_or_else(|| bulk::Transfer::of(&bytes));
         metrics.on_shard(transfer.n_bytes);
         pace.answer();
         Ok((transfer, Arc::from(&*bytes)))

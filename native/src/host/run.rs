@@ -37,7 +37,7 @@ pub(crate) use self::credit::{Credit, CreditCounters};
 pub(crate) use self::hosting::{LocalHost, LocalHostSetup};
 use self::operating::operator_page;
 pub(crate) use self::tasks::RunTasks;
-use crate::config::RunConfig;
+use crate::config::{RunConfig, SchemeSection};
 use crate::data::TrainingData;
 use crate::data::shards::ShardStore;
 use crate::data::streamed::StreamFeed;
@@ -166,6 +166,10 @@ impl OpenedRun {
         let first = first_values(&config, &data).await.context("the weights of model.start_from")?;
         if let FirstWeights::Given(given) = first.weights {
             config.model.given = Some(given);
+        }
+        // In a run of another scheme nobody brings data.
+        if matches!(config.scheme, SchemeSection::Sampled(_)) {
+            shards = shards.with_preprocessing(&data).await?;
         }
         if let Some(frozen) = &first.frozen {
             shards = shards.with_frozen(frozen.sized_shards()).await?;

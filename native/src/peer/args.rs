@@ -44,9 +44,9 @@ pub struct JoinArgs {
     /// Append the receipts of accepted contributions to this file, a line each
     #[arg(long, value_name = "FILE")]
     pub receipts: Option<PathBuf>,
-    /// Train on these pictures, a folder with a folder for each class, which never leave this machine; for a run without a
-    /// server ([scheme.sampled])
-    #[arg(long, value_name = "FOLDER")]
+    /// Train on data of your own, which never leave this machine, in a run without a server ([scheme.sampled]): a folder with a
+    /// folder of pictures for each class; a CSV or Parquet file with the columns of the run, or a text; or a folder of such
+    #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
     /// Name on the leaderboard: 1 to 32 characters
     #[arg(long, value_name = "NAME")]

@@ -11,10 +11,13 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::dataset::SHARD_BYTES_MAX;
+use barnraise_protocol::dataset::{PREPROCESSING_BYTES_MAX, SHARD_BYTES_MAX};
 
 use crate::part;
 
+/// Most bytes that are read of a file: a tokenizer is kept as a shard is, and may have more.
+const FILE_BYTES_MAX: u64 = PREPROCESSING_BYTES_MAX;
+const _: () = assert!(FILE_BYTES_MAX >= SHARD_BYTES_MAX as u64);
 /// Suffix of a file name.
 const SUFFIX: &str = ".shard";
 
@@ -52,7 +55,7 @@ impl ShardCache {
     pub(super) fn get(&self, sha256: Sha256Hash) -> Option<Vec<u8>> {
         let file = File::open(self.path(sha256)).ok()?;
         let mut bytes = Vec::new();
-        (&file).take(u64::from(SHARD_BYTES_MAX)).read_to_end(&mut bytes).ok()?;
+        (&file).take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
         // Marks it as recently used; a failure only affects the order of removal.
         let _ = file.set_modified(SystemTime::now());
         Some(bytes)

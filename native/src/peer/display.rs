@@ -261,6 +261,10 @@ fn sentence(activity: &Activity) -> String {
             format!("Round {round} is trained by others; waiting for a turn")
         }
         Activity::Stopping => "Delivering what is finished".to_owned(),
+        Activity::NotAdmitted { reason: Interruption::Sampled }
+        | Activity::Broken { reason: Interruption::Sampled } => {
+            "This run has no server; this machine becomes one of its participants".to_owned()
+        }
         Activity::NotAdmitted { reason } | Activity::Broken { reason } => format!("Cannot go on: {reason}"),
     }
 }

@@ -93,11 +93,11 @@ async fn shard_of(
         }
         _ => id.entry(manifest).copied(),
     };
-    let entry = &entry.ok_or(ShardSourceError::None)?;
+    let entry = entry.ok_or(ShardSourceError::None)?;
     if let Some(bytes) = platform.cached(entry.sha256).await {
         return Ok(bytes);
     }
-    let bytes = shard::fetch(&mut stream, id, entry, &mut None, |_| ()).await?;
+    let bytes = shard::fetch(&mut stream, id, entry.transfer(), &mut None, |_| ()).await?;
     platform.cache(entry.sha256, &bytes).await;
     Ok(bytes)
 }

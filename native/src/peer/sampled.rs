@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use barnraise_contributor::{Credentials, shards_of};
 use barnraise_learning::{ComputeDevice, ParameterLayout};
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::commitment::run_hash;
-use barnraise_protocol::dataset::{SampleKind, Samples};
+use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::run::{self, RunDescription, Sampled};
 use barnraise_protocol::sampled::{self, MEMBER_ADDRESS_BYTES_MAX, MEMBER_ADDRESSES_MAX, SampledRoles};
 use barnraise_protocol::shard::{self, ShardId};
@@ -40,7 +40,7 @@ use super::own_access::{AccessPurpose, OwnAccess};
 use super::platform::{NativePlatform, reserve_at};
 use super::sharing::Sharing;
 use super::tokens::{gate_of, take_tokens};
-use crate::data::pictures;
+use crate::data::own;
 use crate::host::access::{self, Gate, Pass};
 use crate::net::announced::{is_circuit, reaches_as_far};
 use crate::net::transfer_slots::TransferSlots;
@@ -75,7 +75,7 @@ pub(super) struct Participation<'p> {
     pub(super) credentials: Credentials,
     pub(super) key: &'p libp2p::identity::Keypair,
     pub(super) cache: ShardCache,
-    /// A folder of pictures that are trained on in place of the run's data, and never sent.
+    /// A file or folder that is trained on in place of the run's data, and never sent.
     pub(super) data: Option<PathBuf>,
     pub(super) device: ComputeDevice,
     pub(super) pacing: PacingSettings,
@@ -143,8 +143,8 @@ impl<'p> Participation<'p> {
             OwnAccess::gained((self.platform, &backbone), (credentials, described.clone()), purpose);
         let own_access = Box::pin(gaining).await?;
         let samples = match &self.data {
-            Some(folder) => own_pictures(folder.clone(), &described).await?,
-            None => self.local_shards(&node, home, &described, &scheme, key.public()).await?,
+            Some(path) => self.own_samples((&node, home), path.clone(), &described).await?,
+            None => self.local_shards((&node, home), &described, &scheme, key.public()).await?,
         };
         self.display.say(&format!(
             "`{}` has no server: this machine trains on {} samples that are its own, when its turn comes.",
@@ -190,8 +190,7 @@ impl<'p> Participation<'p> {
     /// has a few shards alone: of those, the first that it has.
     async fn local_shards(
         &self,
-        node: &Node,
-        home: PeerId,
+        at: (&Node, PeerId),
         run: &RunDescription,
         scheme: &Sampled,
         peer: PublicKey,
@@ -204,29 +203,8 @@ impl<'p> Participation<'p> {
                 break;
             }
             let entry = *manifest.numbered(number).context("the run has no such shard")?;
-            let cache = self.cache.clone();
-            let cached =
-                move || cache.get(entry.sha256).filter(|bytes| Sha256Hash::of(bytes) == entry.sha256);
-            let bytes = match tokio::task::spawn_blocking(cached).await? {
-                Some(bytes) => bytes,
-                None => {
-                    let mut stream = node.open(home, shard::PROTOCOL).await?;
-                    let id = ShardId::Numbered(number);
-                    let bytes = match shard::fetch(&mut stream, id, &entry, &mut None, |_| ()).await {
-                        Err(ConversationError::Refused(Refusal::NoShard | Refusal::Unavailable { .. })) => {
-                            continue;
-                        }
-                        fetched => fetched?,
-                    };
-                    let (cache, kept) = (self.cache.clone(), bytes.clone());
-                    if let Err(error) =
-                        tokio::task::spawn_blocking(move || cache.put(entry.sha256, &kept)).await?
-                    {
-                        tracing::debug!(%error, "a shard is not kept on disk");
-                    }
-                    bytes
-                }
-            };
+            let found = self.shard(at, ShardId::Numbered(number), entry.transfer()).await?;
+            let Some(bytes) = found else { continue };
             n_shards += 1;
             let of_manifest = manifest.clone();
             let shard =
@@ -237,6 +215,53 @@ impl<'p> Participation<'p> {
             }
         }
         samples.context("the peer at the address has no shard of the run's data")
+    }
+
+    /// Data of the user's own, as samples of the run. How they become such is known to its backbone, and to participants that asked
+    /// for it.
+    async fn own_samples(
+        &self,
+        at: (&Node, PeerId),
+        path: PathBuf,
+        run: &RunDescription,
+    ) -> anyhow::Result<Samples> {
+        let manifest = run.data.manifest.clone();
+        let mut preprocessing = Vec::new();
+        if own::needs_preprocessing(&manifest.samples) {
+            let wanted = manifest.preprocessing.context("the run does not say how files become samples")?;
+            preprocessing = self.shard(at, ShardId::Preprocessing, wanted).await?.context(
+                "the peer at the address does not have the run's tokenizer or columns, which --data needs: join by the address \
+                 of its backbone once",
+            )?;
+        }
+        let read = move || own::load(&path, &manifest, &preprocessing);
+        tokio::task::spawn_blocking(read).await?.context("--data does not fit the run")
+    }
+
+    /// The bytes of a shard: from the cache, or from the peer at the address, unless that one does not have it.
+    async fn shard(
+        &self,
+        (node, home): (&Node, PeerId),
+        id: ShardId,
+        wanted: Transfer,
+    ) -> anyhow::Result<Option<Vec<u8>>> {
+        let cache = self.cache.clone();
+        let cached = move || cache.get(wanted.sha256).filter(|bytes| Sha256Hash::of(bytes) == wanted.sha256);
+        if let Some(bytes) = tokio::task::spawn_blocking(cached).await? {
+            return Ok(Some(bytes));
+        }
+        let mut stream = node.open(home, shard::PROTOCOL).await?;
+        let bytes = match shard::fetch(&mut stream, id, wanted, &mut None, |_| ()).await {
+            Err(ConversationError::Refused(Refusal::NoShard | Refusal::Unavailable { .. })) => {
+                return Ok(None);
+            }
+            fetched => fetched?,
+        };
+        let (cache, kept) = (self.cache.clone(), bytes.clone());
+        if let Err(error) = tokio::task::spawn_blocking(move || cache.put(wanted.sha256, &kept)).await? {
+            tracing::debug!(%error, "a shard is not kept on disk");
+        }
+        Ok(Some(bytes))
     }
 }
 
@@ -328,16 +353,6 @@ async fn stay_with_authority(home: &HomeBackbone, driver: &SampledDriver, author
     }
 }
 
-/// The pictures of a folder, as samples of the run.
-async fn own_pictures(folder: PathBuf, run: &RunDescription) -> anyhow::Result<Samples> {
-    let SampleKind::Images { shape, class_names } = run.data.manifest.samples.clone() else {
-        bail!("--data has pictures, and this run does not learn from pictures");
-    };
-    let read = move || pictures::labelled(&folder, shape, &class_names);
-    let images = tokio::task::spawn_blocking(read).await?.context("--data does not fit the run")?;
-    Ok(Samples::Images(images))
-}
-
 /// Answers other participants until the handle is dropped.
 fn answer(node: &Node, served: &Arc<Served>) -> Result<AbortOnDropHandle<()>, NodeError> {
     let (mut of_run, mut asked) = (node.accept(sampled::PROTOCOL)?, node.accept(run::PROTOCOL)?);
@@ -416,13 +431,14 @@ impl Served {
             if let Some(refusal) = refusal {
                 return Err(refusal.clone());
             }
-            let entry = *id.entry(&self.described.data.manifest).ok_or(Refusal::NoShard)?;
+            let transfer = id.transfer(&self.described.data.manifest).ok_or(Refusal::NoShard)?;
             let cache = self.cache.clone();
-            let read = move || cache.get(entry.sha256).filter(|bytes| Sha256Hash::of(bytes) == entry.sha256);
+            let read =
+                move || cache.get(transfer.sha256).filter(|bytes| Sha256Hash::of(bytes) == transfer.sha256);
             let bytes = tokio::task::spawn_blocking(read).await.ok().flatten();
             let bytes = bytes.ok_or_else(|| Refusal::unavailable("that shard is not kept here"))?;
             pace.answer();
-            Ok((Transfer { n_bytes: entry.n_bytes.into(), sha256: entry.sha256 }, Arc::from(bytes)))
+            Ok((transfer, Arc::from(bytes)))
         };
         tokio::select! {
             served = shard::serve(&mut stream, lookup, || pace.wait()) => served,

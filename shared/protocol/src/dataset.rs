@@ -12,6 +12,8 @@ use flate2::Compression;
 use flate2::read::{ZlibDecoder, ZlibEncoder};
 use serde::{Deserialize, Serialize};
 
+use crate::bulk::Transfer;
+use crate::columns::COLUMNS_BYTES_MAX;
 use crate::hash::Sha256Hash;
 
 /// Bytes of an f32, or of an id of a user or item.
@@ -22,6 +24,8 @@ const TOKEN_BYTES: usize = 3;
 pub const SHARD_BYTES_MAX: u32 = 16 * 1024 * 1024;
 /// Most bytes of one shard after decompression.
 pub const SHARD_RAW_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Most bytes of the file that says how data become samples.
+pub const PREPROCESSING_BYTES_MAX: u64 = COLUMNS_BYTES_MAX;
 /// Most shards of a manifest.
 pub const SHARDS_MAX: usize = 10_000;
 /// Most shards of a stream that are drawn from at a time.
@@ -53,6 +57,9 @@ pub struct Manifest {
     /// Of a model with frozen weights their shards: `n_samples` is the number of values, and the bytes are those of the
     /// codec.
     pub frozen: Vec<ShardEntry>,
+    /// How a file of anybody's becomes such samples: the `tokenizer.json` of a text, or the
+    /// [`crate::columns::DataColumns`] of a table in JSON; where participants may bring files.
+    pub preprocessing: Option<Transfer>,
     /// Where data are read while the run trains: `shards` is empty then.
     pub stream: Option<DataStream>,
 }
@@ -154,6 +161,11 @@ pub struct ShardEntry {
 }
 
 impl ShardEntry {
+    /// Its compressed bytes.
+    pub fn transfer(&self) -> Transfer {
+        Transfer { n_bytes: self.n_bytes.into(), sha256: self.sha256 }
+    }
+
     /// Checks that `bytes` are those of the shard.
     ///
     /// # Errors
@@ -338,6 +350,9 @@ impl Manifest {
         let has_none = self.shards.is_empty() && self.stream.is_none();
         if has_none || self.n_numbered() > SHARDS_MAX {
             return fail("it must list 1 to 10,000 shards, those of frozen weights included");
+        }
+        if self.preprocessing.is_some_and(|file| !(1..=PREPROCESSING_BYTES_MAX).contains(&file.n_bytes)) {
+            return fail("the file that says how data become samples is empty or larger than 64 MiB");
         }
         let is_empty_or_large = |entry: &ShardEntry| {
             entry.n_samples == 0 || entry.n_bytes == 0 || entry.n_bytes > SHARD_BYTES_MAX

@@ -26,7 +26,7 @@ use crate::run::{self, NotRecomputable, RunDescription, Synchronous};
 use crate::serving;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/evidence/11";
+pub const PROTOCOL: &str = "/barnraise/evidence/12";
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024;
 /// Most entries in a list.

@@ -448,6 +448,7 @@ fn account_list() {
             shards: shards.iter().copied().map(entry).collect(),
             gallery: entry(1),
             frozen: Vec::new(),
+            preprocessing: None,
             stream: None,
         };
         let commitment = Commitment {
@@ -536,6 +537,7 @@ fn shard_bytes() {
             shards: vec![entry],
             gallery: entry,
             frozen: Vec::new(),
+            preprocessing: None,
             stream: None,
         };
         match Samples::decode(bytes, &entry, &manifest) {
@@ -618,7 +620,7 @@ fn donors() {
         let _ = block_on(shard::fetch(
             &mut InputStream(stream),
             shard::ShardId::Numbered(0),
-            &entry,
+            entry.transfer(),
             &mut None,
             |_| {},
         ));

@@ -18,7 +18,7 @@ use crate::serving;
 use crate::streamed::{StreamWindow, WINDOW_BYTES_MAX};
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/shard/5";
+pub const PROTOCOL: &str = "/barnraise/shard/6";
 
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
@@ -34,6 +34,8 @@ pub enum ShardId {
     Streamed(u32),
     /// The window of a stream: no samples, but which shards there are.
     Window,
+    /// How a file of anybody's becomes samples ([`Manifest::preprocessing`]).
+    Preprocessing,
 }
 
 impl ShardId {
@@ -42,7 +44,15 @@ impl ShardId {
         match self {
             Self::Numbered(number) => manifest.numbered(number),
             Self::Gallery => Some(&manifest.gallery),
-            Self::Streamed(_) | Self::Window => None,
+            Self::Streamed(_) | Self::Window | Self::Preprocessing => None,
+        }
+    }
+
+    /// The bytes that the manifest says are there. What belongs to a stream changes.
+    pub fn transfer(self, manifest: &Manifest) -> Option<Transfer> {
+        match self {
+            Self::Preprocessing => manifest.preprocessing,
+            other => other.entry(manifest).map(ShardEntry::transfer),
         }
     }
 }
@@ -63,14 +73,14 @@ pub enum BackboneToContributor {
     Refused(Refusal),
 }
 
-/// Pulls the compressed bytes of one shard, going on where `partial` ended.
+/// Pulls the bytes of one shard, going on where `partial` ended.
 ///
-/// The bytes are checked against the hash of the manifest's `entry`; on an error `partial` keeps what
+/// They are checked against `want`, which is of the manifest; on an error `partial` keeps what
 /// arrived. `on_progress` gets the number of bytes that arrived so far.
 pub async fn fetch<S>(
     stream: &mut S,
     id: ShardId,
-    entry: &ShardEntry,
+    want: Transfer,
     partial: &mut Option<Partial>,
     on_progress: impl FnMut(u64),
 ) -> Result<Vec<u8>, ConversationError>
@@ -78,7 +88,6 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let found = ask(stream, id).await?;
-    let want = Transfer { n_bytes: u64::from(entry.n_bytes), sha256: entry.sha256 };
     if found != want {
         let what = "bytes in that shard, or another hash,";
         return Err(ConversationError::Mismatch { what, want: want.n_bytes, got: found.n_bytes });

@@ -264,12 +264,14 @@ async fn a_shard_arrives_whole_and_a_poisoned_one_is_refused() {
         };
         let client = async {
             let mut partial = None;
-            let fetched = shard::fetch(&mut b, ShardId::Numbered(0), &entry, &mut partial, |_| {}).await;
+            let fetched =
+                shard::fetch(&mut b, ShardId::Numbered(0), entry.transfer(), &mut partial, |_| {}).await;
             if honest {
                 let shard = Samples::decode(&fetched.unwrap(), &entry, &manifest).unwrap();
                 assert_eq!(shard.n_samples(), 30_000);
                 let other = ShardId::Numbered(7);
-                let refused = shard::fetch(&mut b, other, &entry, &mut None, |_| {}).await.unwrap_err();
+                let refused =
+                    shard::fetch(&mut b, other, entry.transfer(), &mut None, |_| {}).await.unwrap_err();
                 assert_eq!(refused.to_string(), "no such shard");
             } else {
                 assert!(matches!(fetched, Err(ConversationError::Bulk(BulkError::Hash { .. }))));
@@ -654,8 +656,10 @@ async fn a_shard_goes_on_where_it_was_cut_and_another_one_begins_anew() {
         let mut heard = Vec::new();
         let fetching = async {
             let fetched =
-                shard::fetch(&mut b, ShardId::Numbered(0), &entry, &mut partial, |here| heard.push(here))
-                    .await;
+                shard::fetch(&mut b, ShardId::Numbered(0), entry.transfer(), &mut partial, |here| {
+                    heard.push(here);
+                })
+                .await;
             drop(b);
             fetched.unwrap()
         };

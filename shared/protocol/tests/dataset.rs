@@ -21,6 +21,7 @@ fn of(samples: SampleKind, entry: ShardEntry) -> Manifest {
         shards: vec![entry],
         gallery: entry,
         frozen: Vec::new(),
+        preprocessing: None,
         stream: None,
     }
 }

@@ -447,6 +447,7 @@ fn manifest(n_shards: u8) -> Manifest {
         shards: (0..n_shards).map(entry).collect(),
         gallery: entry(255),
         frozen: Vec::new(),
+        preprocessing: None,
         stream: None,
     }
 }

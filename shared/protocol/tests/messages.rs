@@ -55,6 +55,7 @@ fn description() -> RunDescription {
                 shards: vec![entry],
                 gallery: entry,
                 frozen: Vec::new(),
+                preprocessing: None,
                 stream: None,
             },
             shuffle_buffer_samples: 2000,
@@ -92,7 +93,7 @@ fn run_messages() {
     check(&run::BackboneToContributor::Refused(Refusal::unavailable("no")), max, "010c026e6f");
     check(&run::BackboneToContributor::Newer { speaks: "/x".into() }, max, "02022f78");
     let (key, entry) = ("cd".repeat(32), format!("0528{}", hash_hex()));
-    let data = format!("0164001c1c0101016101{entry}{entry}0000d00f00");
+    let data = format!("0164001c1c0101016101{entry}{entry}000000d00f00");
     // A name, no parts, three blocks of a name, an operation, no inputs and nothing shared, the loss, the seed, weights that
     // are drawn, and no hosted experts.
     let blocks = ["06706978656c73 1f 0000", "07666c617474656e 1d 0000", "03666331 02010100 0000"].concat();
@@ -198,6 +199,9 @@ fn shard_messages() {
     check(&shard::ContributorToBackbone::Get(ShardId::Gallery), max, "0001");
     check(&shard::ContributorToBackbone::Get(ShardId::Streamed(300)), max, "0002ac02");
     check(&shard::ContributorToBackbone::Get(ShardId::Window), max, "0003");
+    check(&shard::ContributorToBackbone::Get(ShardId::Preprocessing), max, "0004");
+    // As the manifest has it.
+    check(&Some(TRANSFER), max, &format!("01ac02{}", hash_hex()));
     check(&shard::BackboneToContributor::Found(TRANSFER), max, &format!("00ac02{}", hash_hex()));
     check(&shard::BackboneToContributor::Refused(Refusal::NoShard), max, "010b");
 }

@@ -8,7 +8,7 @@ use barnraise_native::host::access::store::Store;
 use barnraise_native::host::clock::system_clock;
 use barnraise_tests::browser::{DESKTOP, Graphics, PHONE, Tab};
 use barnraise_tests::process::{BackboneProcess, PeerProcess, metric};
-use barnraise_tests::tables;
+use barnraise_tests::{sentences, tables};
 use image::{Rgb, RgbImage};
 use libp2p::PeerId;
 
@@ -181,7 +181,7 @@ async fn a_tab_trains_on_a_table_of_its_visitors_that_it_has_looked_at_before() 
     let other = test_run.folder().join("other.csv");
     std::fs::write(&other, "petal;size\n1;2\n")?;
     tab.choose_file("#own-table", &other).await?;
-    let refused = "text('own-said').includes('other.csv is not used: it has no column sepal, colour, kind') \
+    let refused = "text('own-said').includes('other.csv cannot be used: it has no column sepal, colour, kind') \
         && text('own-said').includes('it has petal, size')";
     tab.until(refused, LONG).await?;
 
@@ -206,6 +206,58 @@ async fn a_tab_trains_on_a_table_of_its_visitors_that_it_has_looked_at_before() 
     tab.click("#toggle").await?;
     tab.until("text('own-summary').includes('2 rows') && element('own-table').disabled", SOON).await?;
     tab.until("value('accepted') >= 2", LONG).await?;
+    tab.close().await?;
+    for native in natives {
+        native.interrupt()?;
+        ensure!(native.end().await?.status.success());
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_tab_trains_on_texts_of_its_visitors() -> Result<()> {
+    let _turn = turn().await;
+    let mut test_run = test_run(&format!("[run]\nid = \"rhymes\"\n{}{SCHEME}", sentences::RUN))?;
+    test_run.write("house.txt", &sentences::text())?;
+    let backbone = test_run.backbone().await?;
+    let page = backbone.page();
+    let natives = [test_run.join(&[&page])?, test_run.join(&[&page])?];
+    let tab = Tab::open("sampled-texts", Graphics::NoAdapter, &format!("{page}/?device=cpu")).await?;
+    tab.until("!element('own').hidden && !element('own-texts').disabled", LONG).await?;
+    ensure!(tab.read("element('own-of-table').hidden").await? == true, "a text is no table");
+    tab.click("#own-summary").await?;
+
+    let notes = test_run.folder().join("notes.txt");
+    std::fs::write(&notes, [0xff, 0xfe, 0xfd])?;
+    tab.choose_file("#own-texts", &notes).await?;
+    let refused = "text('own-said') === 'notes.txt cannot be used: they are no text in UTF-8.'";
+    tab.until(refused, LONG).await?;
+    std::fs::write(&notes, "the cat")?;
+    tab.choose_file("#own-texts", &notes).await?;
+    tab.until("text('own-said').includes('and 32 at least are needed')", SOON).await?;
+
+    std::fs::write(&notes, sentences::of(sentences::OTHER_SENTENCES, 200, 1))?;
+    tab.choose_file("#own-texts", &notes).await?;
+    let used = "value('own-said') >= 10 && /^notes.txt: [0-9]+ passages[.]$/.test(text('own-said'))";
+    tab.until(used, SOON).await?;
+    for (viewport, wider) in tab.pictures("sampled-texts").await? {
+        ensure!(wider == 0, "the page is {wider} pixels wider than the {} window", viewport.name);
+    }
+    // Gone with the page, unless it is to be kept.
+    tab.reload().await?;
+    tab.until("!element('own').hidden && text('own-summary') === 'Train on texts of your own'", SOON).await?;
+    tab.click("#own-summary").await?;
+    tab.choose_file("#own-texts", &notes).await?;
+    tab.until(used, LONG).await?;
+    tab.click("#own-keep").await?;
+    tab.until("element('own-keep').checked && text('own-keep-note').startsWith('It is kept.')", SOON).await?;
+    tab.reload().await?;
+    let found = "text('own-summary') === 'Trains on data of your own, kept from your last visit' \
+        && element('own-keep').checked && value('accepted') === 0";
+    tab.until(found, SOON).await?;
+    tab.click("#toggle").await?;
+    tab.until("/^Trains on [0-9]+ passages of your own$/.test(text('own-summary'))", SOON).await?;
+    tab.until("value('accepted') >= 10", LONG).await?;
     tab.close().await?;
     for native in natives {
         native.interrupt()?;

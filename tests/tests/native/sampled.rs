@@ -8,6 +8,7 @@ use barnraise_protocol::sampled::{self, View, ViewDigest};
 use barnraise_protocol::shard::ShardId;
 use barnraise_tests::client::{TestClient, within};
 use barnraise_tests::process::{HANG, PeerProcess, TestRun};
+use barnraise_tests::{sentences, tables};
 
 const SAMPLED: &str = r#"
 [run]
@@ -175,6 +176,83 @@ async fn own_pictures_stay_and_a_participant_is_enough_to_join_through() {
 
     peers.push(dora);
     leave(peers).await;
+}
+
+/// How a run with this model and data is trained, by two of a sample.
+fn of_two(model_and_data: &str) -> String {
+    let (_, scheme) = SAMPLED.split_once("[scheme.sampled]").unwrap();
+    let scheme = scheme.replace("sample_size = 3", "sample_size = 2");
+    format!("{model_and_data}\n[scheme.sampled]{scheme}\n[network]\noperator = \"127.0.0.1:0\"\n")
+}
+
+#[tokio::test]
+async fn own_tables_are_read_as_that_of_the_run_also_where_a_participant_tells_how() {
+    let mut test_run = TestRun::new(&of_two(tables::FLOWERS)).unwrap();
+    test_run.write("flowers.csv", &tables::flowers()).unwrap();
+    // Columns in another order, beside one that the run does not have.
+    let mine = |name: &str, n: usize| {
+        let row = |row: usize| {
+            let (petal, kind) = [(5, "rose"), (1, "daisy")][row % 2];
+            format!("{kind},{name},red,{row},{petal}\n")
+        };
+        let rows: String = (0..n).map(row).collect();
+        test_run.write(&format!("{name}.csv"), &format!("kind,of,colour,sepal,petal\n{rows}")).unwrap();
+        test_run.folder().join(format!("{name}.csv")).display().to_string()
+    };
+    let files = [("anna", 40), ("ben", 50), ("carla", 60)].map(|(name, n)| (name, mine(name, n)));
+    let backbone = test_run.backbone().await.unwrap();
+    let page = backbone.page();
+    let join = |test_run: &mut TestRun, at: &str, (name, file): &(&str, String)| {
+        test_run.join(&[at, "--data", file, "--cache", &cache(test_run, name)]).unwrap()
+    };
+    let mut peers = vec![join(&mut test_run, &page, &files[0]), join(&mut test_run, &page, &files[1])];
+    backbone.wait_for_epoch(6).await.unwrap();
+    for (peer, n_samples) in peers.iter().zip(["n_samples=40", "n_samples=50"]) {
+        peer.wait_for_log("trained").await.unwrap();
+        assert!(peer.log().unwrap().contains(n_samples), "{}", peer.log().unwrap());
+    }
+    // A file without what is to be told is refused before anything is trained on.
+    std::fs::write(test_run.folder().join("other.csv"), "petal,size\n1,2\n").unwrap();
+    let other = test_run.folder().join("other.csv").display().to_string();
+    let refused = test_run.join(&[&page, "--data", &other]).unwrap();
+    refused.wait_for_log("--data does not fit the run").await.unwrap();
+    refused.wait_for_log("has no column").await.unwrap();
+    assert!(!refused.end().await.unwrap().status.success());
+
+    backbone.kill().await.unwrap();
+    let log = peers[0].log().unwrap();
+    let address =
+        log.lines().find_map(|line| line.split("Others can join through this machine: ").nth(1)).unwrap();
+    let carla = join(&mut test_run, address.trim(), &files[2]);
+    carla.wait_for_log("trains on 60 samples").await.unwrap();
+    carla.wait_for_log("trained").await.unwrap();
+    peers.push(carla);
+    leave(peers).await;
+}
+
+#[tokio::test]
+async fn own_texts_are_trained_on_as_the_runs_tokens() {
+    let sections = format!("[run]\nid = \"rhymes\"\n{}", sentences::RUN);
+    let mut test_run = TestRun::new(&of_two(&sections)).unwrap();
+    test_run.write("house.txt", &sentences::text()).unwrap();
+    let notes = test_run.folder().join("notes");
+    std::fs::create_dir(&notes).unwrap();
+    for (name, seed) in [("monday.txt", 1), ("tuesday.md", 2)] {
+        std::fs::write(notes.join(name), sentences::of(sentences::OTHER_SENTENCES, 200, seed)).unwrap();
+    }
+    let backbone = test_run.backbone().await.unwrap();
+    let (page, notes) = (backbone.page(), notes.display().to_string());
+    let peers = ["anna", "ben"]
+        .map(|name| test_run.join(&[&page, "--data", &notes, "--cache", &cache(&test_run, name)]).unwrap());
+    for peer in &peers {
+        peer.wait_for_log("samples that are its own").await.unwrap();
+        peer.wait_for_log("trained").await.unwrap();
+    }
+    backbone.wait_for_epoch(3).await.unwrap();
+    let sent =
+        barnraise_tests::process::metric(&backbone.metrics().await.unwrap(), "barnraise_shards_sent_total");
+    assert_eq!(sent.unwrap(), 2.0, "its tokenizer for each, and none of its data");
+    leave(peers.into()).await;
 }
 
 #[tokio::test]

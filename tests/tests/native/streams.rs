@@ -167,7 +167,8 @@ async fn share(backbone: &BackboneProcess, number: u32, word: &str) -> f64 {
     let client = TestClient::connect(backbone.tcp().unwrap()).await.unwrap();
     let mut stream = client.open(shard::PROTOCOL).await.unwrap();
     let mut partial = None;
-    let fetched = shard::fetch(&mut stream, ShardId::Streamed(number), entry, &mut partial, |_| ());
+    let fetched =
+        shard::fetch(&mut stream, ShardId::Streamed(number), entry.transfer(), &mut partial, |_| ());
     let bytes = within("shard", fetched).await.unwrap().unwrap();
     let Samples::Tokens(tokens) = Samples::decode(&bytes, entry, &manifest).unwrap() else {
         panic!("no text")

@@ -12,15 +12,37 @@ pub mod rtc;
 use std::fmt;
 
 pub use barnraise_protocol::DisplayName;
+use barnraise_protocol::Sha256Hash;
 pub use barnraise_protocol::check::CheckOutcome;
 use barnraise_protocol::columns::TableColumns;
 use barnraise_protocol::contribute::DeviceKind;
-use barnraise_protocol::dataset::TableTarget;
+use barnraise_protocol::dataset::{TableTarget, TokenShape};
 use barnraise_protocol::receipt::SignedReceipt;
 pub use barnraise_swarm::activity::{Activity, Contribution, ContributorEvent, DeviceChange, Interruption};
 pub use barnraise_swarm::experts::{ExpertSeen, ExpertsSeen, LayerSeen};
 pub use barnraise_swarm::pacing::{Duty, PacingSettings, PassTime};
 use serde::{Deserialize, Serialize};
+pub use serde_bytes::ByteBuf;
+
+/// What files of the visitor's own are.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+pub enum OwnFormat {
+    /// One CSV file.
+    Table {
+        /// The columns of the run's table.
+        columns: TableColumns,
+        /// What is to be told of a row.
+        target: TableTarget,
+    },
+    /// Texts in UTF-8.
+    Texts {
+        /// The sequences that they become.
+        shape: TokenShape,
+        /// Hash of the run's `tokenizer.json`.
+        tokenizer: Sha256Hash,
+    },
+}
 
 /// Page to worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -56,19 +78,16 @@ pub enum PageToPeer {
         #[serde(with = "serde_bytes")]
         labels: Vec<u8>,
     },
-    /// Train on the rows of this table from the next [`Self::Start`] on, in such a run. They never leave this tab. Answered by
-    /// [`PeerToPage::OwnRowsRead`] or [`PeerToPage::NoOwnRows`] with the same `request`; in the latter case, and after
+    /// Train on these files from the next [`Self::Start`] on, in such a run. They never leave this tab. Answered by
+    /// [`PeerToPage::OwnFilesRead`] or [`PeerToPage::NoOwnFiles`] with the same `request`; in the latter case, and after
     /// [`Self::OwnPictures`] without any, it trains on the run's data again.
-    OwnTable {
+    OwnFiles {
         /// Echoed.
         request: u32,
-        /// Of a CSV file.
-        #[serde(with = "serde_bytes")]
-        text: Vec<u8>,
-        /// The columns of the run's table.
-        columns: TableColumns,
-        /// What is to be told of a row.
-        target: TableTarget,
+        /// Their contents.
+        files: Vec<ByteBuf>,
+        /// What they are.
+        format: OwnFormat,
     },
     /// Classify an image. `pixels` is `[height, width, channels]`, 0 is background; answered by
     /// [`ContributorEvent::Prediction`] with the same `request`.
@@ -286,19 +305,19 @@ pub enum PeerToPage {
         /// Why not.
         reason: String,
     },
-    /// Answer to `OwnTable`: the rows that can be trained on.
-    OwnRowsRead {
+    /// Answer to `OwnFiles`: the rows or sequences of tokens that can be trained on.
+    OwnFilesRead {
         /// Echo.
         request: u32,
         /// One at least.
-        n_rows: u32,
+        n_samples: u32,
         /// Rows that are not as the run's are, and are left out.
         n_broken: u32,
         /// Where the first of them stands, and what is wrong with it.
         first_broken: Option<String>,
     },
-    /// Nothing can be trained on in the table.
-    NoOwnRows {
+    /// Nothing can be trained on in the files.
+    NoOwnFiles {
         /// Echo.
         request: u32,
         /// Why not.

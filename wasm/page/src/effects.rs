@@ -10,6 +10,7 @@ use wasm_bindgen_futures::spawn_local;
 use crate::app::App;
 use crate::backbone;
 use crate::kept;
+use crate::kept_own::KeptOwn;
 use crate::probe;
 use crate::receipts::Receipts;
 use crate::renewal;
@@ -24,6 +25,7 @@ use crate::worker::PeerWorker;
 pub(crate) struct Effects {
     peer: RefCell<Option<PeerWorker>>,
     receipts: Receipts,
+    own: KeptOwn,
     worker_url: String,
     siblings: Option<Rc<Siblings>>,
     sensors: Rc<Sensors>,
@@ -31,7 +33,14 @@ pub(crate) struct Effects {
 
 impl Effects {
     pub(crate) fn new(worker_url: String, siblings: Option<Rc<Siblings>>, sensors: Rc<Sensors>) -> Self {
-        Self { peer: RefCell::new(None), receipts: Receipts::default(), worker_url, siblings, sensors }
+        Self {
+            peer: RefCell::new(None),
+            receipts: Receipts::default(),
+            own: KeptOwn::default(),
+            worker_url,
+            siblings,
+            sensors,
+        }
     }
 
     /// Carries out one action; what comes of it is an event.
@@ -55,6 +64,8 @@ impl Effects {
             PageAction::KeepIdentity(seed) => kept::keep_identity(&seed),
             PageAction::KeepName(name) => kept::keep_name(name.as_ref()),
             PageAction::SaveReceipts => self.receipts.save(app),
+            PageAction::FindOwn { request } => self.own.find(app, request),
+            PageAction::StoreOwn { request, choice } => self.own.keep(app, request, choice),
             PageAction::MakeCard(card) => share::make(app, *card),
             PageAction::Remember(receipts) => {
                 self.receipts.keep(app, &receipts);
@@ -98,9 +109,10 @@ impl Effects {
         }
     }
 
-    /// Reports the number of receipts that this browser stores.
-    pub(crate) fn count_receipts(&self, app: &Rc<App>) {
+    /// Reports what this browser stores: the number of receipts, and what the visitor chose to train on.
+    pub(crate) fn begin(&self, app: &Rc<App>) {
         self.receipts.count(app);
+        self.own.find(app, 0);
     }
 
     fn spawn(&self, app: &Rc<App>) {

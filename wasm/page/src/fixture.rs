@@ -3,6 +3,7 @@
 use barnraise_messages::{DeviceChoice, PeerToPage};
 use barnraise_protocol::access::{AccessDescription, PublicKey, Signature, UnixTime};
 use barnraise_protocol::api::{LiveProgress, RunStatus};
+use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::columns::{Column, ColumnContent, DataColumns, RatingColumns, Scale, TableColumns};
 use barnraise_protocol::contribute::{DeviceKind, RunProgress};
@@ -52,6 +53,7 @@ pub(crate) fn run() -> RunDescription {
                 shards: vec![entry],
                 gallery: entry,
                 frozen: Vec::new(),
+                preprocessing: None,
                 stream: None,
             },
             shuffle_buffer_samples: 1000,
@@ -129,6 +131,17 @@ pub(crate) fn sampled_table_page() -> PageState {
         run.model = of_table.model;
     }
     page.on_event(0.0, PageEvent::ColumnsKnown(Box::new(table_columns())));
+    page
+}
+
+/// A page of a run without a server that learns from text.
+pub(crate) fn sampled_text_page() -> PageState {
+    let mut page = sampled_page();
+    if let Some(run) = &mut page.run {
+        run.data.manifest.samples =
+            SampleKind::Tokens(TokenShape { length: 16, vocabulary: 100, mask: None });
+        run.data.manifest.preprocessing = Some(Transfer::of(b"tokenizer"));
+    }
     page
 }
 

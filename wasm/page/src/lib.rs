@@ -25,11 +25,13 @@ mod app;
 mod backbone;
 mod base;
 mod controls;
+mod database;
 mod dom;
 mod effects;
 mod front;
 mod graphics;
 mod kept;
+mod kept_own;
 mod photo;
 mod picture;
 mod probe;
@@ -94,7 +96,7 @@ fn begin(base: &str) -> Result<(), JsValue> {
     let page = page.knowing(kept::run()).with_limits(sensors::resource_limits());
     let siblings = tabs::Siblings::find();
     let page = if siblings.is_some() { page.among_tabs() } else { page };
-    let page = page.invited_by(base::invitation());
+    let page = page.invited_by(base::invitation()).looking_for_own();
     let worker_url = document().body().and_then(|body| body.get_attribute("data-worker"));
     let worker_url = worker_url.ok_or_else(|| JsValue::from_str("the page does not name its worker"))?;
     let sensors = Rc::new(Sensors::default());
@@ -111,7 +113,7 @@ fn begin(base: &str) -> Result<(), JsValue> {
     wasm_bindgen_futures::spawn_local(backbone::follow(app.clone()));
     wasm_bindgen_futures::spawn_local(backbone::follow_leaders(app.clone()));
     wasm_bindgen_futures::spawn_local(backbone::follow_models(app.clone()));
-    effects.count_receipts(&app);
+    effects.begin(&app);
     if graphics::at_first_sight() == WebGpu::Asking {
         let asking = app.clone();
         wasm_bindgen_futures::spawn_local(async move {

@@ -3,21 +3,17 @@
 //! Each is a line of JSON, as `barnraise join --receipts` writes it. The browser may refuse storage, as in a
 //! private window: then there are none, and nothing else changes.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
 use barnraise_protocol::receipt::SignedReceipt;
-use js_sys::{Array, Promise};
-use wasm_bindgen::closure::Closure;
+use js_sys::Array;
 use wasm_bindgen::{JsCast, JsValue};
-use wasm_bindgen_futures::{JsFuture, spawn_local};
-use web_sys::{
-    Blob, BlobPropertyBag, HtmlAnchorElement, IdbDatabase, IdbKeyRange, IdbObjectStore, IdbRequest,
-    IdbTransactionMode, Url,
-};
+use wasm_bindgen_futures::spawn_local;
+use web_sys::{Blob, BlobPropertyBag, HtmlAnchorElement, IdbKeyRange, IdbTransactionMode, Url};
 
 use crate::app::App;
-use crate::dom::{create, document, window};
+use crate::database::{Database, settled};
+use crate::dom::{create, document};
 use crate::state::{PageEvent, RECEIPTS_MAX};
 
 const DATABASE: &str = "barnraise-receipts";
@@ -28,8 +24,14 @@ const FILE_NAME: &str = "barnraise-receipts.jsonl";
 const FILE_LASTS_MS: u32 = 60_000;
 
 /// The database of receipts. Cheap to clone.
-#[derive(Clone, Default)]
-pub(crate) struct Receipts(Rc<RefCell<Option<IdbDatabase>>>);
+#[derive(Clone)]
+pub(crate) struct Receipts(Database);
+
+impl Default for Receipts {
+    fn default() -> Self {
+        Self(Database::new(DATABASE, STORE))
+    }
+}
 
 impl Receipts {
     /// Reports the number of stored receipts.
@@ -70,7 +72,7 @@ impl Receipts {
     }
 
     async fn put(&self, lines: &[(String, String)]) -> Result<(), JsValue> {
-        let store = self.store(IdbTransactionMode::Readwrite).await?;
+        let store = self.0.store(IdbTransactionMode::Readwrite).await?;
         let mut last = None;
         for (key, line) in lines {
             last = Some(store.put_with_key(&line.into(), &key.into())?);
@@ -80,10 +82,10 @@ impl Receipts {
         settled(&last).await?;
         let too_many = self.n_kept().await?.saturating_sub(RECEIPTS_MAX);
         if too_many > 0 {
-            let store = self.store(IdbTransactionMode::Readwrite).await?;
+            let store = self.0.store(IdbTransactionMode::Readwrite).await?;
             let oldest = store.get_all_keys_with_key_and_limit(&JsValue::UNDEFINED, too_many)?;
             let oldest: Array = settled(&oldest).await?.dyn_into()?;
-            let store = self.store(IdbTransactionMode::Readwrite).await?;
+            let store = self.0.store(IdbTransactionMode::Readwrite).await?;
             let up_to = IdbKeyRange::upper_bound(&oldest.get(oldest.length().saturating_sub(1)))?;
             settled(&store.delete(&up_to)?).await?;
         }
@@ -91,33 +93,15 @@ impl Receipts {
     }
 
     async fn n_kept(&self) -> Result<u32, JsValue> {
-        let store = self.store(IdbTransactionMode::Readonly).await?;
+        let store = self.0.store(IdbTransactionMode::Readonly).await?;
         let n = settled(&store.count()?).await?;
         n.as_f64().map(|n| n as u32).ok_or(JsValue::NULL)
     }
 
     /// Oldest first.
     async fn lines(&self) -> Result<Array, JsValue> {
-        let store = self.store(IdbTransactionMode::Readonly).await?;
+        let store = self.0.store(IdbTransactionMode::Readonly).await?;
         settled(&store.get_all()?).await?.dyn_into()
-    }
-
-    async fn store(&self, mode: IdbTransactionMode) -> Result<IdbObjectStore, JsValue> {
-        let open = self.0.borrow().clone();
-        let database = match open {
-            Some(database) => database,
-            None => {
-                let database = open_database().await?;
-                self.0.replace(Some(database.clone()));
-                database
-            }
-        };
-        let begun = database.transaction_with_str_and_mode(STORE, mode);
-        if begun.is_err() {
-            // The browser closed the database, as it does when its data is cleared: the next call opens it again.
-            self.0.replace(None);
-        }
-        begun?.object_store(STORE)
     }
 }
 
@@ -125,31 +109,6 @@ impl Receipts {
 fn key(signed: &SignedReceipt) -> String {
     let receipt = &signed.receipt;
     format!("{:020} {} {}", receipt.contribution_id, receipt.run_id, receipt.peer)
-}
-
-async fn open_database() -> Result<IdbDatabase, JsValue> {
-    let factory = window().indexed_db()?.ok_or(JsValue::NULL)?;
-    let request = factory.open_with_u32(DATABASE, 1)?;
-    let opening = request.clone();
-    let make = Closure::once_into_js(move || {
-        // A database that cannot be created fails to open.
-        let database = opening.result().ok().and_then(|found| found.dyn_into::<IdbDatabase>().ok());
-        if let Some(database) = database {
-            let _ = database.create_object_store(STORE);
-        }
-    });
-    request.set_onupgradeneeded(Some(make.unchecked_ref()));
-    settled(&request).await?.dyn_into()
-}
-
-/// Waits for the result of a request.
-async fn settled(request: &IdbRequest) -> Result<JsValue, JsValue> {
-    let done = Promise::new(&mut |resolve, reject| {
-        request.set_onsuccess(Some(&resolve));
-        request.set_onerror(Some(&reject));
-    });
-    JsFuture::from(done).await?;
-    request.result()
 }
 
 /// A file of lines.

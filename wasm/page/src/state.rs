@@ -42,7 +42,7 @@ pub(crate) use endurance::Endurance;
 pub(crate) use events::{PageAction, PageEvent};
 pub(crate) use giving::{Giving, RECEIPTS_MAX, Rank};
 pub(crate) use models::Comparison;
-pub(crate) use own::{TableProgress, class_of_path};
+pub(crate) use own::{FilesProgress, StoreOutcome, class_of_path};
 pub(crate) use parts::{
     AnswerError, BackboneLoss, BackboneStatus, Gallery, GalleryRequest, OwnFile, PeerLoss, Prediction,
     Question, WorkerState,
@@ -111,10 +111,12 @@ pub(crate) struct PageState {
     pub(crate) prediction: Option<Prediction>,
     /// The visitor chose a photo that cannot be read.
     pub(crate) is_photo_unreadable: bool,
-    /// Pictures of the visitor's own.
+    /// Pictures that the visitor brings.
     own: own::OwnPictures,
-    /// A table of the visitor's own.
-    own_table: own::OwnTable,
+    /// A table or texts that the visitor brings.
+    own_files: own::OwnFiles,
+    /// Whether those are kept in this browser.
+    own_keeping: own::OwnKeeping,
     pub(crate) checks: Option<(DeviceKind, Vec<CheckOutcome>)>,
     pub(crate) tabs: Tabs,
     pub(crate) endurance: Endurance,
@@ -192,7 +194,8 @@ impl PageState {
             prediction: None,
             is_photo_unreadable: false,
             own: own::OwnPictures::default(),
-            own_table: own::OwnTable::default(),
+            own_files: own::OwnFiles::default(),
+            own_keeping: own::OwnKeeping::default(),
             checks: None,
             tabs: Tabs::default(),
             endurance: Endurance::default(),
@@ -301,8 +304,14 @@ impl PageState {
                 Vec::new()
             }
             PageEvent::OwnFile(file) => self.on_own_file(file),
-            PageEvent::OwnForgotten => {
-                self.forget_own();
+            PageEvent::OwnForgotten => self.forget_own(),
+            PageEvent::OwnFound { request, found } => {
+                self.on_own_found(request, found);
+                Vec::new()
+            }
+            PageEvent::KeepOwn(is_wanted) => self.keep_own(is_wanted),
+            PageEvent::OwnStored { request, is_stored } => {
+                self.on_own_stored(request, is_stored);
                 Vec::new()
             }
             PageEvent::CheckDevice => {
@@ -453,11 +462,12 @@ impl PageState {
             PeerToPage::NotTold { request, reason } => {
                 self.on_row_answer(request, RowAnswer::Failed { reason });
             }
-            PeerToPage::OwnRowsRead { request, n_rows, n_broken, first_broken } => {
-                self.on_own_rows(request, TableProgress::Used { n_rows, n_broken, first_broken });
+            PeerToPage::OwnFilesRead { request, n_samples, n_broken, first_broken } => {
+                let used = FilesProgress::Used { n_samples, n_broken, first_broken };
+                return self.on_own_files_checked(now_ms, request, used);
             }
-            PeerToPage::NoOwnRows { request, reason } => {
-                self.on_own_rows(request, TableProgress::Refused { reason });
+            PeerToPage::NoOwnFiles { request, reason } => {
+                return self.on_own_files_checked(now_ms, request, FilesProgress::Refused { reason });
             }
             PeerToPage::Downloaded { bytes } => self.limits.on_received(bytes),
             // Handled by the driver.

@@ -7,11 +7,12 @@ use barnraise_contributor::{
     COMMANDS_MAX, Config, ContributorCommand, ContributorEvent, Credentials, Platform,
 };
 use barnraise_learning::{ComputeDevice, DeviceError, conformance, open_device};
-use barnraise_messages::{DeviceChange, DeviceChoice, PageToPeer, PeerToPage, TransportKind};
+use barnraise_messages::{
+    ByteBuf, DeviceChange, DeviceChoice, OwnFormat, PageToPeer, PeerToPage, TransportKind,
+};
 use barnraise_protocol::access::KeyPair;
-use barnraise_protocol::columns::TableColumns;
-use barnraise_protocol::columns::rows::OwnRows;
-use barnraise_protocol::dataset::{LabelledImages, Samples, TableTarget};
+use barnraise_protocol::columns::rows::{BrokenRows, OwnRows};
+use barnraise_protocol::dataset::{LabelledImages, Samples};
 use futures::channel::mpsc;
 use futures::{SinkExt, StreamExt};
 use libp2p::identity::{DecodingError, Keypair, ed25519};
@@ -169,9 +170,7 @@ impl RunningPeer {
                     let own = (pictures.n_samples() > 0).then_some(Samples::Images(pictures));
                     self.command(ContributorCommand::OwnData(own)).await;
                 }
-                PageToPeer::OwnTable { request, text, columns, target } => {
-                    self.take_table(request, &text, &columns, &target).await;
-                }
+                PageToPeer::OwnFiles { request, files, format } => self.take_files(request, files, format),
                 PageToPeer::Predict { request, pixels } => {
                     self.command(ContributorCommand::Predict { request, pixels }).await;
                 }
@@ -195,26 +194,31 @@ impl RunningPeer {
     /// is not to be lost.
     async fn command(&mut self, command: ContributorCommand) {
         if self.commands.send(command).await.is_err() {
-            failed("the training program has ended: reload this page".to_owned());
+            ended();
         }
     }
 
-    /// Reads a table of the visitor's own, whose rows are trained on from the next start on.
-    async fn take_table(&mut self, request: u32, text: &[u8], columns: &TableColumns, target: &TableTarget) {
-        let (samples, answer) = match OwnRows::read(text, columns, target) {
-            Ok(OwnRows { rows, broken }) => {
-                let answer = PeerToPage::OwnRowsRead {
-                    request,
-                    n_rows: rows.n_samples() as u32,
-                    n_broken: broken.n() as u32,
-                    first_broken: broken.first().map(|(place, reason)| format!("{place}: {reason}")),
-                };
-                (Some(Samples::Rows(rows)), answer)
+    /// Makes samples of files of the visitor's own, beside the contributor. The page starts it when it has the answer.
+    fn take_files(&self, request: u32, files: Vec<ByteBuf>, format: OwnFormat) {
+        let (texts, mut commands) = (self.texts.clone(), self.commands.clone());
+        spawn_local(async move {
+            let (samples, answer) = match samples_of(&texts, files, format).await {
+                Ok((samples, broken)) => {
+                    let answer = PeerToPage::OwnFilesRead {
+                        request,
+                        n_samples: samples.n_samples() as u32,
+                        n_broken: broken.n() as u32,
+                        first_broken: broken.first().map(|(place, reason)| format!("{place}: {reason}")),
+                    };
+                    (Some(samples), answer)
+                }
+                Err(reason) => (None, PeerToPage::NoOwnFiles { request, reason }),
+            };
+            match commands.send(ContributorCommand::OwnData(samples)).await {
+                Ok(()) => page::post(&answer),
+                Err(_) => ended(),
             }
-            Err(error) => (None, PeerToPage::NoOwnRows { request, reason: error.to_string() }),
-        };
-        self.command(ContributorCommand::OwnData(samples)).await;
-        page::post(&answer);
+        });
     }
 
     /// Runs beside the contributor, with a model of its own.
@@ -296,6 +300,29 @@ impl RunningPeer {
             is_checking.set(false);
         });
     }
+}
+
+/// The samples of files of the visitor's own, and the rows that are left out; or why there are none, for people.
+async fn samples_of(
+    texts: &TextModels,
+    files: Vec<ByteBuf>,
+    format: OwnFormat,
+) -> Result<(Samples, BrokenRows), String> {
+    match format {
+        OwnFormat::Table { columns, target } => {
+            let text = files.first().map(|file| &file[..]).unwrap_or_default();
+            let read = OwnRows::read(text, &columns, &target).map_err(|error| error.to_string())?;
+            Ok((Samples::Rows(read.rows), read.broken))
+        }
+        OwnFormat::Texts { shape, tokenizer } => {
+            let read = texts.sequences(&files, shape, tokenizer).await.map_err(|error| error.to_string())?;
+            Ok((Samples::Tokens(read), BrokenRows::default()))
+        }
+    }
+}
+
+fn ended() {
+    failed("the training program has ended: reload this page".to_owned());
 }
 
 fn failed(message: String) {

@@ -4,9 +4,13 @@
 use std::rc::Rc;
 
 use barnraise_contributor::decode_cached_model;
-use barnraise_learning::tokenizer::{BlankError, FILE_BYTES_MAX, TextStream, Tokenizer, TokenizerError};
+use barnraise_learning::tokenizer::{
+    BlankError, FILE_BYTES_MAX, TextStream, Tokenizer, TokenizerError, pieces,
+};
 use barnraise_learning::{Continuation, Trainer};
-use barnraise_protocol::dataset::{SampleKind, TokenShape};
+use barnraise_messages::ByteBuf;
+use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::dataset::{SampleKind, TokenSequences, TokenShape};
 use futures::lock::Mutex;
 use gloo::timers::future::TimeoutFuture;
 use web_time::Instant;
@@ -17,6 +21,8 @@ use crate::platform::{ShardCache, fetch_status};
 
 /// Most tokens that follow a text.
 const TOKENS_MAX: u32 = 120;
+/// Most tokens of a visitor's own texts: 64 MiB.
+const OWN_TOKENS_MAX: usize = 16 * 1024 * 1024;
 /// Guesses per blank.
 const GUESSES: usize = 3;
 
@@ -41,6 +47,28 @@ pub(crate) enum FillError {
     /// The text has no blank, too many, or too many pieces.
     #[error(transparent)]
     Text(#[from] BlankError),
+}
+
+/// Why texts of the visitor's own cannot be trained on. For people, without a full stop.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OwnTextError {
+    /// The tokenizer.
+    #[error(transparent)]
+    Tokenizer(#[from] FillError),
+    /// Another encoding, or no text.
+    #[error("they are no text in UTF-8")]
+    NotUtf8(#[from] std::str::Utf8Error),
+    /// More than there is memory for.
+    #[error("a tab has no room for more than {OWN_TOKENS_MAX} tokens")]
+    TooLong,
+    /// Less than a sequence.
+    #[error("{got} tokens, and {want} at least are needed")]
+    TooShort {
+        /// Of a sequence.
+        want: usize,
+        /// In all.
+        got: usize,
+    },
 }
 
 /// A model of text with its tokenizer. Cheap to clone.
@@ -88,6 +116,56 @@ impl TextModels {
     /// `origin` is where the page came from: `https://host:port`.
     pub(crate) fn new(origin: String, experts: TrialExperts) -> Self {
         Self { cache: Rc::new(ShardCache::new(&origin)), origin, experts, loaded: Rc::default() }
+    }
+
+    /// Texts of the visitor's own, as sequences to train on, by the tokenizer with this hash. Blank ones are none.
+    pub(crate) async fn sequences(
+        &self,
+        texts: &[ByteBuf],
+        shape: TokenShape,
+        tokenizer: Sha256Hash,
+    ) -> Result<TokenSequences, OwnTextError> {
+        let tokenizer = self.tokenizer(tokenizer).await?;
+        let mut ids = Vec::new();
+        for text in texts {
+            let text = std::str::from_utf8(text)?;
+            if text.trim().is_empty() {
+                continue;
+            }
+            for piece in pieces(text) {
+                ids.extend(tokenizer.encode(piece).map_err(FillError::from)?);
+                if ids.len() > OWN_TOKENS_MAX {
+                    return Err(OwnTextError::TooLong);
+                }
+                // The contributor and the page's messages get their turn.
+                TimeoutFuture::new(0).await;
+            }
+            ids.push(tokenizer.special().separator);
+        }
+        let want = usize::from(shape.length);
+        if ids.len() < want {
+            return Err(OwnTextError::TooShort { want, got: ids.len() });
+        }
+        ids.truncate(ids.len() / want * want);
+        Ok(TokenSequences { length: shape.length, ids })
+    }
+
+    /// The tokenizer with this hash: the one that this browser cached, or that of the web server.
+    async fn tokenizer(&self, wanted: Sha256Hash) -> Result<Tokenizer, FillError> {
+        let cached = self.cache.tokenizer(FILE_BYTES_MAX as u32).await;
+        let bytes = match cached.filter(|bytes| Sha256Hash::of(bytes) == wanted) {
+            Some(bytes) => bytes,
+            None => {
+                let url = format!("{}/api/tokenizer.json", self.origin);
+                let bytes = download(&url, FILE_BYTES_MAX).await.map_err(LoadError::from)?;
+                if Sha256Hash::of(&bytes) != wanted {
+                    return Err(FillError::OtherTokenizer);
+                }
+                self.cache.put_tokenizer(&bytes).await;
+                bytes
+            }
+        };
+        Ok(Tokenizer::read(&bytes)?)
     }
 
     /// Fills the blanks of a text.

@@ -75,7 +75,7 @@ impl Suite {
 impl ExportedModel {
     /// A text as sequences of the model's length; what is left at the end is not looked at.
     fn sequences(&self, path: &Path, shape: TokenShape, folder: &Path) -> Result<Samples, ExportedError> {
-        let documents = text::documents(path).map_err(LoadError::from)?;
+        let documents = text::documents(&[path]).map_err(LoadError::from)?;
         let mut ids = text::encode_all(self.tokenizer(folder)?, &documents)?;
         let length = usize::from(shape.length);
         let n_whole = ids.len() / length.max(1) * length;

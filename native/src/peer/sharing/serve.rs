@@ -127,7 +127,7 @@ async fn find(shared: &SharingState, run: &SharedRun, id: ShardId) -> Result<(Tr
     let entry = *id.entry(&run.manifest).ok_or(Refusal::NoShard)?;
     let bytes =
         shared.read(entry).await.ok_or_else(|| Refusal::unavailable("that shard is not kept here"))?;
-    Ok((Transfer { n_bytes: entry.n_bytes.into(), sha256: entry.sha256 }, Arc::from(bytes)))
+    Ok((entry.transfer(), Arc::from(bytes)))
 }
 
 /// Holds the `access` conversation: a peer that shows a token of the run's authority may fetch shards.

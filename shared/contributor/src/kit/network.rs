@@ -289,7 +289,7 @@ pub(crate) async fn fetch_shard<P: Platform>(
         let bytes = match &source {
             ShardSource::Backbone => {
                 let fetch = operation.converse(&mut stream, shard::PROTOCOL, async |stream| {
-                    shard::fetch(stream, id, &entry, &mut partial, on_progress).await
+                    shard::fetch(stream, id, entry.transfer(), &mut partial, on_progress).await
                 });
                 fetch.await?
             }
@@ -297,7 +297,7 @@ pub(crate) async fn fetch_shard<P: Platform>(
                 access::present_to(&mut operation, &ticket, &run, peer).await?;
                 let mut stream = operation.open_to(peer, shard::PROTOCOL).await?;
                 let moved = stream.moved();
-                let fetch = shard::fetch(&mut stream, id, &entry, &mut partial, on_progress);
+                let fetch = shard::fetch(&mut stream, id, entry.transfer(), &mut partial, on_progress);
                 operation.guard_with(PEER_LIMITS, &moved, fetch).await??
             }
         };

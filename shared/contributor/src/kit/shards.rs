@@ -97,7 +97,7 @@ impl<P: Platform> Kit<'_, P> {
             // What leaves the window is of no use to anybody.
             ShardId::Streamed(_) => (ShardSource::Backbone, None),
             // A cached shard needs no source, unless it turns out to be gone.
-            ShardId::Numbered(_) | ShardId::Gallery | ShardId::Window => {
+            ShardId::Numbered(_) | ShardId::Gallery | ShardId::Window | ShardId::Preprocessing => {
                 (ShardSource::Backbone, Some(Vec::new()))
             }
         };
@@ -128,7 +128,7 @@ impl<P: Platform> Kit<'_, P> {
             ShardId::Numbered(shard) => {
                 self.note_shard(shard, &source, partial.as_ref(), room.as_deref(), &result)
             }
-            ShardId::Gallery | ShardId::Streamed(_) | ShardId::Window => false,
+            ShardId::Gallery | ShardId::Streamed(_) | ShardId::Window | ShardId::Preprocessing => false,
         };
         let Some(run) = &mut self.run else { return };
         if let Some(partial) = partial {

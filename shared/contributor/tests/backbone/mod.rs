@@ -140,6 +140,7 @@ impl InMemoryBackbone {
             shards: (0..n_shards).map(|id| keep(ShardId::Numbered(id), u64::from(id))).collect(),
             gallery: keep(ShardId::Gallery, 1_000),
             frozen: Vec::new(),
+            preprocessing: None,
             stream: None,
         };
         let model = Preset::Mlp { hidden: vec![HIDDEN] }.model(5);

@@ -1,4 +1,4 @@
-//! Listens to the choice of pictures or a table that the visitor brings. Pictures are read one after the other.
+//! Listens to the choice of pictures, a table or texts that the visitor brings. Pictures are read one after the other.
 
 use std::rc::Rc;
 
@@ -40,13 +40,14 @@ pub(super) fn listen(app: &Rc<App>) -> Result<(), DomError> {
         let class = value.and_then(|value| value.parse().ok());
         begin(app, taken(&chosen).into_iter().map(|file| (class, file)).collect());
     });
-    let table: HtmlInputElement = by_id("own-table")?;
-    let chosen = table.clone();
-    on(&table, "change", app, move |app, _| {
-        if let Some(file) = taken(&chosen).into_iter().next() {
-            begin_table(app, file);
-        }
-    });
+    for id in ["own-table", "own-texts"] {
+        let input: HtmlInputElement = by_id(id)?;
+        let chosen = input.clone();
+        on(&input, "change", app, move |app, _| begin_files(app, taken(&chosen)));
+    }
+    let keep: HtmlInputElement = by_id("own-keep")?;
+    let wanted = keep.clone();
+    on(&keep, "change", app, move |app, _| app.dispatch(PageEvent::KeepOwn(wanted.checked())));
     on(&by_id::<EventTarget>("own-forget")?, "click", app, |app, _| app.dispatch(PageEvent::OwnForgotten));
     Ok(())
 }
@@ -83,17 +84,29 @@ fn begin(app: &Rc<App>, files: Vec<(Option<u8>, File)>) {
     });
 }
 
-/// Reads the text of a table, where it is not too large.
-fn begin_table(app: &Rc<App>, file: File) {
-    let (name, n_bytes) = (file.name(), file.size() as u64);
-    app.dispatch(PageEvent::OwnFile(OwnFile::TableBegun { name, n_bytes }));
-    if !app.with_page(PageState::reads_own_table) {
+/// Reads the contents of a table or of texts, where they are not too large.
+fn begin_files(app: &Rc<App>, files: Vec<File>) {
+    let name = match &files[..] {
+        [] => return,
+        [file] => file.name(),
+        files => format!("{} files", files.len()),
+    };
+    let n_bytes = files.iter().map(|file| file.size() as u64).sum();
+    app.dispatch(PageEvent::OwnFile(OwnFile::FilesBegun { name, n_bytes }));
+    if !app.with_page(PageState::reads_own_files) {
         return;
     }
     let app = Rc::clone(app);
     spawn_local(async move {
-        let text = JsFuture::from(file.array_buffer()).await.ok();
-        let text = text.map(|buffer| js_sys::Uint8Array::new(&buffer).to_vec());
-        app.dispatch(PageEvent::OwnFile(OwnFile::TableRead(text)));
+        let mut contents = Some(Vec::new());
+        for file in files {
+            let read = JsFuture::from(file.array_buffer()).await.ok();
+            let read = read.map(|buffer| js_sys::Uint8Array::new(&buffer).to_vec());
+            contents = contents.zip(read).map(|(mut all, read)| {
+                all.push(read);
+                all
+            });
+        }
+        app.dispatch(PageEvent::OwnFile(OwnFile::FilesRead(contents)));
     });
 }

@@ -9,6 +9,7 @@ use super::card::{CardError, ShareCard};
 use super::parts::{BackboneLoss, OwnFile, PeerLoss};
 use super::tab_messages::{LockHolder, TabEvent, TabMessage};
 use crate::browser_totals::BrowserTotals;
+use crate::kept_own::{FoundOwn, OwnChoice};
 use crate::limits::{Input, LimitsRequest};
 use crate::preflight::{Adapter, Address, ProbeResult};
 
@@ -71,6 +72,12 @@ pub(crate) enum PageEvent {
     OwnFile(OwnFile),
     /// The visitor takes those back.
     OwnForgotten,
+    /// What the visitor chose at an earlier visit, if it was kept.
+    OwnFound { request: u32, found: FoundOwn },
+    /// The visitor wants what they chose to be kept in this browser, or not.
+    KeepOwn(bool),
+    /// This browser keeps it now, or refuses.
+    OwnStored { request: u32, is_stored: bool },
     /// The visitor picked a picture of the gallery to classify.
     Picked(usize),
     /// The canvas was cleared.
@@ -130,6 +137,10 @@ pub(crate) enum PageAction {
     KeepName(Option<DisplayName>),
     /// Download the stored receipts.
     SaveReceipts,
+    /// Look for what the visitor chose to train on at an earlier visit.
+    FindOwn { request: u32 },
+    /// Keep what the visitor chose to train on in this browser, in place of what is kept; or nothing.
+    StoreOwn { request: u32, choice: Option<Box<OwnChoice>> },
     /// Draw and share the card.
     MakeCard(Box<ShareCard>),
     /// Store the transport that reached the backbone.

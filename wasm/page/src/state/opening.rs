@@ -3,6 +3,7 @@
 use barnraise_messages::TransportKind;
 
 use super::PageState;
+use super::own::OwnKeeping;
 use crate::browser_totals::BrowserTotals;
 use crate::kept::KeptRun;
 use crate::limits::ResourceLimits;
@@ -38,6 +39,12 @@ impl PageState {
     pub(crate) fn knowing(self, kept: Option<KeptRun>) -> Self {
         let Some(KeptRun { run, n_parameters }) = kept else { return self };
         Self { run: Some(run), n_parameters, ..self }
+    }
+
+    /// The browser looks for what the visitor chose at an earlier visit; nothing is trained on before.
+    pub(crate) fn looking_for_own(mut self) -> Self {
+        self.own_keeping = OwnKeeping::looking();
+        self
     }
 
     /// Sets the first request number; it differs between tabs.

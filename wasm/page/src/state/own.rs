@@ -1,16 +1,19 @@
-//! Pictures or a table of the visitor's own, which this tab trains on in a run whose participants have data of their own (MoDEST
-//! §3). They stay in this tab, and are gone with it.
+//! Pictures, a table or texts of the visitor's own, which this tab trains on in a run whose participants have data of their own (MoDEST
+//! §3). They stay in this tab, and are gone with it, unless the visitor wants them to be kept in this browser.
 
-mod table;
+mod files;
+mod keeping;
 
 use std::collections::BTreeMap;
 
 use barnraise_messages::{Activity, PageToPeer};
+use barnraise_protocol::dataset::ImageShape;
 
-pub(crate) use self::table::{OwnTable, TableProgress};
+pub(crate) use self::files::{FilesProgress, OwnFiles};
+pub(crate) use self::keeping::{OwnKeeping, StoreOutcome};
 use super::{OwnFile, PageAction, PageState, TabRole, WorkerState};
 
-/// Most bytes of all pictures, as the run's are, and of a table: they are in memory twice.
+/// Most bytes of all pictures, as the run's are, and of other files: they are in memory twice.
 const OWN_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// What the visitor has chosen.
@@ -38,20 +41,25 @@ impl PageState {
 
     /// Whether the visitor may choose now: what is trained on changes with the next start.
     pub(crate) fn may_choose_own(&self) -> bool {
-        (self.takes_own_pictures() || self.takes_own_table())
+        (self.takes_own_pictures() || self.takes_own_table() || self.takes_own_texts())
             && !self.contributing
             && (self.activity == Activity::Idle || self.peer == WorkerState::Absent)
             && self.role() != TabRole::Following
             && !self.reads_own()
     }
 
-    /// Whether the browser is to read files that were chosen: the worker starts when they are read.
-    pub(crate) fn reads_own(&self) -> bool {
-        self.own.n_unread > 0 || self.reads_own_table()
+    /// Whether the browser is to read files that were chosen.
+    fn reads_own(&self) -> bool {
+        self.own.n_unread > 0 || self.reads_own_files() || self.looks_for_own()
+    }
+
+    /// Whether it is still to be seen what is trained on: the worker starts then.
+    pub(crate) fn awaits_own(&self) -> bool {
+        self.reads_own() || self.awaits_own_format()
     }
 
     pub(super) fn on_own_file(&mut self, file: OwnFile) -> Vec<PageAction> {
-        let n_values = self.image_shape().map(barnraise_protocol::dataset::ImageShape::n_values);
+        let n_values = self.image_shape().map(ImageShape::n_values);
         let own = &mut self.own;
         match file {
             OwnFile::WithoutClass => own.n_without_class += 1,
@@ -69,24 +77,23 @@ impl PageState {
                     }
                     None => own.n_unreadable += 1,
                 }
+                return self.store_own().into_iter().collect();
             }
-            OwnFile::TableBegun { name, n_bytes } => self.begin_own_table(name, n_bytes),
-            OwnFile::TableRead(text) => return self.on_own_table(text),
+            OwnFile::FilesBegun { name, n_bytes } => return self.begin_own_files(name, n_bytes),
+            OwnFile::FilesRead(contents) => return self.on_own_files(contents),
         }
         Vec::new()
     }
 
     /// The visitor takes the choice back.
-    pub(super) fn forget_own(&mut self) {
-        let is_changed = self.own_table.forget() | self.own.is_changed | !self.own.labels.is_empty();
+    pub(super) fn forget_own(&mut self) -> Vec<PageAction> {
+        let is_changed = self.own_files.forget() | self.own.is_changed | !self.own.labels.is_empty();
         self.own = OwnPictures { is_changed, ..OwnPictures::default() };
+        self.store_own().into_iter().collect()
     }
 
-    /// What the worker is to train on, if that changed. Before it starts.
-    pub(super) fn post_own(&mut self) -> Option<PageAction> {
-        if let Some(table) = self.post_own_table() {
-            return Some(table);
-        }
+    /// The pictures that the worker is to train on, if that changed. Before it starts.
+    pub(super) fn post_own_pictures(&mut self) -> Option<PageAction> {
         if !std::mem::take(&mut self.own.is_changed) {
             return None;
         }
@@ -97,12 +104,12 @@ impl PageState {
     /// A new worker knows of none.
     pub(super) fn forget_posted_own(&mut self) {
         self.own.is_changed = !self.own.labels.is_empty();
-        self.own_table.forget_posted();
+        self.own_files.forget_posted();
     }
 
     /// Whether there is a choice to take back.
     pub(crate) fn has_own(&self) -> bool {
-        !self.own.labels.is_empty() || self.own_table().is_some()
+        !self.own.labels.is_empty() || self.own_files().is_some()
     }
 
     /// Pictures of each class that has any, with its name.
@@ -112,10 +119,10 @@ impl PageState {
         counts.into_iter().map(|(class, n)| (self.class_name(class.into()), n)).collect()
     }
 
-    /// Pictures that are read, or rows of a table that are trained on.
+    /// Pictures that are read, or rows or sequences that are trained on.
     pub(crate) fn n_own(&self) -> usize {
-        match self.own_table() {
-            Some((_, TableProgress::Used { n_rows, .. })) => *n_rows as usize,
+        match self.own_files() {
+            Some((_, FilesProgress::Used { n_samples, .. })) => *n_samples as usize,
             _ => self.own.labels.len(),
         }
     }
@@ -150,7 +157,9 @@ pub(crate) fn class_of_path(path: &str, class_names: &[String]) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::panic)]
+
+    use barnraise_messages::OwnFormat;
 
     use super::*;
     use crate::fixture;
@@ -235,8 +244,9 @@ mod tests {
         let started = posted(page.on_event(2.0, PageEvent::Toggle));
         assert!(!started.contains(&PageToPeer::Start), "{started:?}");
         let posts = posted(page.on_event(3.0, table_read(b"some")));
-        assert!(matches!(posts.first(), Some(PageToPeer::OwnTable { .. })), "{posts:?}");
-        assert!(posts.contains(&PageToPeer::Start), "{posts:?}");
+        assert!(matches!(posts[..], [PageToPeer::OwnFiles { .. }]), "{posts:?}");
+        assert!(posted(page.on_event(4.0, told(2, 7))).is_empty(), "of another table");
+        assert!(posted(page.on_event(5.0, told(1, 7))).contains(&PageToPeer::Start));
     }
 
     #[test]
@@ -255,21 +265,23 @@ mod tests {
     }
 
     fn begun(n_bytes: u64) -> PageEvent {
-        PageEvent::OwnFile(OwnFile::TableBegun { name: "mine.csv".into(), n_bytes })
+        PageEvent::OwnFile(OwnFile::FilesBegun { name: "mine.csv".into(), n_bytes })
     }
 
     fn table_read(text: &[u8]) -> PageEvent {
-        PageEvent::OwnFile(OwnFile::TableRead(Some(text.to_vec())))
+        PageEvent::OwnFile(OwnFile::FilesRead(Some(vec![text.to_vec()])))
     }
 
-    fn told(request: u32, n_rows: u32) -> PageEvent {
-        let answer = PeerToPage::OwnRowsRead { request, n_rows, n_broken: 0, first_broken: None };
+    fn told(request: u32, n_samples: u32) -> PageEvent {
+        let answer = PeerToPage::OwnFilesRead { request, n_samples, n_broken: 0, first_broken: None };
         PageEvent::FromPeer(answer)
     }
 
     fn texts(posts: Vec<PageToPeer>) -> Vec<(u32, Vec<u8>)> {
         let text = |post| match post {
-            PageToPeer::OwnTable { request, text, .. } => Some((request, text)),
+            PageToPeer::OwnFiles { request, files, .. } => {
+                Some((request, files.iter().flat_map(|file| file.iter().copied()).collect()))
+            }
             _ => None,
         };
         posts.into_iter().filter_map(text).collect()
@@ -286,7 +298,7 @@ mod tests {
         assert_eq!(texts(posted(page.on_event(2.0, ready()))), [(1, b"some".to_vec())]);
         assert!(!page.contributing && page.may_choose_own());
         page.on_event(3.0, told(0, 7));
-        assert_eq!(page.own_table(), Some(("mine.csv", &TableProgress::Checking)), "of another table");
+        assert_eq!(page.own_files(), Some(("mine.csv", &FilesProgress::Checking)), "of another table");
         page.on_event(3.0, told(1, 7));
         assert_eq!(page.n_own(), 7);
         let started = posted(page.on_event(4.0, PageEvent::Toggle));
@@ -295,9 +307,26 @@ mod tests {
         page.on_event(6.0, PageEvent::Toggle);
         page.on_event(7.0, PageEvent::Toggle);
         let again = posted(page.on_event(8.0, ready()));
-        let start = again.iter().position(|post| *post == PageToPeer::Start).unwrap();
-        let table = again.iter().position(|post| matches!(post, PageToPeer::OwnTable { .. })).unwrap();
-        assert!(table < start, "{again:?}");
+        assert!(!again.contains(&PageToPeer::Start), "it has to look at the table first: {again:?}");
+        assert_eq!(texts(again), [(2, b"some".to_vec())]);
+        assert!(posted(page.on_event(9.0, told(2, 7))).contains(&PageToPeer::Start));
+    }
+
+    #[test]
+    fn all_texts_that_were_chosen_go_to_the_worker() {
+        let mut page = fixture::sampled_text_page();
+        assert!(page.may_choose_own() && !page.takes_own_table() && !page.takes_own_pictures());
+        page.on_event(0.0, ready());
+        let begun = OwnFile::FilesBegun { name: "2 files".into(), n_bytes: 5 };
+        page.on_event(1.0, PageEvent::OwnFile(begun));
+        let files = vec![b"one".to_vec(), b"tw".to_vec()];
+        let posts = posted(page.on_event(2.0, PageEvent::OwnFile(OwnFile::FilesRead(Some(files.clone())))));
+        let [PageToPeer::OwnFiles { request: 1, files: posted, format: OwnFormat::Texts { shape, .. } }] =
+            &posts[..]
+        else {
+            panic!("{posts:?}");
+        };
+        assert!(posted.iter().eq(&files) && shape.length == 16, "{posts:?}");
     }
 
     #[test]
@@ -307,21 +336,41 @@ mod tests {
         page.on_event(0.0, PageEvent::Tabs(crate::state::TabEvent::Follow));
         let mut actions = page.on_event(1.0, table_read(b"some"));
         actions.extend(page.on_event(2.0, ready()));
-        assert!(!format!("{actions:?}").contains("OwnTable"), "{actions:?}");
+        assert!(!format!("{actions:?}").contains("OwnFiles"), "{actions:?}");
     }
 
     #[test]
-    fn a_table_that_is_refused_or_taken_back_is_trained_on_no_more() {
+    fn a_table_that_is_refused_is_not_left_out_without_a_word() {
+        let refused = |request| {
+            let reason = "it has no column kind".into();
+            PageEvent::FromPeer(PeerToPage::NoOwnFiles { request, reason })
+        };
+        let is_refused =
+            |page: &PageState| matches!(page.own_files(), Some((_, FilesProgress::Refused { .. })));
         let mut page = fixture::sampled_table_page();
         page.on_event(0.0, ready());
         page.on_event(0.0, begun(9));
         assert_eq!(texts(posted(page.on_event(1.0, table_read(b"some")))).len(), 1);
-        let refused = PeerToPage::NoOwnRows { request: 1, reason: "it has no column kind".into() };
-        page.on_event(2.0, PageEvent::FromPeer(refused));
-        assert!(matches!(page.own_table(), Some((_, TableProgress::Refused { .. }))) && page.n_own() == 0);
+        page.on_event(2.0, refused(1));
+        assert!(is_refused(&page) && page.n_own() == 0);
+        // The network may have failed: another try, and no training on other data.
+        let posts = posted(page.on_event(3.0, PageEvent::Toggle));
+        assert!(page.contributing && !posts.contains(&PageToPeer::Start), "{posts:?}");
+        assert_eq!(texts(posts), [(2, b"some".to_vec())]);
+        let posts = posted(page.on_event(4.0, refused(2)));
+        assert!(!page.contributing && is_refused(&page) && posts.is_empty(), "{posts:?}");
+        page.on_event(5.0, PageEvent::Toggle);
+        assert!(posted(page.on_event(6.0, told(3, 3))).contains(&PageToPeer::Start));
+        assert_eq!(page.n_own(), 3);
+    }
+
+    #[test]
+    fn a_table_that_is_taken_back_or_too_large_is_trained_on_no_more() {
+        let mut page = fixture::sampled_table_page();
+        page.on_event(0.0, ready());
         page.on_event(3.0, begun(9));
         page.on_event(3.0, table_read(b"more"));
-        page.on_event(4.0, told(2, 3));
+        page.on_event(4.0, told(1, 3));
         assert_eq!(page.n_own(), 3);
         // The next one is too large: the worker is to forget the one that it has.
         page.on_event(5.0, begun(OWN_BYTES_MAX as u64 + 1));

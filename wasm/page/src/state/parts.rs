@@ -186,8 +186,8 @@ pub(crate) enum OwnFile {
     Begun,
     /// A picture of a class, `[height, width, channels]`; `None` where it is none.
     Read { class: u8, pixels: Option<Vec<u8>> },
-    /// The browser reads a table now.
-    TableBegun { name: String, n_bytes: u64 },
-    /// The text of that table; `None` where the browser cannot read it.
-    TableRead(Option<Vec<u8>>),
+    /// The browser reads a table or texts now.
+    FilesBegun { name: String, n_bytes: u64 },
+    /// The contents of those files; `None` where the browser cannot read one.
+    FilesRead(Option<Vec<Vec<u8>>>),
 }

@@ -24,7 +24,7 @@ impl PageState {
         actions.extend(self.compare());
         actions.extend(self.post_text());
         actions.extend(self.post_row());
-        actions.extend(self.post_own_table());
+        actions.extend(self.post_own_files());
         actions
     }
 

@@ -107,16 +107,19 @@ impl PageState {
         }
         let may_work = self.contributing && self.limits.reason().is_none() && self.may_compute();
         // Data of the visitor's own counts from a start on.
-        let may_begin = self.is_start_posted || !self.reads_own();
+        let may_begin = self.is_start_posted || !self.awaits_own();
         let wanted = (may_work && may_begin).then(|| self.wanted_pacing());
         match (&self.peer, wanted) {
+            (WorkerState::Ready { .. }, Some(_)) if !self.is_start_posted && self.checks_own_files() => {
+                self.post_own_files().into_iter().collect()
+            }
             (WorkerState::Ready { .. }, Some(pacing)) => {
                 let is_other = self.posted_pacing != pacing;
                 let is_started = std::mem::replace(&mut self.is_start_posted, true);
                 self.posted_pacing = pacing;
                 let pacing = is_other.then_some(PageToPeer::Pacing(pacing));
                 let start = (!is_started).then_some(PageToPeer::Start);
-                let own = if is_started { None } else { self.post_own() };
+                let own = if is_started { None } else { self.post_own_pictures() };
                 let posts = pacing.into_iter().chain(start).map(PageAction::Post);
                 own.into_iter().chain(posts).collect()
             }

@@ -74,6 +74,7 @@ impl PageState {
             }
             event => self.on_event_here(now_ms, event),
         };
+        own.extend(self.take_found_own());
         own.extend(self.update_lock());
         own.extend(self.steer());
         match self.tabs.role {
@@ -124,6 +125,7 @@ impl PageState {
             TabEvent::Unshared => self.settle(TabRole::Alone),
             TabEvent::Follow => {
                 let mut actions = self.settle(TabRole::Following);
+                self.let_go_of_kept_own();
                 actions.push(PageAction::Broadcast(TabMessage::Hello));
                 // Before Contribute, which needs it.
                 let invited = self.invitation.clone().map(TabMessage::Invited);
@@ -137,6 +139,7 @@ impl PageState {
             TabEvent::Load(event) => self.on_load(now_ms, event),
             TabEvent::Deposed => {
                 self.tabs = Tabs { role: TabRole::Following, is_deposed: true, ..Tabs::default() };
+                self.let_go_of_kept_own();
                 self.peer = WorkerState::Absent;
                 self.is_unloaded = false;
                 self.forget_posted();
@@ -175,6 +178,7 @@ impl PageState {
         (self.tabs.asked_at_ms, self.tabs.is_deposed, self.tabs.is_taking) = (None, false, false);
         let mut actions = self.settle(TabRole::Leading);
         if was_following {
+            actions.extend(self.look_for_own());
             // Replaces the pause of an earlier time as leader.
             let is_paused = self.tabs.leader_pause.take() == Some(PauseReason::Visitor);
             self.limits.set_paused(now_ms, is_paused);
@@ -219,7 +223,7 @@ impl PageState {
                 | PageToPeer::Stop
                 | PageToPeer::Pacing(_)
                 | PageToPeer::OwnPictures { .. }
-                | PageToPeer::OwnTable { .. }
+                | PageToPeer::OwnFiles { .. }
                 | PageToPeer::Acknowledged,
             ) => Vec::new(),
             TabMessage::Post(message) => {
@@ -375,8 +379,8 @@ fn is_passed_on(message: &PeerToPage) -> bool {
             | PeerToPage::Ready { .. }
             | PeerToPage::Connected { .. }
             | PeerToPage::DialRtc { .. }
-            | PeerToPage::OwnRowsRead { .. }
-            | PeerToPage::NoOwnRows { .. }
+            | PeerToPage::OwnFilesRead { .. }
+            | PeerToPage::NoOwnFiles { .. }
             | PeerToPage::Downloaded { .. }
             | PeerToPage::Events { .. }
             | PeerToPage::Failed { .. }

@@ -1,10 +1,10 @@
-//! Pictures or a table that the visitor brings to train on.
+//! Pictures, a table or texts that the visitor brings to train on.
 
 use web_sys::{Element, HtmlElement, HtmlInputElement};
 
 use crate::dom::{DomError, Field, by_id, create};
 use crate::format;
-use crate::state::{PageState, TabRole, TableProgress};
+use crate::state::{FilesProgress, PageState, StoreOutcome, TabRole};
 
 /// Columns of a table that are named.
 const COLUMNS_SHOWN: usize = 20;
@@ -14,11 +14,14 @@ pub(crate) struct OwnView {
     summary: Field,
     classes: Element,
     class_names: Vec<String>,
-    choosing: [HtmlInputElement; 3],
+    choosing: [HtmlInputElement; 4],
     of_pictures: [Field; 2],
     of_table: Field,
+    of_texts: Field,
     columns: Field,
     forget: HtmlElement,
+    keep: HtmlInputElement,
+    keep_note: Field,
     said: Field,
 }
 
@@ -29,24 +32,29 @@ impl OwnView {
             summary: Field::find("own-summary")?,
             classes: by_id("own-class")?,
             class_names: Vec::new(),
-            choosing: [by_id("own-folder")?, by_id("own-files")?, by_id("own-table")?],
+            choosing: [by_id("own-folder")?, by_id("own-files")?, by_id("own-table")?, by_id("own-texts")?],
             of_pictures: [Field::find("own-of-folder")?, Field::find("own-of-class")?],
             of_table: Field::find("own-of-table")?,
+            of_texts: Field::find("own-of-texts")?,
             columns: Field::find("own-columns")?,
             forget: by_id("own-forget")?,
+            keep: by_id("own-keep")?,
+            keep_note: Field::find("own-keep-note")?,
             said: Field::find("own-said")?,
         })
     }
 
     pub(crate) fn draw(&mut self, page: &PageState) {
-        let (of_pictures, of_table) = (page.takes_own_pictures(), page.takes_own_table());
-        let is_wanted = (of_pictures || of_table) && page.is_supported();
+        let (of_pictures, of_table, of_texts) =
+            (page.takes_own_pictures(), page.takes_own_table(), page.takes_own_texts());
+        let is_wanted = (of_pictures || of_table || of_texts) && page.is_supported();
         self.section.set_hidden(!is_wanted);
         if !is_wanted {
             return;
         }
         self.of_pictures.iter_mut().for_each(|field| field.set_hidden(!of_pictures));
         self.of_table.set_hidden(!of_table);
+        self.of_texts.set_hidden(!of_texts);
         if of_table {
             self.columns.set_text(&columns(&page.own_table_columns()));
         }
@@ -55,6 +63,9 @@ impl OwnView {
         }
         self.choosing.iter().for_each(|input| input.set_disabled(!page.may_choose_own()));
         self.forget.set_hidden(!page.has_own() || !page.may_choose_own());
+        self.keep.set_checked(page.keeps_own());
+        self.keep.set_disabled(!page.may_choose_own());
+        self.keep_note.set_text(keep_note(page));
         self.summary.set_text(&summary(page));
         self.said.set_number(&said(page), page.n_own() as f64);
     }
@@ -71,19 +82,39 @@ impl OwnView {
     }
 }
 
-/// Rows of a table, or pictures.
+/// Rows of a table, passages of a text, or pictures.
 fn counted(page: &PageState, n: usize) -> String {
-    match page.takes_own_table() {
-        true => format::counted(n as u64, "row", "rows"),
-        false => format::counted(n as u64, "picture", "pictures"),
-    }
+    let (one, many) = match () {
+        () if page.takes_own_table() => ("row", "rows"),
+        () if page.takes_own_texts() => ("passage", "passages"),
+        () => ("picture", "pictures"),
+    };
+    format::counted(n as u64, one, many)
 }
 
 fn summary(page: &PageState) -> String {
     match page.n_own() {
+        0 if matches!(page.own_files(), Some((_, FilesProgress::Kept))) => {
+            "Trains on data of your own, kept from your last visit".to_owned()
+        }
         0 if page.takes_own_table() => "Train on a table of your own".to_owned(),
+        0 if page.takes_own_texts() => "Train on texts of your own".to_owned(),
         0 => "Train on pictures of your own".to_owned(),
         n => format!("Trains on {} of your own", counted(page, n)),
+    }
+}
+
+/// What becomes of the choice when the tab is closed.
+fn keep_note(page: &PageState) -> &'static str {
+    match page.own_stored() {
+        _ if page.role() == TabRole::Following => "",
+        StoreOutcome::Refused => "This browser keeps nothing, as in a private window, or has no room left.",
+        StoreOutcome::Storing => "It is being stored.",
+        _ if !page.keeps_own() => "Otherwise it is gone when the tab is closed.",
+        StoreOutcome::Stored if page.has_own() => {
+            "It is kept. Others who use this browser can train on it, too, and delete it."
+        }
+        _ => "What you choose is kept.",
     }
 }
 
@@ -95,16 +126,20 @@ fn columns(names: &[&str]) -> String {
     format!("In any order, beside others: {}{more}.", shown.join(", "))
 }
 
-/// How far a table is.
-fn said_of_table(name: &str, progress: &TableProgress) -> Vec<String> {
+/// How far a table or texts are. What is said fits one file and several.
+fn said_of_files(page: &PageState, name: &str, progress: &FilesProgress) -> Vec<String> {
     match progress {
-        TableProgress::Reading | TableProgress::Checking => vec![format!("{name} is being read.")],
-        TableProgress::Refused { reason } => vec![format!("{name} is not used: {reason}.")],
-        TableProgress::Used { n_rows, n_broken, first_broken } => {
-            let rows = |n: u32| format::counted(n.into(), "row", "rows");
-            let used = format!("{name}: {} of {}.", rows(*n_rows), format::count((n_rows + n_broken).into()));
-            let first = first_broken.iter().map(|first| format!("Left out: {}; {first}.", rows(*n_broken)));
-            std::iter::once(used).chain(first).collect()
+        FilesProgress::Reading | FilesProgress::Checking => vec![format!("Reading {name}.")],
+        FilesProgress::Kept => vec![format!("{name}, kept from your last visit.")],
+        FilesProgress::Refused { reason } => vec![format!("{name} cannot be used: {reason}.")],
+        FilesProgress::Used { n_samples, n_broken, first_broken } => {
+            let used = counted(page, *n_samples as usize);
+            let of = match page.takes_own_table() {
+                true => format!(" of {}", format::count((n_samples + n_broken).into())),
+                false => String::new(),
+            };
+            let left_out = |first| format!("Left out: {}; {first}.", counted(page, *n_broken as usize));
+            std::iter::once(format!("{name}: {used}{of}.")).chain(first_broken.iter().map(left_out)).collect()
         }
     }
 }
@@ -117,8 +152,8 @@ fn said(page: &PageState) -> String {
         return format!("Reading: {read} so far, {unread} to go.");
     }
     let by_class = page.own_by_class();
-    let mut sentences = match page.own_table() {
-        Some((name, progress)) => said_of_table(name, progress),
+    let mut sentences = match page.own_files() {
+        Some((name, progress)) => said_of_files(page, name, progress),
         None => Vec::new(),
     };
     if !by_class.is_empty() {
@@ -175,6 +210,23 @@ mod tests {
     }
 
     #[test]
+    fn it_says_how_many_passages_texts_have() {
+        let mut page = fixture::sampled_text_page();
+        assert_eq!(summary(&page), "Train on texts of your own");
+        page.on_event(0.0, fixture::ready());
+        let begun = OwnFile::FilesBegun { name: "2 files".into(), n_bytes: 9 };
+        page.on_event(0.0, PageEvent::OwnFile(begun));
+        assert_eq!(said(&page), "Reading 2 files.");
+        page.on_event(0.0, PageEvent::OwnFile(OwnFile::FilesRead(Some(vec![vec![1; 4], vec![1; 5]]))));
+        let read = PeerToPage::OwnFilesRead { request: 1, n_samples: 7, n_broken: 0, first_broken: None };
+        page.on_event(0.0, PageEvent::FromPeer(read));
+        assert_eq!(
+            (summary(&page).as_str(), said(&page).as_str()),
+            ("Trains on 7 passages of your own", "2 files: 7 passages.")
+        );
+    }
+
+    #[test]
     fn it_says_what_a_table_must_have_and_how_much_of_it_is_used() {
         let mut page = fixture::sampled_table_page();
         assert_eq!((summary(&page).as_str(), said(&page).as_str()), ("Train on a table of your own", ""));
@@ -184,24 +236,24 @@ mod tests {
         assert!(columns(&many).ends_with("x and 3 more."));
         page.on_event(0.0, fixture::ready());
         let mut choose = |answer: PeerToPage| {
-            let begun = OwnFile::TableBegun { name: "mine.csv".into(), n_bytes: 9 };
+            let begun = OwnFile::FilesBegun { name: "mine.csv".into(), n_bytes: 9 };
             page.on_event(0.0, PageEvent::OwnFile(begun));
-            page.on_event(0.0, PageEvent::OwnFile(OwnFile::TableRead(Some(vec![1; 9]))));
+            page.on_event(0.0, PageEvent::OwnFile(OwnFile::FilesRead(Some(vec![vec![1; 9]]))));
             let before = said(&page);
             page.on_event(0.0, PageEvent::FromPeer(answer));
             (before, summary(&page), said(&page))
         };
         let first_broken = Some("line 3: it has 2 values".to_owned());
-        let read = PeerToPage::OwnRowsRead { request: 1, n_rows: 118, n_broken: 2, first_broken };
+        let read = PeerToPage::OwnFilesRead { request: 1, n_samples: 118, n_broken: 2, first_broken };
         let (before, summary, after) = choose(read);
-        assert_eq!(before, "mine.csv is being read.");
+        assert_eq!(before, "Reading mine.csv.");
         assert_eq!(summary, "Trains on 118 rows of your own");
         assert_eq!(after, "mine.csv: 118 rows of 120. Left out: 2 rows; line 3: it has 2 values.");
-        let other = PeerToPage::NoOwnRows { request: 2, reason: "it has no column kind".into() };
+        let other = PeerToPage::NoOwnFiles { request: 2, reason: "it has no column kind".into() };
         let (_, summary, after) = choose(other);
         assert_eq!(
             (summary.as_str(), after.as_str()),
-            ("Train on a table of your own", "mine.csv is not used: it has no column kind.")
+            ("Train on a table of your own", "mine.csv cannot be used: it has no column kind.")
         );
     }
 }

@@ -49,6 +49,7 @@ fn shards(
             shards: Vec::new(),
             gallery: entry,
             frozen: Vec::new(),
+            preprocessing: None,
             stream: data.stream,
         };
         let Samples::Tokens(tokens) = Samples::decode(&bytes, &entry, &manifest).unwrap() else { panic!() };

@@ -1,0 +1,105 @@
+//! What the visitor chose to train on, kept in this browser where they want that: one choice for each run.
+
+use std::rc::Rc;
+
+use barnraise_messages::ByteBuf;
+use barnraise_protocol::dataset::SampleKind;
+use serde::{Deserialize, Serialize};
+use wasm_bindgen::JsValue;
+use wasm_bindgen_futures::spawn_local;
+use web_sys::IdbTransactionMode;
+
+use crate::app::App;
+use crate::base::of_run;
+use crate::database::{Database, committed, settled};
+use crate::state::PageEvent;
+
+const DATABASE: &str = "barnraise-own";
+const STORE: &str = "choices";
+/// A store that does not answer for so long holds up no visitor. A phone reads 64 MiB in less.
+const LOOK_MAX_MS: u32 = 20_000;
+
+/// A choice: pictures, or other files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OwnChoice {
+    /// Of the run that it was made for: another one at the same address may have other classes.
+    pub(crate) samples: SampleKind,
+    /// `[n_samples, height, width, channels]`
+    pub(crate) pixels: ByteBuf,
+    /// `[n_samples]`
+    pub(crate) labels: ByteBuf,
+    /// What the files are called.
+    pub(crate) name: String,
+    /// Their contents.
+    pub(crate) files: Vec<ByteBuf>,
+}
+
+/// What the browser has of an earlier visit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum FoundOwn {
+    /// A choice.
+    Choice(Box<OwnChoice>),
+    /// None.
+    Nothing,
+    /// It does not say.
+    Unreadable,
+}
+
+/// The kept choices. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct KeptOwn(Database);
+
+impl Default for KeptOwn {
+    fn default() -> Self {
+        Self(Database::new(DATABASE, STORE))
+    }
+}
+
+impl KeptOwn {
+    /// Looks for the choice of this run, and reports it.
+    pub(crate) fn find(&self, app: &Rc<App>, request: u32) {
+        let (kept, app) = (self.clone(), Rc::clone(app));
+        app.dispatch_in(LOOK_MAX_MS, PageEvent::OwnFound { request, found: FoundOwn::Unreadable });
+        spawn_local(async move {
+            let found = match kept.get().await {
+                Ok(Some(choice)) => FoundOwn::Choice(Box::new(choice)),
+                Ok(None) => FoundOwn::Nothing,
+                Err(_) => FoundOwn::Unreadable,
+            };
+            app.dispatch(PageEvent::OwnFound { request, found });
+        });
+    }
+
+    /// Keeps a choice in place of the last one, or none. Where there is no room for it the last one is gone, too.
+    pub(crate) fn keep(&self, app: &Rc<App>, request: u32, choice: Option<Box<OwnChoice>>) {
+        let (kept, app) = (self.clone(), Rc::clone(app));
+        spawn_local(async move {
+            let is_stored = kept.put(choice.as_deref()).await.is_ok();
+            if !is_stored {
+                // A browser without a store has nothing to delete either.
+                let _ = kept.put(None).await;
+            }
+            app.dispatch(PageEvent::OwnStored { request, is_stored });
+        });
+    }
+
+    async fn get(&self) -> Result<Option<OwnChoice>, JsValue> {
+        let store = self.0.store(IdbTransactionMode::Readonly).await?;
+        let found = settled(&store.get(&of_run(STORE).into())?).await?;
+        match found.is_undefined() {
+            true => Ok(None),
+            false => Ok(Some(serde_wasm_bindgen::from_value(found)?)),
+        }
+    }
+
+    async fn put(&self, choice: Option<&OwnChoice>) -> Result<(), JsValue> {
+        let key = of_run(STORE).into();
+        let value = choice.map(serde_wasm_bindgen::to_value).transpose()?;
+        let store = self.0.store(IdbTransactionMode::Readwrite).await?;
+        match value {
+            Some(value) => store.put_with_key(&value, &key)?,
+            None => store.delete(&key)?,
+        };
+        committed(&store.transaction()).await
+    }
+}

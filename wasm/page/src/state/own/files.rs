@@ -1,0 +1,221 @@
+//! A table or texts of the visitor's own. The worker makes samples of them; the page keeps their contents, for each new worker.
+
+use barnraise_messages::{ByteBuf, OwnFormat, PageToPeer};
+use barnraise_protocol::access::AccessMode;
+use barnraise_protocol::columns::{DataColumns, TableColumns};
+use barnraise_protocol::dataset::{SampleKind, TableTarget};
+use barnraise_protocol::run::RunDescription;
+
+use super::OWN_BYTES_MAX;
+use crate::format;
+use crate::state::{PageAction, PageState, TabRole, WorkerState};
+
+/// How far the files are that the visitor chose.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum FilesProgress {
+    /// The browser reads them.
+    Reading,
+    /// The worker makes samples of them, once it is there.
+    Checking,
+    /// They were kept at an earlier visit, and the worker makes samples of them once it is there for something else.
+    Kept,
+    /// Their rows or sequences are trained on. Where the first row that was left out stands, and why, is in words.
+    Used { n_samples: u32, n_broken: u32, first_broken: Option<String> },
+    /// They are not as the run's are, or too large. Where there are contents the next start tries them once more.
+    Refused { reason: String },
+}
+
+/// The table or the texts that the visitor chose.
+#[derive(Debug, Default)]
+pub(crate) struct OwnFiles {
+    /// What they are called, and how far they are.
+    chosen: Option<(String, FilesProgress)>,
+    /// Where they could be read.
+    contents: Option<Vec<ByteBuf>>,
+    /// The worker does not have them yet.
+    is_changed: bool,
+    request: u32,
+}
+
+impl OwnFiles {
+    /// Returns whether a worker may have them.
+    pub(super) fn forget(&mut self) -> bool {
+        let is_known = self.contents.is_some();
+        *self = Self { request: self.request, ..Self::default() };
+        is_known
+    }
+
+    /// The name and the contents, where they could be read.
+    pub(super) fn contents(&self) -> Option<(String, Vec<ByteBuf>)> {
+        let (name, _) = self.chosen.as_ref()?;
+        Some((name.clone(), self.contents.clone()?))
+    }
+
+    /// They were kept at an earlier visit.
+    pub(super) fn find(&mut self, name: String, contents: Vec<ByteBuf>) {
+        self.chosen = Some((name, FilesProgress::Kept));
+        (self.contents, self.is_changed) = (Some(contents), true);
+    }
+
+    /// A new worker does not have them.
+    pub(super) fn forget_posted(&mut self) {
+        self.is_changed = self.contents.is_some();
+    }
+}
+
+impl PageState {
+    /// Whether the visitor may bring a table to this run.
+    pub(crate) fn takes_own_table(&self) -> bool {
+        self.is_sampled() && self.table_schema().is_some()
+    }
+
+    /// Whether the visitor may bring texts to this run.
+    pub(crate) fn takes_own_texts(&self) -> bool {
+        self.is_sampled() && self.text_format().is_some()
+    }
+
+    /// The sequences that a text becomes, in a run that gives its tokenizer to everybody.
+    fn text_format(&self) -> Option<OwnFormat> {
+        let run = self.run.as_ref()?;
+        let manifest = &run.data.manifest;
+        match (&manifest.samples, manifest.preprocessing, run.access.mode) {
+            (&SampleKind::Tokens(shape), Some(tokenizer), AccessMode::Open) => {
+                Some(OwnFormat::Texts { shape, tokenizer: tokenizer.sha256 })
+            }
+            _ => None,
+        }
+    }
+
+    /// What files of the visitor's must be.
+    fn own_format(&self) -> Option<OwnFormat> {
+        if !self.is_sampled() {
+            return None;
+        }
+        if let Some(texts) = self.text_format() {
+            return Some(texts);
+        }
+        let (columns, target) = self.table_schema()?;
+        Some(OwnFormat::Table { columns: columns.clone(), target: target.clone() })
+    }
+
+    /// Columns of the run's table, and what is to be told of a row.
+    fn table_schema(&self) -> Option<(&TableColumns, &TableTarget)> {
+        match (&self.rows.columns, &self.run.as_ref()?.data.manifest.samples) {
+            (Some(DataColumns::Table(columns)), SampleKind::Rows(shape)) => Some((columns, &shape.target)),
+            _ => None,
+        }
+    }
+
+    /// The columns that a table of the visitor's must have.
+    pub(crate) fn own_table_columns(&self) -> Vec<&str> {
+        let Some((columns, _)) = self.table_schema() else { return Vec::new() };
+        let inputs = columns.columns.iter().map(|column| column.name.as_str());
+        inputs.chain([columns.target.as_str()]).collect()
+    }
+
+    /// What the files are called that were chosen, and how far they are.
+    pub(crate) fn own_files(&self) -> Option<(&str, &FilesProgress)> {
+        let (name, progress) = self.own_files.chosen.as_ref()?;
+        Some((name.as_str(), progress))
+    }
+
+    /// Whether the worker has not yet said what it makes of the files.
+    pub(crate) fn checks_own_files(&self) -> bool {
+        let is_asked = matches!(self.own_files.chosen, Some((_, FilesProgress::Checking)));
+        let has_any = self.own_files.contents.is_some() && self.own_format().is_some();
+        has_any && (is_asked || self.own_files.is_changed)
+    }
+
+    /// Whether there are files, and it is still to be told how the run reads such.
+    pub(super) fn awaits_own_format(&self) -> bool {
+        let is_told = |run: &RunDescription| {
+            matches!(run.data.manifest.samples, SampleKind::Rows(_)) && run.access.mode == AccessMode::Open
+        };
+        let may_be_told = self.is_sampled() && self.run.as_ref().is_some_and(is_told);
+        may_be_told && self.own_files.contents.is_some() && self.own_format().is_none()
+    }
+
+    /// Whether the browser is to read the files that were chosen.
+    pub(crate) fn reads_own_files(&self) -> bool {
+        matches!(self.own_files(), Some((_, FilesProgress::Reading)))
+    }
+
+    /// The visitor chose files, in place of others.
+    pub(super) fn begin_own_files(&mut self, name: String, n_bytes: u64) -> Vec<PageAction> {
+        self.own.is_changed |= self.own_files.forget();
+        let bytes_max = OWN_BYTES_MAX as u64;
+        let progress = match n_bytes <= bytes_max {
+            true => FilesProgress::Reading,
+            false => FilesProgress::Refused {
+                reason: format!("a tab has no room for more than {}", format::bytes(bytes_max)),
+            },
+        };
+        self.own_files.chosen = Some((name, progress));
+        self.store_own().into_iter().collect()
+    }
+
+    /// The browser has read the files: the worker is loaded, to make samples of them.
+    pub(super) fn on_own_files(&mut self, contents: Option<Vec<Vec<u8>>>) -> Vec<PageAction> {
+        let OwnFiles { chosen: Some((_, progress)), contents: kept, is_changed, .. } = &mut self.own_files
+        else {
+            return Vec::new();
+        };
+        match contents {
+            _ if *progress != FilesProgress::Reading => Vec::new(),
+            None => {
+                *progress = FilesProgress::Refused { reason: "this browser cannot read it".to_owned() };
+                self.store_own().into_iter().collect()
+            }
+            Some(contents) => {
+                let contents = contents.into_iter().map(ByteBuf::from).collect();
+                (*progress, *kept, *is_changed) = (FilesProgress::Checking, Some(contents), true);
+                let mut actions: Vec<PageAction> = self.store_own().into_iter().collect();
+                match self.peer {
+                    WorkerState::Ready { .. } => actions.extend(self.post_own_files()),
+                    _ => actions.extend(self.load()),
+                }
+                actions
+            }
+        }
+    }
+
+    /// Posts the files to a worker that does not have them.
+    pub(in crate::state) fn post_own_files(&mut self) -> Option<PageAction> {
+        // A follower's posts go to another tab.
+        if !self.own_files.is_changed || self.role() == TabRole::Following {
+            return None;
+        }
+        let format = self.own_format()?;
+        let (name, files) = self.own_files.contents()?;
+        self.own_files.chosen = Some((name, FilesProgress::Checking));
+        // They take the place of an earlier choice.
+        (self.own_files.is_changed, self.own.is_changed) = (false, false);
+        self.own_files.request = self.own_files.request.wrapping_add(1);
+        let request = self.own_files.request;
+        Some(PageAction::Post(PageToPeer::OwnFiles { request, files, format }))
+    }
+
+    /// The worker has made samples of files, or cannot. What the visitor wants to train on is not left out without a word: a start that
+    /// waited for it is taken back.
+    pub(in crate::state) fn on_own_files_checked(
+        &mut self,
+        now_ms: f64,
+        request: u32,
+        found: FilesProgress,
+    ) -> Vec<PageAction> {
+        let OwnFiles { chosen: Some((_, progress)), contents: Some(_), is_changed, request: newest } =
+            &mut self.own_files
+        else {
+            return Vec::new();
+        };
+        if request != *newest {
+            return Vec::new();
+        }
+        let is_refused = matches!(found, FilesProgress::Refused { .. });
+        (*progress, *is_changed) = (found, is_refused);
+        match is_refused && self.contributing && !self.is_start_posted {
+            true => self.stop(now_ms),
+            false => Vec::new(),
+        }
+    }
+}
