@@ -191,10 +191,10 @@ mod tests {
 
     use std::collections::BTreeMap;
     use std::num::NonZeroUsize;
+    use std::sync::Arc;
 
+    use barnraise_protocol::bulk::Transfer;
     use barnraise_protocol::dataset::RowTargets;
-    use barnraise_protocol::shard::ShardId;
-    use bytes::Bytes;
 
     use super::*;
     use crate::data::TrainingData;
@@ -204,11 +204,12 @@ mod tests {
     use crate::storage::Storage;
 
     /// What a backbone hands out of its data.
-    async fn served(data: &TrainingData) -> (Manifest, Bytes) {
+    async fn served(data: &TrainingData) -> (Manifest, Arc<[u8]>) {
         let sharding = Sharding { shard_samples: NonZeroUsize::new(10).unwrap(), seed: 1 };
         let store = ShardStore::open(Storage::in_memory(), data, sharding).await.unwrap();
-        let store = store.with_preprocessing(data).await.unwrap();
-        let preprocessing = store.get(ShardId::Preprocessing).await.unwrap();
+        let store = store.with_preprocessing(data).unwrap();
+        let preprocessing = store.preprocessing().unwrap();
+        assert_eq!(store.manifest().preprocessing, Some(Transfer::of(&preprocessing)));
         (store.manifest().clone(), preprocessing)
     }
 
@@ -219,7 +220,7 @@ mod tests {
         path
     }
 
-    async fn flowers(folder: &Path) -> (Manifest, Bytes) {
+    async fn flowers(folder: &Path) -> (Manifest, Arc<[u8]>) {
         let rows: String = (0..20).map(|n| format!("{n},{}\n", ["daisy", "rose"][n % 2])).collect();
         let settings = TableSettings {
             name: "Flowers".into(),
@@ -233,7 +234,7 @@ mod tests {
         served(&settings.load(folder).unwrap()).await
     }
 
-    async fn rhymes(folder: &Path) -> (Manifest, Bytes) {
+    async fn rhymes(folder: &Path) -> (Manifest, Arc<[u8]>) {
         let text = "This is the cat that killed the rat that ate the malt. ".repeat(100);
         let source = TextSource {
             name: "rhyme".into(),

@@ -102,6 +102,7 @@ pub struct ShardStore {
     manifest: Manifest,
     /// Of data that are read while the run trains.
     stream: Option<StreamedShards>,
+    preprocessing: Option<Arc<[u8]>>,
 }
 
 impl ShardStore {
@@ -113,7 +114,7 @@ impl ShardStore {
     ) -> Result<Self, ShardError> {
         let path = manifest_path(dataset, sharding)?;
         if let Some(manifest) = read_manifest(&storage, &path).await? {
-            let store = Self { storage: storage.clone(), manifest, stream: None };
+            let store = Self { storage: storage.clone(), manifest, stream: None, preprocessing: None };
             if store.repair(dataset, sharding).await? {
                 return Ok(store);
             }
@@ -123,7 +124,7 @@ impl ShardStore {
         tracing::info!(n_shards, "encoding shards");
         let encoded = encode_all(parts).await?;
         for (bytes, entry) in &encoded {
-            storage.put(&shard_path(entry.transfer()), bytes.clone()).await?;
+            storage.put(&shard_path(entry), bytes.clone()).await?;
         }
         let mut entries: Vec<ShardEntry> = encoded.into_iter().map(|(_, entry)| entry).collect();
         let gallery = entries.pop().ok_or(DatasetError::Manifest("it has no gallery"))?;
@@ -139,7 +140,7 @@ impl ShardStore {
         manifest.validate()?;
         // Last, so that a manifest exists only if its shards do.
         storage.put(&path, serde_json::to_vec_pretty(&manifest)?).await?;
-        Ok(Self { storage, manifest, stream: None })
+        Ok(Self { storage, manifest, stream: None, preprocessing: None })
     }
 
     /// The same with shards of frozen weights: each with its number of values.
@@ -156,8 +157,8 @@ impl ShardStore {
                 n_bytes: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
                 sha256: Sha256Hash::of(&bytes),
             };
-            if self.read(entry.transfer()).await?.is_none() {
-                self.storage.put(&shard_path(entry.transfer()), bytes.to_vec()).await?;
+            if self.read(&entry).await?.is_none() {
+                self.storage.put(&shard_path(&entry), bytes.to_vec()).await?;
             }
             self.manifest.frozen.push(entry);
         }
@@ -165,11 +166,11 @@ impl ShardStore {
         Ok(self)
     }
 
-    /// The same with how a file of anybody's becomes samples: what the data came with.
+    /// The same with how a file of anybody's becomes samples: what the data came with. It is in memory, once for all who ask.
     ///
     /// # Errors
-    /// The store has no room.
-    pub async fn with_preprocessing(mut self, dataset: &TrainingData) -> Result<Self, ShardError> {
+    /// Does not happen.
+    pub fn with_preprocessing(mut self, dataset: &TrainingData) -> Result<Self, ShardError> {
         if let Some(file) = dataset.preprocessing()? {
             let transfer = Transfer::of(&file);
             if transfer.n_bytes > PREPROCESSING_BYTES_MAX {
@@ -177,10 +178,8 @@ impl ShardStore {
                 tracing::warn!(n_bytes, "nobody can bring data: the tokenizer or the columns are too large");
                 return Ok(self);
             }
-            if self.read(transfer).await?.is_none() {
-                self.storage.put(&shard_path(transfer), file.to_vec()).await?;
-            }
             self.manifest.preprocessing = Some(transfer);
+            self.preprocessing = Some(Arc::from(&*file));
         }
         Ok(self)
     }
@@ -189,6 +188,11 @@ impl ShardStore {
     #[must_use]
     pub fn with_stream(self, shards: StreamedShards) -> Self {
         Self { stream: Some(shards), ..self }
+    }
+
+    /// How a file of anybody's becomes samples, where the manifest has that.
+    pub fn preprocessing(&self) -> Option<Arc<[u8]>> {
+        self.preprocessing.clone()
     }
 
     /// The window of a stream, if the data are one.
@@ -223,15 +227,18 @@ impl ShardStore {
             }
             _ => {}
         }
-        let transfer = id.transfer(&self.manifest);
-        let transfer = transfer.ok_or(ShardError::Unknown { id, n_shards: self.manifest.n_numbered() })?;
-        self.read(transfer).await?.ok_or(ShardError::Damaged { id })
+        let entry = self.entry(id)?;
+        self.read(entry).await?.ok_or(ShardError::Damaged { id })
+    }
+
+    fn entry(&self, id: ShardId) -> Result<&ShardEntry, ShardError> {
+        id.entry(&self.manifest).ok_or(ShardError::Unknown { id, n_shards: self.manifest.n_numbered() })
     }
 
     /// `None` where the object is missing or does not have the hash of its name.
-    async fn read(&self, wanted: Transfer) -> Result<Option<Bytes>, ShardError> {
-        match self.storage.get(&shard_path(wanted), wanted.n_bytes).await {
-            Ok(Some(bytes)) if Sha256Hash::of(&bytes) == wanted.sha256 => Ok(Some(bytes)),
+    async fn read(&self, entry: &ShardEntry) -> Result<Option<Bytes>, ShardError> {
+        match self.storage.get(&shard_path(entry), entry.n_bytes.into()).await {
+            Ok(Some(bytes)) if Sha256Hash::of(&bytes) == entry.sha256 => Ok(Some(bytes)),
             Ok(_) | Err(StorageError::TooLarge { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -246,8 +253,8 @@ impl ShardStore {
             self.manifest.shards.iter().chain([&self.manifest.gallery]).copied().collect();
         let mut broken = Vec::new();
         for (index, entry) in entries.iter().enumerate() {
-            if self.read(entry.transfer()).await?.is_none() {
-                tracing::warn!(path = %shard_path(entry.transfer()), "shard is missing or damaged, encoding it again");
+            if self.read(entry).await?.is_none() {
+                tracing::warn!(path = %shard_path(entry), "shard is missing or damaged, encoding it again");
                 broken.push(index);
             }
         }
@@ -264,14 +271,14 @@ impl ShardStore {
             if encoded != *entry {
                 return Ok(false);
             }
-            self.storage.put(&shard_path(entry.transfer()), bytes).await?;
+            self.storage.put(&shard_path(entry), bytes).await?;
         }
         Ok(true)
     }
 }
 
-fn shard_path(transfer: Transfer) -> ObjectPath {
-    ObjectPath::from_iter(["shards", &transfer.sha256.to_string()])
+fn shard_path(entry: &ShardEntry) -> ObjectPath {
+    ObjectPath::from_iter(["shards", &entry.sha256.to_string()])
 }
 
 /// Path of the manifest: a hash of all inputs.
@@ -563,7 +570,7 @@ mod tests {
             ShardStore::open(storage, &data, sharding(50, 3)).await.unwrap()
         };
         let first = open().await.manifest().clone();
-        let file = |entry: &ShardEntry| folder.path().join(shard_path(entry.transfer()).to_string());
+        let file = |entry: &ShardEntry| folder.path().join(shard_path(entry).to_string());
         let modified = |index: usize| fs::metadata(file(&first.shards[index])).unwrap().modified().unwrap();
         let untouched = modified(0);
         fs::write(file(&first.shards[1]), b"damaged").unwrap();
@@ -689,8 +696,7 @@ mod tests {
         let store = ShardStore::open(storage, &data, sharding(50, 3)).await.unwrap();
         let error = store.get(ShardId::Numbered(4)).await.unwrap_err();
         assert_eq!(error.to_string(), "there is no shard Numbered(4), the manifest lists 4");
-        fs::write(folder.path().join(shard_path(store.manifest().shards[0].transfer()).to_string()), b"x")
-            .unwrap();
+        fs::write(folder.path().join(shard_path(&store.manifest().shards[0]).to_string()), b"x").unwrap();
         let error = store.get(ShardId::Numbered(0)).await.unwrap_err();
         assert!(matches!(error, ShardError::Damaged { id: ShardId::Numbered(0) }), "{error}");
         let huge = dataset(10_001, 100);

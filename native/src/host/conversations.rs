@@ -280,11 +280,14 @@ pub(crate) async fn send_shards<S: Duplex>(
     let mut stream = Paced::new(stream, services.conversations.pace());
     let (shards, metrics, pace) = (&services.shards, &services.metrics, &stream.pace());
     let lookup = |id: shard::ShardId| async move {
-        let bytes = shards.get(id).await.map_err(Refusal::unavailable)?;
+        let bytes: Arc<[u8]> = match id {
+            shard::ShardId::Preprocessing => shards.preprocessing().ok_or(Refusal::NoShard)?,
+            id => Arc::from(&*shards.get(id).await.map_err(Refusal::unavailable)?),
+        };
         let transfer = id.transfer(shards.manifest()).unwrap_or_else(|| bulk::Transfer::of(&bytes));
         metrics.on_shard(transfer.n_bytes);
         pace.answer();
-        Ok((transfer, Arc::from(&*bytes)))
+        Ok((transfer, bytes))
     };
     let served = shard::serve(&mut stream, lookup, || pace.wait());
     Ok(caller.while_admitted(served).await??)

@@ -169,7 +169,7 @@ impl OpenedRun {
         }
         // In a run of another scheme nobody brings data.
         if matches!(config.scheme, SchemeSection::Sampled(_)) {
-            shards = shards.with_preprocessing(&data).await?;
+            shards = shards.with_preprocessing(&data)?;
         }
         if let Some(frozen) = &first.frozen {
             shards = shards.with_frozen(frozen.sized_shards()).await?;

@@ -97,7 +97,8 @@ impl<'p> Participation<'p> {
         // What is prepared ends with the node, at once: nobody knows this participant yet.
         let preparing = self.leaving.run_until_cancelled(Box::pin(self.prepare()));
         let Some(prepared) = preparing.await else { return Ok(0) };
-        let PreparedParticipant { described, access: (own_access, home, gate), place, driver } = prepared?;
+        let PreparedParticipant { described, access: (own_access, home, gate), place, driver, preprocessing } =
+            prepared?;
         let (node, at) = (place.node.clone(), place.home);
         // Circuits lead through the backbone, and are of no use where it is gone.
         for address in node.addresses().into_iter().filter(|address| !is_circuit(address)) {
@@ -108,6 +109,7 @@ impl<'p> Participation<'p> {
             described,
             gate: gate.clone(),
             cache: self.cache.clone(),
+            preprocessing,
             sharing: self.sharing.clone(),
         });
         let answering = answer(&node, &served)?;
@@ -142,9 +144,9 @@ impl<'p> Participation<'p> {
         let gaining =
             OwnAccess::gained((self.platform, &backbone), (credentials, described.clone()), purpose);
         let own_access = Box::pin(gaining).await?;
-        let samples = match &self.data {
+        let (samples, preprocessing) = match &self.data {
             Some(path) => self.own_samples((&node, home), path.clone(), &described).await?,
-            None => self.local_shards((&node, home), &described, &scheme, key.public()).await?,
+            None => (self.local_shards((&node, home), &described, &scheme, key.public()).await?, None),
         };
         self.display.say(&format!(
             "`{}` has no server: this machine trains on {} samples that are its own, when its turn comes.",
@@ -183,7 +185,13 @@ impl<'p> Participation<'p> {
             trainer: Some(trainer),
         };
         let driver = SampledDriver::new(means, peer);
-        Ok(PreparedParticipant { described, access: (own_access, backbone, gate), place, driver })
+        Ok(PreparedParticipant {
+            described,
+            access: (own_access, backbone, gate),
+            place,
+            driver,
+            preprocessing,
+        })
     }
 
     /// The shards that are this participant's, by its key: from the cache, or from the peer at the address. A participant there
@@ -217,24 +225,28 @@ impl<'p> Participation<'p> {
         samples.context("the peer at the address has no shard of the run's data")
     }
 
-    /// Data of the user's own, as samples of the run. How they become such is known to its backbone, and to participants that asked
-    /// for it.
+    /// Data of the user's own, as samples of the run; and how they became such, which the backbone knows, and participants that asked
+    /// it.
     async fn own_samples(
         &self,
         at: (&Node, PeerId),
         path: PathBuf,
         run: &RunDescription,
-    ) -> anyhow::Result<Samples> {
+    ) -> anyhow::Result<(Samples, Option<Arc<[u8]>>)> {
         let manifest = run.data.manifest.clone();
-        let mut preprocessing = Vec::new();
+        let mut preprocessing: Option<Arc<[u8]>> = None;
         if own::needs_preprocessing(&manifest.samples) {
             let wanted = manifest.preprocessing.context("the run does not say how files become samples")?;
-            preprocessing = self.shard(at, ShardId::Preprocessing, wanted).await?.context(
+            let found = self.shard(at, ShardId::Preprocessing, wanted).await?.context(
                 "the peer at the address does not have the run's tokenizer or columns, which --data needs: join by the address \
                  of its backbone once",
             )?;
+            preprocessing = Some(found.into());
         }
-        let read = move || own::load(&path, &manifest, &preprocessing);
+        let read = move || {
+            let samples = own::load(&path, &manifest, preprocessing.as_deref().unwrap_or_default())?;
+            Ok::<_, own::OwnDataError>((samples, preprocessing))
+        };
         tokio::task::spawn_blocking(read).await?.context("--data does not fit the run")
     }
 
@@ -272,6 +284,8 @@ struct PreparedParticipant<'p> {
     access: (OwnAccess<'p>, HomeBackbone, Gate),
     place: OwnPlace,
     driver: SampledDriver,
+    /// How its own data became samples.
+    preprocessing: Option<Arc<[u8]>>,
 }
 
 /// Where others find this machine. It changes with its networks, and with what is found out about them.
@@ -404,6 +418,8 @@ struct Served {
     described: RunDescription,
     gate: Gate,
     cache: ShardCache,
+    /// How data of one's own become samples, where that was asked for here.
+    preprocessing: Option<Arc<[u8]>>,
     sharing: Sharing,
 }
 
@@ -432,6 +448,13 @@ impl Served {
                 return Err(refusal.clone());
             }
             let transfer = id.transfer(&self.described.data.manifest).ok_or(Refusal::NoShard)?;
+            if id == ShardId::Preprocessing {
+                // In memory once for all who ask.
+                let bytes = self.preprocessing.clone();
+                pace.answer();
+                let bytes = bytes.ok_or_else(|| Refusal::unavailable("that is not kept here"))?;
+                return Ok((transfer, bytes));
+            }
             let cache = self.cache.clone();
             let read =
                 move || cache.get(transfer.sha256).filter(|bytes| Sha256Hash::of(bytes) == transfer.sha256);

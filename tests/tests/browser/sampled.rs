@@ -230,7 +230,7 @@ async fn a_tab_trains_on_texts_of_its_visitors() -> Result<()> {
     let notes = test_run.folder().join("notes.txt");
     std::fs::write(&notes, [0xff, 0xfe, 0xfd])?;
     tab.choose_file("#own-texts", &notes).await?;
-    let refused = "text('own-said') === 'notes.txt cannot be used: they are no text in UTF-8.'";
+    let refused = "text('own-said') === 'notes.txt cannot be used: not all of it is text in UTF-8.'";
     tab.until(refused, LONG).await?;
     std::fs::write(&notes, "the cat")?;
     tab.choose_file("#own-texts", &notes).await?;
@@ -245,14 +245,15 @@ async fn a_tab_trains_on_texts_of_its_visitors() -> Result<()> {
     }
     // Gone with the page, unless it is to be kept.
     tab.reload().await?;
-    tab.until("!element('own').hidden && text('own-summary') === 'Train on texts of your own'", SOON).await?;
+    tab.until("!element('own').hidden && !element('own-texts').disabled", SOON).await?;
+    ensure!(tab.read("element('own-keep').checked || value('own-said') > 0").await? == false);
     tab.click("#own-summary").await?;
     tab.choose_file("#own-texts", &notes).await?;
     tab.until(used, LONG).await?;
     tab.click("#own-keep").await?;
     tab.until("element('own-keep').checked && text('own-keep-note').startsWith('It is kept.')", SOON).await?;
     tab.reload().await?;
-    let found = "text('own-summary') === 'Trains on data of your own, kept from your last visit' \
+    let found = "text('own-summary') === 'Trains on notes.txt, which is yours' \
         && element('own-keep').checked && value('accepted') === 0";
     tab.until(found, SOON).await?;
     tab.click("#toggle").await?;

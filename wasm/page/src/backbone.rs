@@ -87,7 +87,8 @@ pub(crate) async fn follow_leaders(app: Rc<App>) {
         // Without an answer the shown leaderboard stays.
         let own = app.with_page(|page| page.peer_id.clone());
         let own = own.map_or_else(String::new, |peer| format!("&peer={peer}"));
-        if !crate::dom::document().hidden()
+        // A table of the visitor's may wait for the columns, which are asked for with the models.
+        if (!crate::dom::document().hidden() || app.with_page(PageState::awaits_own_format))
             && let Ok(leaders) =
                 ask::<Contributions>(&app, &format!("{CONTRIBUTIONS_URL}?limit={N_LEADERS}{own}")).await
         {
@@ -102,7 +103,8 @@ pub(crate) async fn follow_leaders(app: Rc<App>) {
 /// Polls the list of models to download for as long as the page is open. A run that is not open has none.
 pub(crate) async fn follow_models(app: Rc<App>) {
     loop {
-        if !crate::dom::document().hidden()
+        // A table of the visitor's may wait for the columns, which are asked for with the models.
+        if (!crate::dom::document().hidden() || app.with_page(PageState::awaits_own_format))
             && let Ok(models) = ask::<Models>(&app, MODELS_URL).await
         {
             app.dispatch(PageEvent::ModelsKnown(models));

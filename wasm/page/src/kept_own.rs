@@ -1,5 +1,6 @@
 //! What the visitor chose to train on, kept in this browser where they want that: one choice for each run.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use barnraise_messages::ByteBuf;
@@ -47,11 +48,15 @@ pub(crate) enum FoundOwn {
 
 /// The kept choices. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct KeptOwn(Database);
+pub(crate) struct KeptOwn {
+    database: Database,
+    /// Of the newest change.
+    newest: Rc<Cell<u32>>,
+}
 
 impl Default for KeptOwn {
     fn default() -> Self {
-        Self(Database::new(DATABASE, STORE))
+        Self { database: Database::new(DATABASE, STORE), newest: Rc::default() }
     }
 }
 
@@ -73,9 +78,10 @@ impl KeptOwn {
     /// Keeps a choice in place of the last one, or none. Where there is no room for it the last one is gone, too.
     pub(crate) fn keep(&self, app: &Rc<App>, request: u32, choice: Option<Box<OwnChoice>>) {
         let (kept, app) = (self.clone(), Rc::clone(app));
+        self.newest.set(request);
         spawn_local(async move {
             let is_stored = kept.put(choice.as_deref()).await.is_ok();
-            if !is_stored {
+            if !is_stored && kept.newest.get() == request {
                 // A browser without a store has nothing to delete either.
                 let _ = kept.put(None).await;
             }
@@ -84,7 +90,7 @@ impl KeptOwn {
     }
 
     async fn get(&self) -> Result<Option<OwnChoice>, JsValue> {
-        let store = self.0.store(IdbTransactionMode::Readonly).await?;
+        let store = self.database.store(IdbTransactionMode::Readonly).await?;
         let found = settled(&store.get(&of_run(STORE).into())?).await?;
         match found.is_undefined() {
             true => Ok(None),
@@ -95,7 +101,7 @@ impl KeptOwn {
     async fn put(&self, choice: Option<&OwnChoice>) -> Result<(), JsValue> {
         let key = of_run(STORE).into();
         let value = choice.map(serde_wasm_bindgen::to_value).transpose()?;
-        let store = self.0.store(IdbTransactionMode::Readwrite).await?;
+        let store = self.database.store(IdbTransactionMode::Readwrite).await?;
         match value {
             Some(value) => store.put_with_key(&value, &key)?,
             None => store.delete(&key)?,

@@ -157,7 +157,7 @@ fn activity(page: &PageState, device: DeviceKind) -> Sentence {
         return halted(reason, "What this tab has handed in counts. It waits, and goes on by itself.");
     }
     match &page.activity {
-        Activity::Idle if page.awaits_own() || page.checks_own_files() => reading(),
+        Activity::Idle if page.awaits_own() || page.must_check_own_files() => reading(),
         Activity::Idle => Sentence::new("idle", "About to begin…"),
         Activity::Connecting => Sentence::new("connecting", "Connecting to the backbone…"),
         Activity::SigningIn { .. } => {

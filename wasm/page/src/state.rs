@@ -303,7 +303,7 @@ impl PageState {
                 self.comparison.forget();
                 Vec::new()
             }
-            PageEvent::OwnFile(file) => self.on_own_file(file),
+            PageEvent::OwnFile(file) => self.on_own_file(now_ms, file),
             PageEvent::OwnForgotten => self.forget_own(),
             PageEvent::OwnFound { request, found } => {
                 self.on_own_found(request, found);

@@ -62,6 +62,8 @@ struct RunningPeer {
     rows: RowModel,
     /// Request of the newest text that is to be gone on with.
     newest_text: Rc<Cell<u32>>,
+    /// Counts what the visitor chose to train on.
+    newest_choice: Rc<Cell<u32>>,
     is_checking: Rc<Cell<bool>>,
     event_sender: EventSender,
 }
@@ -112,6 +114,7 @@ async fn start_peer(
         texts,
         rows,
         newest_text: Rc::default(),
+        newest_choice: Rc::default(),
         is_checking: Rc::default(),
         event_sender,
     })
@@ -166,6 +169,7 @@ impl RunningPeer {
                 PageToPeer::Stop => self.command(ContributorCommand::Stop).await,
                 PageToPeer::Pacing(pacing) => self.command(ContributorCommand::Pacing(pacing)).await,
                 PageToPeer::OwnPictures { pixels, labels } => {
+                    self.next_choice();
                     let pictures = LabelledImages { images: pixels, labels };
                     let own = (pictures.n_samples() > 0).then_some(Samples::Images(pictures));
                     self.command(ContributorCommand::OwnData(own)).await;
@@ -201,8 +205,14 @@ impl RunningPeer {
     /// Makes samples of files of the visitor's own, beside the contributor. The page starts it when it has the answer.
     fn take_files(&self, request: u32, files: Vec<ByteBuf>, format: OwnFormat) {
         let (texts, mut commands) = (self.texts.clone(), self.commands.clone());
+        let (choice, newest) = (self.next_choice(), Rc::clone(&self.newest_choice));
         spawn_local(async move {
-            let (samples, answer) = match samples_of(&texts, files, format).await {
+            let read = samples_of(&texts, files, format, || newest.get() == choice).await;
+            if newest.get() != choice {
+                // The visitor has chosen something else meanwhile, or taken it back.
+                return;
+            }
+            let (samples, answer) = match read {
                 Ok((samples, broken)) => {
                     let answer = PeerToPage::OwnFilesRead {
                         request,
@@ -219,6 +229,13 @@ impl RunningPeer {
                 Err(_) => ended(),
             }
         });
+    }
+
+    /// What the visitor chose before is not to be trained on any longer.
+    fn next_choice(&self) -> u32 {
+        let choice = self.newest_choice.get().wrapping_add(1);
+        self.newest_choice.set(choice);
+        choice
     }
 
     /// Runs beside the contributor, with a model of its own.
@@ -302,11 +319,13 @@ impl RunningPeer {
     }
 }
 
-/// The samples of files of the visitor's own, and the rows that are left out; or why there are none, for people.
+/// The samples of files of the visitor's own, and the rows that are left out; or why there are none, for people. Given up where
+/// they are not `wanted` any longer.
 async fn samples_of(
     texts: &TextModels,
     files: Vec<ByteBuf>,
     format: OwnFormat,
+    wanted: impl Fn() -> bool,
 ) -> Result<(Samples, BrokenRows), String> {
     match format {
         OwnFormat::Table { columns, target } => {
@@ -315,7 +334,8 @@ async fn samples_of(
             Ok((Samples::Rows(read.rows), read.broken))
         }
         OwnFormat::Texts { shape, tokenizer } => {
-            let read = texts.sequences(&files, shape, tokenizer).await.map_err(|error| error.to_string())?;
+            let read = texts.sequences(&files, shape, tokenizer, wanted).await;
+            let read = read.map_err(|error| error.to_string())?;
             Ok((Samples::Tokens(read), BrokenRows::default()))
         }
     }

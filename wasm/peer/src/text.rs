@@ -55,9 +55,15 @@ pub(crate) enum OwnTextError {
     /// The tokenizer.
     #[error(transparent)]
     Tokenizer(#[from] FillError),
+    /// The web server has another one than the run names.
+    #[error("the backbone handed out another tokenizer than that of the run")]
+    OtherTokenizer,
     /// Another encoding, or no text.
-    #[error("they are no text in UTF-8")]
+    #[error("not all of it is text in UTF-8")]
     NotUtf8(#[from] std::str::Utf8Error),
+    /// Something else was chosen meanwhile. Nobody sees it.
+    #[error("it is not wanted any longer")]
+    NotWanted,
     /// More than there is memory for.
     #[error("a tab has no room for more than {OWN_TOKENS_MAX} tokens")]
     TooLong,
@@ -124,6 +130,7 @@ impl TextModels {
         texts: &[ByteBuf],
         shape: TokenShape,
         tokenizer: Sha256Hash,
+        wanted: impl Fn() -> bool,
     ) -> Result<TokenSequences, OwnTextError> {
         let tokenizer = self.tokenizer(tokenizer).await?;
         let mut ids = Vec::new();
@@ -134,6 +141,9 @@ impl TextModels {
             }
             for piece in pieces(text) {
                 ids.extend(tokenizer.encode(piece).map_err(FillError::from)?);
+                if !wanted() {
+                    return Err(OwnTextError::NotWanted);
+                }
                 if ids.len() > OWN_TOKENS_MAX {
                     return Err(OwnTextError::TooLong);
                 }
@@ -151,21 +161,24 @@ impl TextModels {
     }
 
     /// The tokenizer with this hash: the one that this browser cached, or that of the web server.
-    async fn tokenizer(&self, wanted: Sha256Hash) -> Result<Tokenizer, FillError> {
+    async fn tokenizer(&self, wanted: Sha256Hash) -> Result<Tokenizer, OwnTextError> {
         let cached = self.cache.tokenizer(FILE_BYTES_MAX as u32).await;
         let bytes = match cached.filter(|bytes| Sha256Hash::of(bytes) == wanted) {
             Some(bytes) => bytes,
-            None => {
-                let url = format!("{}/api/tokenizer.json", self.origin);
-                let bytes = download(&url, FILE_BYTES_MAX).await.map_err(LoadError::from)?;
-                if Sha256Hash::of(&bytes) != wanted {
-                    return Err(FillError::OtherTokenizer);
-                }
-                self.cache.put_tokenizer(&bytes).await;
-                bytes
-            }
+            None => self.fetched_tokenizer().await?,
         };
-        Ok(Tokenizer::read(&bytes)?)
+        if Sha256Hash::of(&bytes) != wanted {
+            return Err(OwnTextError::OtherTokenizer);
+        }
+        Ok(Tokenizer::read(&bytes).map_err(FillError::from)?)
+    }
+
+    /// The `tokenizer.json` of the web server, which is cached.
+    async fn fetched_tokenizer(&self) -> Result<Vec<u8>, FillError> {
+        let url = format!("{}/api/tokenizer.json", self.origin);
+        let bytes = download(&url, FILE_BYTES_MAX).await.map_err(LoadError::from)?;
+        self.cache.put_tokenizer(&bytes).await;
+        Ok(bytes)
     }
 
     /// Fills the blanks of a text.
@@ -257,10 +270,7 @@ impl TextModels {
 
     async fn load_tokenizer(&self, loaded: &mut LoadedTextModel) -> Result<(), FillError> {
         if loaded.tokenizer.is_none() {
-            let url = format!("{}/api/tokenizer.json", self.origin);
-            let bytes = download(&url, FILE_BYTES_MAX).await.map_err(LoadError::from)?;
-            loaded.tokenizer = Some(Tokenizer::read(&bytes)?);
-            self.cache.put_tokenizer(&bytes).await;
+            loaded.tokenizer = Some(Tokenizer::read(&self.fetched_tokenizer().await?)?);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::{JsFuture, spawn_local};
-use web_sys::{EventTarget, File, HtmlInputElement};
+use web_sys::{EventTarget, File, HtmlElement, HtmlInputElement};
 
 use super::on;
 use crate::app::App;
@@ -48,7 +48,12 @@ pub(super) fn listen(app: &Rc<App>) -> Result<(), DomError> {
     let keep: HtmlInputElement = by_id("own-keep")?;
     let wanted = keep.clone();
     on(&keep, "change", app, move |app, _| app.dispatch(PageEvent::KeepOwn(wanted.checked())));
-    on(&by_id::<EventTarget>("own-forget")?, "click", app, |app, _| app.dispatch(PageEvent::OwnForgotten));
+    let summary: HtmlElement = by_id("own-summary")?;
+    on(&by_id::<EventTarget>("own-forget")?, "click", app, move |app, _| {
+        app.dispatch(PageEvent::OwnForgotten);
+        // The button is hidden now. Without a focus the next key begins at the top of the page.
+        let _ = summary.focus();
+    });
     Ok(())
 }
 

@@ -58,14 +58,16 @@ impl PageState {
         self.reads_own() || self.awaits_own_format()
     }
 
-    pub(super) fn on_own_file(&mut self, file: OwnFile) -> Vec<PageAction> {
+    pub(super) fn on_own_file(&mut self, now_ms: f64, file: OwnFile) -> Vec<PageAction> {
         let n_values = self.image_shape().map(ImageShape::n_values);
         let own = &mut self.own;
         match file {
             OwnFile::WithoutClass => own.n_without_class += 1,
             OwnFile::Begun => own.n_unread += 1,
+            // Of those that were chosen before this tab let go of them.
+            OwnFile::Read { .. } if own.n_unread == 0 => {}
             OwnFile::Read { class, pixels } => {
-                own.n_unread = own.n_unread.saturating_sub(1);
+                own.n_unread -= 1;
                 match pixels {
                     // The run may have become another one meanwhile.
                     Some(pixels) if Some(pixels.len()) != n_values => own.n_unreadable += 1,
@@ -80,7 +82,7 @@ impl PageState {
                 return self.store_own().into_iter().collect();
             }
             OwnFile::FilesBegun { name, n_bytes } => return self.begin_own_files(name, n_bytes),
-            OwnFile::FilesRead(contents) => return self.on_own_files(contents),
+            OwnFile::FilesRead(contents) => return self.on_own_files(now_ms, contents),
         }
         Vec::new()
     }
@@ -359,9 +361,18 @@ mod tests {
         assert_eq!(texts(posts), [(2, b"some".to_vec())]);
         let posts = posted(page.on_event(4.0, refused(2)));
         assert!(!page.contributing && is_refused(&page) && posts.is_empty(), "{posts:?}");
+        assert_eq!(page.notice.as_deref(), Some("mine.csv cannot be used: it has no column kind."));
         page.on_event(5.0, PageEvent::Toggle);
         assert!(posted(page.on_event(6.0, told(3, 3))).contains(&PageToPeer::Start));
-        assert_eq!(page.n_own(), 3);
+        assert_eq!((page.n_own(), page.notice.as_deref()), (3, None));
+
+        let mut page = fixture::sampled_table_page();
+        page.on_event(0.0, ready());
+        page.on_event(0.0, begun(9));
+        page.on_event(1.0, PageEvent::Toggle);
+        assert!(page.contributing);
+        let posts = posted(page.on_event(2.0, PageEvent::OwnFile(OwnFile::FilesRead(None))));
+        assert!(!page.contributing && posts.is_empty() && page.notice.is_some(), "{posts:?}");
     }
 
     #[test]

@@ -41,7 +41,7 @@ impl PageState {
     pub(super) fn ask_for_columns(&self) -> Option<PageAction> {
         let has_model = self.models.as_ref().is_some_and(|models| models.latest.is_some());
         let is_wanted = has_model && self.is_of_rows() && self.rows.columns.is_none();
-        is_wanted.then_some(PageAction::AskForColumns)
+        (is_wanted || self.awaits_own_format()).then_some(PageAction::AskForColumns)
     }
 
     /// Takes the columns, if they are the run's.

@@ -107,12 +107,10 @@ impl PageState {
         }
         let may_work = self.contributing && self.limits.reason().is_none() && self.may_compute();
         // Data of the visitor's own counts from a start on.
-        let may_begin = self.is_start_posted || !self.awaits_own();
-        let wanted = (may_work && may_begin).then(|| self.wanted_pacing());
+        let awaits_own = !self.is_start_posted && (self.awaits_own() || self.must_check_own_files());
+        let wanted = may_work.then(|| self.wanted_pacing());
         match (&self.peer, wanted) {
-            (WorkerState::Ready { .. }, Some(_)) if !self.is_start_posted && self.checks_own_files() => {
-                self.post_own_files().into_iter().collect()
-            }
+            (WorkerState::Ready { .. }, Some(_)) if awaits_own => self.post_own_files().into_iter().collect(),
             (WorkerState::Ready { .. }, Some(pacing)) => {
                 let is_other = self.posted_pacing != pacing;
                 let is_started = std::mem::replace(&mut self.is_start_posted, true);

@@ -47,7 +47,7 @@ impl OwnView {
     pub(crate) fn draw(&mut self, page: &PageState) {
         let (of_pictures, of_table, of_texts) =
             (page.takes_own_pictures(), page.takes_own_table(), page.takes_own_texts());
-        let is_wanted = (of_pictures || of_table || of_texts) && page.is_supported();
+        let is_wanted = (of_pictures || of_table || of_texts || page.has_own()) && page.is_supported();
         self.section.set_hidden(!is_wanted);
         if !is_wanted {
             return;
@@ -93,14 +93,15 @@ fn counted(page: &PageState, n: usize) -> String {
 }
 
 fn summary(page: &PageState) -> String {
-    match page.n_own() {
-        0 if matches!(page.own_files(), Some((_, FilesProgress::Kept))) => {
-            "Trains on data of your own, kept from your last visit".to_owned()
+    let n_own = if page.role() == TabRole::Following { 0 } else { page.n_own() };
+    match (n_own, page.own_files()) {
+        (0, Some((name, FilesProgress::Waiting))) if page.role() != TabRole::Following => {
+            format!("Trains on {name}, which is yours")
         }
-        0 if page.takes_own_table() => "Train on a table of your own".to_owned(),
-        0 if page.takes_own_texts() => "Train on texts of your own".to_owned(),
-        0 => "Train on pictures of your own".to_owned(),
-        n => format!("Trains on {} of your own", counted(page, n)),
+        (0, _) if page.takes_own_table() => "Train on a table of your own".to_owned(),
+        (0, _) if page.takes_own_texts() => "Train on texts of your own".to_owned(),
+        (0, _) => "Train on pictures of your own".to_owned(),
+        (n, _) => format!("Trains on {} of your own", counted(page, n)),
     }
 }
 
@@ -109,6 +110,8 @@ fn keep_note(page: &PageState) -> &'static str {
     match page.own_stored() {
         _ if page.role() == TabRole::Following => "",
         StoreOutcome::Refused => "This browser keeps nothing, as in a private window, or has no room left.",
+        StoreOutcome::Unreadable => "This browser does not say what it has kept.",
+        StoreOutcome::Looking => "Looking for what was kept.",
         StoreOutcome::Storing => "It is being stored.",
         _ if !page.keeps_own() => "Otherwise it is gone when the tab is closed.",
         StoreOutcome::Stored if page.has_own() => {
@@ -130,7 +133,7 @@ fn columns(names: &[&str]) -> String {
 fn said_of_files(page: &PageState, name: &str, progress: &FilesProgress) -> Vec<String> {
     match progress {
         FilesProgress::Reading | FilesProgress::Checking => vec![format!("Reading {name}.")],
-        FilesProgress::Kept => vec![format!("{name}, kept from your last visit.")],
+        FilesProgress::Waiting => vec![format!("{name} is looked at when this tab begins.")],
         FilesProgress::Refused { reason } => vec![format!("{name} cannot be used: {reason}.")],
         FilesProgress::Used { n_samples, n_broken, first_broken } => {
             let used = counted(page, *n_samples as usize);
@@ -146,6 +149,9 @@ fn said_of_files(page: &PageState, name: &str, progress: &FilesProgress) -> Vec<
 
 /// What was chosen, and what was left out of it.
 fn said(page: &PageState) -> String {
+    if page.role() == TabRole::Following {
+        return "Choose in the tab that has the work.".to_owned();
+    }
     let unread = page.n_own_unread();
     if unread > 0 {
         let read = format::counted(page.n_own() as u64, "picture", "pictures");
@@ -168,9 +174,7 @@ fn said(page: &PageState) -> String {
         let reasons = left_out.iter().map(|(n, reason)| format!("{n} {reason}"));
         sentences.push(format!("Left out: {}.", reasons.collect::<Vec<_>>().join(", ")));
     }
-    if page.role() == TabRole::Following {
-        sentences.push("Choose in the tab that has the work.".to_owned());
-    } else if page.contributing {
+    if page.contributing {
         sentences.push("Stop to choose others.".to_owned());
     }
     sentences.join(" ")

@@ -17,8 +17,8 @@ pub(crate) enum FilesProgress {
     Reading,
     /// The worker makes samples of them, once it is there.
     Checking,
-    /// They were kept at an earlier visit, and the worker makes samples of them once it is there for something else.
-    Kept,
+    /// The worker makes samples of them when this tab begins, as where they were kept at an earlier visit.
+    Waiting,
     /// Their rows or sequences are trained on. Where the first row that was left out stands, and why, is in words.
     Used { n_samples: u32, n_broken: u32, first_broken: Option<String> },
     /// They are not as the run's are, or too large. Where there are contents the next start tries them once more.
@@ -53,13 +53,16 @@ impl OwnFiles {
 
     /// They were kept at an earlier visit.
     pub(super) fn find(&mut self, name: String, contents: Vec<ByteBuf>) {
-        self.chosen = Some((name, FilesProgress::Kept));
+        self.chosen = Some((name, FilesProgress::Waiting));
         (self.contents, self.is_changed) = (Some(contents), true);
     }
 
     /// A new worker does not have them.
     pub(super) fn forget_posted(&mut self) {
         self.is_changed = self.contents.is_some();
+        if let Some((_, progress @ FilesProgress::Checking)) = &mut self.chosen {
+            *progress = FilesProgress::Waiting;
+        }
     }
 }
 
@@ -119,20 +122,24 @@ impl PageState {
         Some((name.as_str(), progress))
     }
 
-    /// Whether the worker has not yet said what it makes of the files.
-    pub(crate) fn checks_own_files(&self) -> bool {
+    /// Whether the worker has still to say what it makes of the files.
+    pub(crate) fn must_check_own_files(&self) -> bool {
         let is_asked = matches!(self.own_files.chosen, Some((_, FilesProgress::Checking)));
         let has_any = self.own_files.contents.is_some() && self.own_format().is_some();
         has_any && (is_asked || self.own_files.is_changed)
     }
 
     /// Whether there are files, and it is still to be told how the run reads such.
-    pub(super) fn awaits_own_format(&self) -> bool {
+    pub(crate) fn awaits_own_format(&self) -> bool {
+        self.may_take_own_table() && self.own_files.contents.is_some() && self.own_format().is_none()
+    }
+
+    /// Whether the visitor may bring a table once it is known how the run reads such.
+    pub(super) fn may_take_own_table(&self) -> bool {
         let is_told = |run: &RunDescription| {
             matches!(run.data.manifest.samples, SampleKind::Rows(_)) && run.access.mode == AccessMode::Open
         };
-        let may_be_told = self.is_sampled() && self.run.as_ref().is_some_and(is_told);
-        may_be_told && self.own_files.contents.is_some() && self.own_format().is_none()
+        self.is_sampled() && self.run.as_ref().is_some_and(is_told)
     }
 
     /// Whether the browser is to read the files that were chosen.
@@ -155,7 +162,7 @@ impl PageState {
     }
 
     /// The browser has read the files: the worker is loaded, to make samples of them.
-    pub(super) fn on_own_files(&mut self, contents: Option<Vec<Vec<u8>>>) -> Vec<PageAction> {
+    pub(super) fn on_own_files(&mut self, now_ms: f64, contents: Option<Vec<Vec<u8>>>) -> Vec<PageAction> {
         let OwnFiles { chosen: Some((_, progress)), contents: kept, is_changed, .. } = &mut self.own_files
         else {
             return Vec::new();
@@ -163,8 +170,11 @@ impl PageState {
         match contents {
             _ if *progress != FilesProgress::Reading => Vec::new(),
             None => {
-                *progress = FilesProgress::Refused { reason: "this browser cannot read it".to_owned() };
-                self.store_own().into_iter().collect()
+                *progress =
+                    FilesProgress::Refused { reason: "this browser cannot read all of it".to_owned() };
+                let mut actions: Vec<PageAction> = self.store_own().into_iter().collect();
+                actions.extend(self.take_start_back(now_ms));
+                actions
             }
             Some(contents) => {
                 let contents = contents.into_iter().map(ByteBuf::from).collect();
@@ -195,8 +205,7 @@ impl PageState {
         Some(PageAction::Post(PageToPeer::OwnFiles { request, files, format }))
     }
 
-    /// The worker has made samples of files, or cannot. What the visitor wants to train on is not left out without a word: a start that
-    /// waited for it is taken back.
+    /// The worker has made samples of files, or cannot. What the visitor wants to train on is not left out without a word.
     pub(in crate::state) fn on_own_files_checked(
         &mut self,
         now_ms: f64,
@@ -213,9 +222,18 @@ impl PageState {
         }
         let is_refused = matches!(found, FilesProgress::Refused { .. });
         (*progress, *is_changed) = (found, is_refused);
-        match is_refused && self.contributing && !self.is_start_posted {
-            true => self.stop(now_ms),
-            false => Vec::new(),
+        if is_refused { self.take_start_back(now_ms) } else { Vec::new() }
+    }
+
+    /// A start that waited for files that are refused is taken back, and the page says why.
+    fn take_start_back(&mut self, now_ms: f64) -> Vec<PageAction> {
+        if !self.contributing || self.is_start_posted {
+            return Vec::new();
         }
+        let actions = self.stop(now_ms);
+        if let Some((name, FilesProgress::Refused { reason })) = self.own_files() {
+            self.notice = Some(format!("{name} cannot be used: {reason}."));
+        }
+        actions
     }
 }

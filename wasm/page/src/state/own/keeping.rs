@@ -18,8 +18,10 @@ pub(crate) enum StoreOutcome {
     Storing,
     /// It has the choice as it is now.
     Stored,
-    /// It does not store it, or does not give back what it has.
+    /// It does not store it.
     Refused,
+    /// It does not say what it has of an earlier visit.
+    Unreadable,
 }
 
 /// Whether the choice is kept from one visit to the next.
@@ -105,7 +107,7 @@ impl PageState {
         }
         match found {
             FoundOwn::Nothing => keeping.outcome = StoreOutcome::None,
-            FoundOwn::Unreadable => keeping.outcome = StoreOutcome::Refused,
+            FoundOwn::Unreadable => keeping.outcome = StoreOutcome::Unreadable,
             FoundOwn::Choice(choice) => {
                 keeping.outcome = StoreOutcome::None;
                 keeping.found = Some(choice);
@@ -120,13 +122,18 @@ impl PageState {
         is_wanted && (keeping.outcome == StoreOutcome::Looking || keeping.found.is_some())
     }
 
-    /// Chooses what was found, once it is known that it is of this run. Of another one it stays where it is.
+    /// Chooses what was found, once it is known that it is of this run. What this run does not take is deleted: nobody could see it.
     pub(in crate::state) fn take_found_own(&mut self) -> Option<PageAction> {
         let manifest = &self.run.as_ref()?.data.manifest;
         let found = self.own_keeping.found.take()?;
-        let is_of_run = self.is_sampled() && found.samples == manifest.samples;
-        if !is_of_run || self.role() == TabRole::Following || self.has_own() {
+        let is_of_run = found.samples == manifest.samples;
+        if self.role() == TabRole::Following || self.has_own() {
             return None;
+        }
+        let is_taken = self.takes_own_pictures() || self.takes_own_texts() || self.may_take_own_table();
+        if !is_of_run || !is_taken {
+            let request = self.own_keeping.next(StoreOutcome::None);
+            return Some(PageAction::StoreOwn { request, choice: None });
         }
         (self.own_keeping.is_wanted, self.own_keeping.outcome) = (true, StoreOutcome::Stored);
         let OwnChoice { pixels, labels, name, files, .. } = *found;
@@ -141,7 +148,8 @@ impl PageState {
 
     /// Another tab has the work, in which the kept choice may change.
     pub(in crate::state) fn let_go_of_kept_own(&mut self) {
-        if self.own_keeping.is_wanted {
+        let is_there = matches!(self.own_keeping.outcome, StoreOutcome::Storing | StoreOutcome::Stored);
+        if self.own_keeping.is_wanted && is_there {
             let request = self.own_keeping.request;
             (self.own, self.own_files) = (OwnPictures::default(), OwnFiles::default());
             self.own_keeping = OwnKeeping { request, ..OwnKeeping::default() };
@@ -274,7 +282,7 @@ mod tests {
 
         for (answer, outcome) in [
             (PageEvent::OwnFound { request: 0, found: FoundOwn::Nothing }, StoreOutcome::None),
-            (late, StoreOutcome::Refused),
+            (late, StoreOutcome::Unreadable),
         ] {
             let mut page = fixture::sampled_page().looking_for_own();
             page.on_event(0.0, fixture::ready());
@@ -285,7 +293,8 @@ mod tests {
 
         // Of a run that was here before, or while none is known.
         let mut page = fixture::sampled_page().looking_for_own();
-        page.on_event(0.0, found(0, table(&fixture::sampled_table_page())));
+        let other = table(&fixture::sampled_table_page());
+        assert_eq!(stored(page.on_event(0.0, found(0, other))), Some((1, None)), "nobody could see it");
         assert!(!page.has_own() && !page.keeps_own() && page.may_choose_own());
         let mut page = fixture::sampled_page().looking_for_own();
         let run = page.run.take();
@@ -316,8 +325,12 @@ mod tests {
             let mut page = fixture::sampled_page().looking_for_own();
             let choice = pictures(&page, &[1]);
             page.on_event(0.0, found(0, choice.clone()));
+            page.on_event(0.0, PageEvent::OwnFile(OwnFile::Begun));
             page.on_event(1.0, PageEvent::Tabs(event));
             assert!(!page.has_own() && !page.keeps_own(), "it may change there");
+            let late = OwnFile::Read { class: 1, pixels: Some(vec![1; 784]) };
+            page.on_event(1.0, PageEvent::OwnFile(late));
+            assert!(!page.has_own(), "it was chosen before");
             let lead = TabEvent::Lead { identity: None, transport: None };
             let actions = page.on_event(2.0, PageEvent::Tabs(lead));
             assert!(actions.contains(&PageAction::FindOwn { request: 1 }), "{actions:?}");
