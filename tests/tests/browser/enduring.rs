@@ -1,5 +1,7 @@
 //! What happens to a tab overnight: its worker is killed, it is frozen, reloaded, without a network. It goes on.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use barnraise_tests::browser::{Graphics, Tab};
 use barnraise_tests::process::BackboneProcess;

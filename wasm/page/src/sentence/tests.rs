@@ -32,7 +32,9 @@ fn start_while_files_are_read_says_that_it_waits_for_them() {
         page.on_event(0.0, PageEvent::OwnFile(OwnFile::Begun));
         page.on_event(1.0, PageEvent::Toggle);
         let found = sentence(&page);
-        assert!(found.text.contains("begins when they are read"), "{found:?}");
+        // The training program comes meanwhile.
+        let wanted = if is_loaded { "begins when they are read" } else { "the training program" };
+        assert!(found.text.contains(wanted), "{found:?}");
         page.on_event(2.0, PageEvent::OwnFile(OwnFile::Read { class: 0, pixels: None }));
         assert!(!sentence(&page).text.contains("Reading your files"), "{found:?}");
     }

@@ -211,6 +211,8 @@ mod tests {
         assert!(!page.may_choose_own(), "one is being read");
         page.on_event(0.0, read(2, 784));
         page.on_event(0.0, PageEvent::OwnFile(OwnFile::WithoutClass));
+        page.on_event(0.0, PageEvent::OwnFile(OwnFile::Begun));
+        page.on_event(0.0, PageEvent::OwnFile(OwnFile::Begun));
         page.on_event(0.0, read(1, 783));
         page.on_event(0.0, PageEvent::OwnFile(OwnFile::Read { class: 1, pixels: None }));
         assert_eq!(page.own_by_class(), [("Pullover".to_owned(), 1)]);
@@ -254,6 +256,7 @@ mod tests {
     #[test]
     fn a_choice_that_is_taken_back_is_told_and_one_that_is_too_large_is_counted() {
         let mut page = fixture::sampled_page();
+        page.on_event(0.0, PageEvent::OwnFile(OwnFile::Begun));
         page.on_event(0.0, read(0, 784));
         page.on_event(1.0, PageEvent::Toggle);
         page.on_event(2.0, ready());
@@ -262,6 +265,7 @@ mod tests {
         let posts = posted(page.on_event(5.0, PageEvent::Toggle));
         assert_eq!(posts[0], PageToPeer::OwnPictures { pixels: Vec::new(), labels: Vec::new() });
         page.own.pixels = vec![0; OWN_BYTES_MAX];
+        page.on_event(6.0, PageEvent::OwnFile(OwnFile::Begun));
         page.on_event(6.0, read(0, 784));
         assert_eq!(page.own_left_out().first().unwrap().0, 1);
     }
