@@ -1,7 +1,5 @@
 //! What happens to a tab overnight: its worker is killed, it is frozen, reloaded, without a network. It goes on.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use barnraise_tests::browser::{Graphics, Tab};
 use barnraise_tests::process::BackboneProcess;
@@ -117,27 +115,5 @@ async fn a_device_without_a_network_says_so_and_asks_at_once_when_there_is_one()
     tab.pictures("no-network").await?;
     tab.cdp("Network.emulateNetworkConditions", network(false)).await?;
     tab.until("doing() === 'idle' && element('live').dataset.state === 'live'", SOON).await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_page_that_is_left_at_any_moment_trains_when_it_is_entered_again() -> Result<()> {
-    let _turn = turn().await;
-    let n_rounds: u64 = std::env::var("ROUNDS").map_or(8, |n| n.parse().unwrap());
-    let mut test_run = test_run(QUICK)?;
-    test_run.add_run(&QUICK.replace("id = \"quick\"", "id = \"other\""))?;
-    let backbone = test_run.backbone().await?;
-    let url = |id: &str| format!("{}/run/{id}/?autostart=1&device=cpu", backbone.page());
-    let tab = Tab::open("left", Graphics::NoAdapter, &format!("{}/runs/", backbone.page())).await?;
-    for round in 0..n_rounds {
-        for step in 0..4 {
-            tab.goto(&url(["quick", "other"][step % 2])).await?;
-            tokio::time::sleep(Duration::from_millis((round * 4 + step as u64) * 373 % 2900)).await;
-        }
-        tab.goto(&url("quick")).await?;
-        let began = std::time::Instant::now();
-        tab.until("value('accepted') >= 1", SOON).await?;
-        println!("round {round}: {:.1} s", began.elapsed().as_secs_f64());
-    }
     Ok(())
 }
