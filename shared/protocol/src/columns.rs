@@ -7,12 +7,14 @@ pub mod rows;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dataset::{COLUMNS_MAX, LABEL_BYTES_MAX, RatingShape, SampleKind, TableShape, TableTarget};
+use crate::dataset::{
+    COLUMNS_MAX, LABEL_BYTES_MAX, PREPROCESSING_BYTES_MAX, RatingShape, SampleKind, TableShape, TableTarget,
+};
 
 /// Most bytes of the names of all items; those of more items are left out.
 pub const ITEM_NAMES_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Longest file of columns, in bytes: that of names in which each byte is escaped.
-pub const COLUMNS_BYTES_MAX: u64 = 64 * 1024 * 1024;
+pub const COLUMNS_BYTES_MAX: u64 = PREPROCESSING_BYTES_MAX;
 
 /// How the columns of a file become samples.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

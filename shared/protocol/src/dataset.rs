@@ -13,7 +13,6 @@ use flate2::read::{ZlibDecoder, ZlibEncoder};
 use serde::{Deserialize, Serialize};
 
 use crate::bulk::Transfer;
-use crate::columns::COLUMNS_BYTES_MAX;
 use crate::hash::Sha256Hash;
 
 /// Bytes of an f32, or of an id of a user or item.
@@ -25,7 +24,7 @@ pub const SHARD_BYTES_MAX: u32 = 16 * 1024 * 1024;
 /// Most bytes of one shard after decompression.
 pub const SHARD_RAW_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Most bytes of the file that says how data become samples.
-pub const PREPROCESSING_BYTES_MAX: u64 = COLUMNS_BYTES_MAX;
+pub const PREPROCESSING_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Most shards of a manifest.
 pub const SHARDS_MAX: usize = 10_000;
 /// Most shards of a stream that are drawn from at a time.

@@ -13,13 +13,13 @@ use crate::dom::window;
 
 /// A database with one store. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Database {
+pub(crate) struct BrowserDatabase {
     name: &'static str,
     store: &'static str,
     open: Rc<RefCell<Option<IdbDatabase>>>,
 }
 
-impl Database {
+impl BrowserDatabase {
     /// It is opened when it is needed.
     pub(crate) fn new(name: &'static str, store: &'static str) -> Self {
         Self { name, store, open: Rc::default() }

@@ -24,8 +24,8 @@ use serde_json::Value;
 use crate::browser_totals::BrowserTotals;
 use crate::fixture;
 use crate::kept::KeptRun;
-use crate::kept_own::OwnChoice;
 use crate::limits::{Change, DataUsage, Hardware, Settings};
+use crate::state::OwnChoice;
 
 fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, golden: &str) {
     let golden: String = golden.lines().map(str::trim_start).collect();

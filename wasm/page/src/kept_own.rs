@@ -3,60 +3,31 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use barnraise_messages::ByteBuf;
-use barnraise_protocol::dataset::SampleKind;
-use serde::{Deserialize, Serialize};
 use wasm_bindgen::JsValue;
 use wasm_bindgen_futures::spawn_local;
 use web_sys::IdbTransactionMode;
 
 use crate::app::App;
 use crate::base::of_run;
-use crate::database::{Database, committed, settled};
-use crate::state::PageEvent;
+use crate::database::{BrowserDatabase, committed, settled};
+use crate::state::{FoundOwn, OwnChoice, PageEvent};
 
 const DATABASE: &str = "barnraise-own";
 const STORE: &str = "choices";
 /// A store that does not answer for so long holds up no visitor. A phone reads 64 MiB in less.
 const LOOK_MAX_MS: u32 = 20_000;
 
-/// A choice: pictures, or other files.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct OwnChoice {
-    /// Of the run that it was made for: another one at the same address may have other classes.
-    pub(crate) samples: SampleKind,
-    /// `[n_samples, height, width, channels]`
-    pub(crate) pixels: ByteBuf,
-    /// `[n_samples]`
-    pub(crate) labels: ByteBuf,
-    /// What the files are called.
-    pub(crate) name: String,
-    /// Their contents.
-    pub(crate) files: Vec<ByteBuf>,
-}
-
-/// What the browser has of an earlier visit.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum FoundOwn {
-    /// A choice.
-    Choice(Box<OwnChoice>),
-    /// None.
-    Nothing,
-    /// It does not say.
-    Unreadable,
-}
-
 /// The kept choices. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct KeptOwn {
-    database: Database,
+    database: BrowserDatabase,
     /// Of the newest change.
     newest: Rc<Cell<u32>>,
 }
 
 impl Default for KeptOwn {
     fn default() -> Self {
-        Self { database: Database::new(DATABASE, STORE), newest: Rc::default() }
+        Self { database: BrowserDatabase::new(DATABASE, STORE), newest: Rc::default() }
     }
 }
 

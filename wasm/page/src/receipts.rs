@@ -12,7 +12,7 @@ use wasm_bindgen_futures::spawn_local;
 use web_sys::{Blob, BlobPropertyBag, HtmlAnchorElement, IdbKeyRange, IdbTransactionMode, Url};
 
 use crate::app::App;
-use crate::database::{Database, settled};
+use crate::database::{BrowserDatabase, settled};
 use crate::dom::{create, document};
 use crate::state::{PageEvent, RECEIPTS_MAX};
 
@@ -25,11 +25,11 @@ const FILE_LASTS_MS: u32 = 60_000;
 
 /// The database of receipts. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Receipts(Database);
+pub(crate) struct Receipts(BrowserDatabase);
 
 impl Default for Receipts {
     fn default() -> Self {
-        Self(Database::new(DATABASE, STORE))
+        Self(BrowserDatabase::new(DATABASE, STORE))
     }
 }
 
@@ -105,7 +105,7 @@ impl Receipts {
     }
 }
 
-/// Database key: sorts receipts by contribution id, over all runs and peers.
+/// BrowserDatabase key: sorts receipts by contribution id, over all runs and peers.
 fn key(signed: &SignedReceipt) -> String {
     let receipt = &signed.receipt;
     format!("{:020} {} {}", receipt.contribution_id, receipt.run_id, receipt.peer)

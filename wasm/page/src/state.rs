@@ -44,8 +44,8 @@ pub(crate) use giving::{Giving, RECEIPTS_MAX, Rank};
 pub(crate) use models::Comparison;
 pub(crate) use own::{FilesProgress, StoreOutcome, class_of_path};
 pub(crate) use parts::{
-    AnswerError, BackboneLoss, BackboneStatus, Gallery, GalleryRequest, OwnFile, PeerLoss, Prediction,
-    Question, WorkerState,
+    AnswerError, BackboneLoss, BackboneStatus, FoundOwn, Gallery, GalleryRequest, OwnChoice, OwnFile,
+    PeerLoss, Prediction, Question, WorkerState,
 };
 pub(crate) use rows::{RowAnswer, Rows, placeholder};
 pub(crate) use tab_messages::{LoadEvent, LockHolder, TabEvent, TabMessage, TabRole};

@@ -6,10 +6,9 @@ use barnraise_protocol::columns::DataColumns;
 use barnraise_protocol::receipt::SignedReceipt;
 
 use super::card::{CardError, ShareCard};
-use super::parts::{BackboneLoss, OwnFile, PeerLoss};
+use super::parts::{BackboneLoss, FoundOwn, OwnChoice, OwnFile, PeerLoss};
 use super::tab_messages::{LockHolder, TabEvent, TabMessage};
 use crate::browser_totals::BrowserTotals;
-use crate::kept_own::{FoundOwn, OwnChoice};
 use crate::limits::{Input, LimitsRequest};
 use crate::preflight::{Adapter, Address, ProbeResult};
 

@@ -1,7 +1,8 @@
 //! Parts of the page's state. Plain data.
 
-use barnraise_messages::Interruption;
+use barnraise_messages::{ByteBuf, Interruption};
 use barnraise_protocol::contribute::DeviceKind;
+use barnraise_protocol::dataset::SampleKind;
 use barnraise_protocol::error::OlderThanRun;
 use serde::{Deserialize, Serialize};
 
@@ -190,4 +191,30 @@ pub(crate) enum OwnFile {
     FilesBegun { name: String, n_bytes: u64 },
     /// The contents of those files; `None` where the browser cannot read one.
     FilesRead(Option<Vec<Vec<u8>>>),
+}
+
+/// What the visitor chose to train on, as it is kept: pictures, or other files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OwnChoice {
+    /// Of the run that it was made for: another one at the same address may have other classes.
+    pub(crate) samples: SampleKind,
+    /// `[n_samples, height, width, channels]`
+    pub(crate) pixels: ByteBuf,
+    /// `[n_samples]`
+    pub(crate) labels: ByteBuf,
+    /// What the files are called.
+    pub(crate) name: String,
+    /// Their contents.
+    pub(crate) files: Vec<ByteBuf>,
+}
+
+/// What the browser has of an earlier visit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum FoundOwn {
+    /// A choice.
+    Choice(Box<OwnChoice>),
+    /// None.
+    Nothing,
+    /// It does not say.
+    Unreadable,
 }

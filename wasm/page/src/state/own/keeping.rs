@@ -3,8 +3,7 @@
 use barnraise_messages::ByteBuf;
 
 use super::{OwnFiles, OwnPictures};
-use crate::kept_own::{FoundOwn, OwnChoice};
-use crate::state::{PageAction, PageState, TabRole};
+use crate::state::{FoundOwn, OwnChoice, PageAction, PageState, TabRole};
 
 /// What the browser does with the choice.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
