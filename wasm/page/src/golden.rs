@@ -3,7 +3,7 @@
 
 use std::fmt::Debug;
 
-use barnraise_messages::{ByteBuf, DisplayName, TransportKind};
+use barnraise_messages::{DisplayName, TransportKind};
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::AccessMode;
 use barnraise_protocol::api::{
@@ -13,7 +13,6 @@ use barnraise_protocol::api::{
 };
 use barnraise_protocol::codec::Density;
 use barnraise_protocol::contribute::DeviceKind;
-use barnraise_protocol::dataset::{SampleKind, TokenShape};
 use barnraise_protocol::run::{
     DecayDescription, GradientCodec, LocalSteps, OptimizerDescription, ScheduleDescription, SlowLinks, TopK,
 };
@@ -25,17 +24,12 @@ use crate::browser_totals::BrowserTotals;
 use crate::fixture;
 use crate::kept::KeptRun;
 use crate::limits::{Change, DataUsage, Hardware, Settings};
-use crate::state::OwnChoice;
 
 fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, golden: &str) {
     let golden: String = golden.lines().map(str::trim_start).collect();
     assert_eq!(serde_json::to_string(value).unwrap(), golden);
     assert_eq!(serde_json::from_str::<T>(&golden).unwrap(), *value);
 }
-
-/// In IndexedDB, where the bytes are arrays of their own.
-const CHOICE: &str = r#"{"samples":{"Tokens":{"length":8,"vocabulary":60,"mask":null}},
-    "pixels":[7,8],"labels":[1],"name":"a","files":[[98]]}"#;
 
 /// In the local storage and in the answer of `GET /api/run`, beside the number of parameters.
 #[test]
@@ -79,10 +73,6 @@ fn what_a_browser_keeps() {
     check(&("wifi".to_owned(), TransportKind::WebTransport), r#"["wifi","web-transport"]"#);
     check(&("".to_owned(), TransportKind::WebRtc), r#"["","webrtc"]"#);
     check(&("".to_owned(), TransportKind::WebSocket), r#"["","web-socket"]"#);
-    let samples = SampleKind::Tokens(TokenShape { length: 8, vocabulary: 60, mask: None });
-    let (pixels, labels) = (ByteBuf::from([7, 8]), ByteBuf::from([1]));
-    let choice = OwnChoice { samples, pixels, labels, name: "a".into(), files: vec![ByteBuf::from(b"b")] };
-    check(&choice, CHOICE);
     let hardware = Hardware { is_phone: true, is_small: false };
     let settings = Settings::of(hardware).with(Change::CapMb(Some(50)), hardware);
     let golden: Value = serde_json::from_str(SETTINGS).unwrap();

@@ -3,7 +3,9 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use wasm_bindgen::JsValue;
+use barnraise_messages::ByteBuf;
+use js_sys::{Array, Uint8Array};
+use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::spawn_local;
 use web_sys::IdbTransactionMode;
 
@@ -65,13 +67,13 @@ impl KeptOwn {
         let found = settled(&store.get(&of_run(STORE).into())?).await?;
         match found.is_undefined() {
             true => Ok(None),
-            false => Ok(Some(serde_wasm_bindgen::from_value(found)?)),
+            false => from_value(&found).map(Some).ok_or(JsValue::NULL),
         }
     }
 
     async fn put(&self, choice: Option<&OwnChoice>) -> Result<(), JsValue> {
         let key = of_run(STORE).into();
-        let value = choice.map(serde_wasm_bindgen::to_value).transpose()?;
+        let value = choice.map(to_value).transpose().map_err(|error| JsValue::from(error.to_string()))?;
         let store = self.database.store(IdbTransactionMode::Readwrite).await?;
         match value {
             Some(value) => store.put_with_key(&value, &key)?,
@@ -79,4 +81,28 @@ impl KeptOwn {
         };
         committed(&store.transaction()).await
     }
+}
+
+/// The kind of samples in JSON, pixels, labels, what the files are called, and their contents. By hand: it is a tenth of what a
+/// serializer for browsers takes.
+fn to_value(choice: &OwnChoice) -> Result<JsValue, serde_json::Error> {
+    let OwnChoice { samples, pixels, labels, name, files } = choice;
+    let bytes = |bytes: &ByteBuf| Uint8Array::from(&bytes[..]);
+    let files: Array = files.iter().map(bytes).collect();
+    let samples = serde_json::to_string(samples)?;
+    Ok(Array::of5(&samples.into(), &bytes(pixels), &bytes(labels), &name.as_str().into(), &files).into())
+}
+
+/// `None` where another build wrote something else.
+fn from_value(value: &JsValue) -> Option<OwnChoice> {
+    let parts: &Array = value.dyn_ref()?;
+    let bytes = |part: JsValue| Some(ByteBuf::from(part.dyn_ref::<Uint8Array>()?.to_vec()));
+    let files: Array = parts.get(4).dyn_into().ok()?;
+    Some(OwnChoice {
+        samples: serde_json::from_str(&parts.get(0).as_string()?).ok()?,
+        pixels: bytes(parts.get(1))?,
+        labels: bytes(parts.get(2))?,
+        name: parts.get(3).as_string()?,
+        files: files.iter().map(bytes).collect::<Option<_>>()?,
+    })
 }

@@ -194,7 +194,7 @@ pub(crate) enum OwnFile {
 }
 
 /// What the visitor chose to train on, as it is kept: pictures, or other files.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OwnChoice {
     /// Of the run that it was made for: another one at the same address may have other classes.
     pub(crate) samples: SampleKind,
