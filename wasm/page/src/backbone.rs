@@ -87,8 +87,7 @@ pub(crate) async fn follow_leaders(app: Rc<App>) {
         // Without an answer the shown leaderboard stays.
         let own = app.with_page(|page| page.peer_id.clone());
         let own = own.map_or_else(String::new, |peer| format!("&peer={peer}"));
-        // A table of the visitor's may wait for the columns, which are asked for with the models.
-        if (!crate::dom::document().hidden() || app.with_page(PageState::awaits_own_format))
+        if !crate::dom::document().hidden()
             && let Ok(leaders) =
                 ask::<Contributions>(&app, &format!("{CONTRIBUTIONS_URL}?limit={N_LEADERS}{own}")).await
         {
