@@ -3,6 +3,7 @@
 //! It never trusts a file: those of named sets are compared with their known length and SHA-256 before use, those that an
 //! operator has fetched with the stated SHA-256, and an operator's own files are bounded and checked while they are read.
 
+pub mod columns;
 pub mod download;
 pub mod file;
 #[cfg(test)]

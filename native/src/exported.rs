@@ -2,7 +2,6 @@
 
 mod architecture;
 mod card;
-mod columns;
 mod evaluate;
 mod fetch;
 mod field;
@@ -37,7 +36,7 @@ use self::peft::AdapterFiles;
 pub use self::predict::{PredictArgs, predict};
 use self::tokenizer::RunTokenizer;
 use crate::config::ConfigError;
-use crate::data::LoadError;
+use crate::data::{LoadError, columns};
 use crate::part;
 
 /// What the field does not name: the run, with the model's graph.
@@ -320,7 +319,7 @@ impl ExportedModel {
         let tokenizer = optional(TOKENIZER_FILE, learned::FILE_BYTES_MAX as u64)?.map(RunTokenizer::read);
         let tokenizer = tokenizer.transpose().map_err(of_file(&of(TOKENIZER_FILE)))?;
         let columns = optional(COLUMNS_FILE, COLUMNS_BYTES_MAX)?;
-        let columns = columns.map(|bytes| columns::read(&bytes, &run));
+        let columns = columns.map(|bytes| columns::read(&bytes, &run.data.manifest.samples));
         let columns = columns.transpose().map_err(of_file(&of(COLUMNS_FILE)))?;
         Ok(Self { run, epoch, loss, parameters, tokenizer, columns, adapters: None })
     }

@@ -9,6 +9,7 @@ use barnraise_protocol::dataset::{
     Manifest, SampleKind, Samples, TableRows, TableShape, TokenSequences, TokenShape,
 };
 
+use super::columns::{self, ColumnsError};
 use super::pictures::{self, PicturesError};
 use super::table::{TableError, other};
 use super::text::{self, TextError};
@@ -63,7 +64,7 @@ pub enum OwnDataError {
     },
     /// Columns that are not those of the run's samples.
     #[error("the columns that the run hands out cannot be used: {0}")]
-    Columns(String),
+    Columns(#[from] ColumnsError),
     /// A tokenizer that is not that of the run's samples.
     #[error("the tokenizer that the run hands out has {got} tokens, its samples have {want}")]
     OtherTokenizer {
@@ -117,10 +118,9 @@ fn rows(
     manifest: &Manifest,
     preprocessing: &[u8],
 ) -> Result<Samples, OwnDataError> {
-    let columns: DataColumns =
-        serde_json::from_slice(preprocessing).map_err(|error| OwnDataError::Columns(error.to_string()))?;
-    columns.check(&manifest.samples).map_err(|error| OwnDataError::Columns(error.to_string()))?;
-    let DataColumns::Table(columns) = columns else { return Err(OwnDataError::OtherKind) };
+    let DataColumns::Table(columns) = columns::read(preprocessing, &manifest.samples)? else {
+        return Err(OwnDataError::OtherKind);
+    };
     let mut all: Option<Samples> = None;
     for file in files(path, TABLES)? {
         let read = other::rows(&file, &columns, shape, true)?;
@@ -165,7 +165,7 @@ fn files(path: &Path, endings: &'static [&'static str]) -> Result<Vec<PathBuf>, 
             if entry.file_name().as_encoded_bytes().starts_with(b".") {
                 continue;
             }
-            let name = unpack::unpacked_name(&file).to_lowercase();
+            let name = unpack::unpacked_name(&file);
             match entry.file_type().map_err(failed)? {
                 kind if kind.is_dir() => folders.push(file),
                 _ if file.is_file() && endings.iter().any(|ending| name.ends_with(ending)) => {

@@ -14,6 +14,7 @@ use barnraise_protocol::run::RunDescription;
 use super::ExportedModel;
 use super::peft::AdapterFiles;
 use super::tokenizer::RunTokenizer;
+use crate::data::columns;
 use crate::http_agent::{Patience, agent};
 
 /// Largest answer but the model.
@@ -91,7 +92,7 @@ pub(super) fn newest(page: &str) -> Result<(ExportedModel, String), FetchError> 
         }
         SampleKind::Rows(_) | SampleKind::Ratings(_) => {
             let bytes = fetch(&url("columns.json"), COLUMNS_BYTES_MAX)?;
-            let read = super::columns::read(&bytes, &run);
+            let read = columns::read(&bytes, &run.data.manifest.samples);
             columns = Some(read.map_err(|error| not_understood("columns.json", error.to_string()))?);
         }
     }
