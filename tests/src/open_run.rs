@@ -164,7 +164,7 @@ impl OpenRun {
     }
 
     /// Measures a window under attack, by a machine from a new address, of one step at least unless the run is stopped; a
-    /// baseline window must follow.
+    /// baseline window must follow where speeds are compared.
     ///
     /// # Errors
     /// Where the attack does not begin, or the backbone does not answer.

@@ -16,7 +16,7 @@ use super::honest::HonestContributors;
 /// Offers over which a speed is measured.
 const OFFERS: u64 = 48;
 /// Baseline windows before the first attack, which give the noise.
-const BASELINES_FIRST: usize = 4;
+const BASELINES_FIRST: usize = 3;
 /// Windows under an attack until it is clear what it leaves.
 const TURNS_MAX: usize = 12;
 /// Lowest share of the baseline speed that must remain under attack.

@@ -2,7 +2,7 @@
 //! and two native peers train on and learn as well as without it, what it did not compute is not credited, and what the
 //! backbone holds and keeps is bounded.
 //!
-//! How much of its speed each attack leaves a run is printed, and no more: a window is short, and begins with an address that
+//! How much of its speed each attack leaves a run is not measured here: a window is short, and begins with an address that
 //! nobody knows, for which the others wait a little longer at first. The benchmark `strangers` measures it over longer ones,
 //! and in virtual time `shared/swarm/tests/open_run.rs` holds it to 80 %.
 
@@ -17,7 +17,7 @@ const KEYS: usize = 64;
 /// Of its time, what each contributor computes.
 const PERCENT: u8 = 5;
 const BASELINE: Duration = Duration::from_secs(4);
-const UNDER_ATTACK: Duration = Duration::from_secs(8);
+const UNDER_ATTACK: Duration = Duration::from_secs(5);
 const ACCURACY_LESS_MAX: f32 = 0.01;
 /// docs/open-runs.md: what one machine may have the backbone hold, and keep on its disk for each step.
 const HELD_KIB_MAX: u64 = 256 * 1024;
@@ -31,9 +31,7 @@ async fn an_open_run_as_shipped_bears_one_machine_with_many_keys() {
     for attack in Attack::ALL {
         let (window, machine) = open_run.measure_attack(attack, KEYS, UNDER_ATTACK).await.unwrap();
         let counts = open_run.recover(machine).await;
-        open_run.measure_baseline(BASELINE).await.unwrap();
-        let ratio = open_run.speeds().ratio(attack as usize);
-        println!("{attack}: {ratio:.2} of the speed, {window:.1?}, {counts:?}");
+        println!("{attack}: {window:.1?}, {counts:?}");
         assert!(window.n_steps > 0, "{attack} stops the run: {window:?}");
         is_bounded(&window, rss_baseline);
         assert!(counts.n_credited <= counts.n_worked, "{attack}: {counts:?}");
