@@ -15,7 +15,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(120);
 pub(crate) const LONG: Duration = Duration::from_secs(480);
 
 /// So many tests run at once: most wait most of the time, for a browser to start or for the other side.
-static TURNS: Semaphore = Semaphore::const_new(2);
+static TURNS: Semaphore = Semaphore::const_new(3);
 
 /// Waits for the tests before this one; hold the guard for as long as anything runs.
 pub(crate) async fn turn() -> Option<SemaphorePermit<'static>> {

@@ -1,8 +1,10 @@
 //! The test programs that cargo built, run side by side.
 
+use std::env;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::iter;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -21,6 +23,10 @@ const SIDE_BY_SIDE: usize = 2;
 /// The member whose tests start processes and browsers. One program of it runs at a time: two took no less time, and what
 /// is waited for in them came late.
 const OF_PROCESSES: &str = "tests";
+/// Its tests that run at once for each processor: most of them wait, for what another process does after a while.
+const TESTS_PER_PROCESSOR: usize = 2;
+/// How many tests of a program run at once.
+const TEST_THREADS: &str = "RUST_TEST_THREADS";
 /// It measures what attacks leave of a speed: nothing else runs beside it.
 const ALONE: &str = "tests/hostile";
 /// Lines of its output that wait to be looked at.
@@ -59,6 +65,10 @@ impl TestProgram {
         // As cargo would have it.
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
+        if self.starts_processes && env::var_os(TEST_THREADS).is_none() {
+            let n_processors = thread::available_parallelism().map_or(1, NonZero::get);
+            command.env(TEST_THREADS, (TESTS_PER_PROCESSOR * n_processors).to_string());
+        }
         command
     }
 }
