@@ -1,14 +1,11 @@
 //! The admin API through its router and one request at a time: no socket, and a core that only answers.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[path = "../../shared/protocol/tests/fixture/mod.rs"]
-mod fixture;
 
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::fixture;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::ConnectInfo;

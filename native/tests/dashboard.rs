@@ -1,13 +1,10 @@
 //! Checks the Grafana dashboard and the alerts against the existing metrics: a query for a missing one fails
 //! silently.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[path = "../../shared/protocol/tests/fixture/mod.rs"]
-mod fixture;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use crate::fixture;
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use barnraise_native::scheme::synchronous::metrics::Metrics;

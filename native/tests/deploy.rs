@@ -1,6 +1,5 @@
 //! Checks the files in `deploy/`: they parse, and fit the program, the examples and the manual.
 //! Nothing is started but the script of the health checks.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,5 +1,4 @@
 //! Random configurations: operator and participant agree on each, and what they accept trains a step.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::cell::Cell;
 

@@ -1,12 +1,9 @@
 //! The HTTP server through `app()` and one request at a time: no socket.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[path = "../../shared/protocol/tests/fixture/mod.rs"]
-mod fixture;
 
 use std::fs;
 use std::path::Path;
 
+use crate::fixture;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};

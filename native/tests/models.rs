@@ -1,12 +1,9 @@
 //! The model over HTTP: the downloaded model is the evaluated one, bit for bit, and stored models survive a restart.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[path = "../../shared/protocol/tests/fixture/mod.rs"]
-mod fixture;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::fixture;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};

@@ -1,5 +1,4 @@
 //! Loading a named set: from a folder, from a host on loopback, and past broken files and hosts.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::HashMap;
 use std::fs;

@@ -1,9 +1,6 @@
 //! Several runs at one address, through the site's routes and one request at a time: no socket.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../../shared/protocol/tests/fixture/mod.rs"]
-mod fixture;
-
+use crate::fixture;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};

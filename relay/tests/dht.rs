@@ -1,12 +1,10 @@
 //! Real swarms on loopback, each peer a node of its own with TCP: what some store, others find, also after
 //! peers have died.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod common;
 
 use std::collections::HashSet;
 use std::time::Duration;
 
+use crate::common::{self, tcp_address};
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::dht::{self, DhtError, DhtRefusal, Freshness, Record, RecordKey, RecordName, Subkey};
 use barnraise_relay::dht::{Dht, DhtConfig};
@@ -14,7 +12,6 @@ use barnraise_relay::libp2p::identity::Keypair;
 use barnraise_relay::{Node, NodeConfig, NodeEvent, Routing};
 use barnraise_swarm::dht::StorageLimits;
 use barnraise_swarm::random::SplitMix64;
-use common::tcp_address;
 
 /// Peers that a new one is told of, as in hivemind's benchmark.
 const N_INITIAL: usize = 4;

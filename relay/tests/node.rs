@@ -1,14 +1,11 @@
 //! Nodes among each other.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
+use crate::common::*;
 use barnraise_relay::libp2p::Multiaddr;
 use barnraise_relay::libp2p::identity::Keypair;
 use barnraise_relay::{Node, NodeConfig, NodeError, NodeEvent, OpenError, load_or_create_keypair};
-use common::*;
 use futures::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// After this long a test hangs.

@@ -1,5 +1,4 @@
 //! WebSockets behind a proxy: each visitor has limits of its own, and nobody chooses who it is.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,18 +1,15 @@
 //! Certificates change under a listener that goes on.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod common;
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
+use crate::common::*;
 use barnraise_relay::certificates::{Certificates, SERVICE_PERIOD};
 use barnraise_relay::libp2p::core::transport::{ListenerId, TransportEvent};
 use barnraise_relay::libp2p::identity::Keypair;
 use barnraise_relay::libp2p::{Multiaddr, Transport as _};
 use barnraise_relay::webtransport::{Transport, WebTransportConfig, WebTransportConnection};
-use common::*;
 use tokio::sync::mpsc;
 
 enum TransportReport {

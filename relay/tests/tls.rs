@@ -1,12 +1,10 @@
 //! Connections over plain TCP: TLS among nodes and with others that speak it, Noise with those that don't.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod common;
 
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
+use crate::common::*;
 use barnraise_relay::libp2p::core::Endpoint;
 use barnraise_relay::libp2p::core::muxing::{StreamMuxerBox, StreamMuxerExt as _};
 use barnraise_relay::libp2p::core::transport::{Boxed, DialOpts, ListenerId, PortUse, TransportEvent};
@@ -15,7 +13,6 @@ use barnraise_relay::libp2p::identity::Keypair;
 use barnraise_relay::libp2p::multiaddr::Protocol;
 use barnraise_relay::libp2p::{Multiaddr, PeerId, Transport as _, noise, tcp, yamux};
 use barnraise_relay::{Node, NodeConfig, NodeError};
-use common::*;
 use futures::{AsyncReadExt as _, AsyncWriteExt as _, StreamExt as _};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

@@ -1,18 +1,15 @@
 //! Connections to a node by each transport and through a relay, and their bounds.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod common;
 
 use std::cell::Cell;
 use std::time::Duration;
 
+use crate::common::*;
 use barnraise_relay::libp2p::core::upgrade::InboundConnectionUpgrade as _;
 use barnraise_relay::libp2p::identity::Keypair;
 use barnraise_relay::libp2p::multiaddr::Protocol;
 use barnraise_relay::libp2p::{Multiaddr, noise};
 use barnraise_relay::server::{HostNames, operator_routes};
 use barnraise_relay::{Node, NodeConfig, NodeEvent, Path, Reachability, RelayLimits};
-use common::*;
 use futures::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 const TCP: &str = "/ip4/127.0.0.1/tcp/0";

@@ -1,14 +1,11 @@
 //! What a relay carries is metered, circuit by circuit.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod common;
 
 use std::time::Duration;
 
+use crate::common::*;
 use barnraise_relay::libp2p::Multiaddr;
 use barnraise_relay::libp2p::identity::Keypair;
 use barnraise_relay::{Node, NodeConfig, NodeEvent, Path, RelayLimits};
-use common::*;
 use futures::{AsyncReadExt as _, AsyncWriteExt as _};
 
 const BULK_BYTES: usize = 4 * 1024 * 1024;

@@ -1,13 +1,10 @@
 //! The WebTransport listener against a client that does what a browser does.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod common;
 
 use std::time::Duration;
 
+use crate::common::*;
 use barnraise_relay::NodeEvent;
 use barnraise_relay::libp2p::identity::Keypair;
-use common::*;
 use futures::{AsyncReadExt as _, AsyncWriteExt as _, FutureExt as _};
 use wtransport::error::ConnectingError;
 use wtransport::quinn;

@@ -1,8 +1,7 @@
 //! Shards on disk, named by their SHA-256, so that the next process does not fetch them again.
 //!
 //! Bounded: `swarm::shards` decides which shard replaces which. Of other files in the folder, such as shards of
-//! another run, the least recently used ones are removed first. The cache verifies nothing: the reader of a shard
-//! compares its hash.
+//! another run, the least recently used ones are removed first. One that the disk damaged is as if it were not there.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -51,14 +50,14 @@ impl ShardCache {
         remove(&self.path(sha256))
     }
 
-    /// The bytes of a shard, if it is cached. Blocking.
+    /// The bytes of a shard, if it is cached as it was. Blocking.
     pub(super) fn get(&self, sha256: Sha256Hash) -> Option<Vec<u8>> {
         let file = File::open(self.path(sha256)).ok()?;
         let mut bytes = Vec::new();
         (&file).take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
         // Marks it as recently used; a failure only affects the order of removal.
         let _ = file.set_modified(SystemTime::now());
-        Some(bytes)
+        (Sha256Hash::of(&bytes) == sha256).then_some(bytes)
     }
 
     /// Stores a shard atomically, then removes the least recently used ones beyond the limit. Blocking.
@@ -125,6 +124,8 @@ mod tests {
         assert!(cache().names().is_empty());
         cache().put(sha256, b"shard").unwrap();
         assert_eq!(cache().get(sha256).as_deref(), Some(&b"shard"[..]));
+        fs::write(cache().path(sha256), b"shart").unwrap();
+        assert_eq!(cache().get(sha256), None, "the disk damaged it");
         fs::write(path.join("a-file-of-somebody-else"), b"").unwrap();
         assert!(cache().names().into_iter().eq([sha256]));
         fs::remove_file(path.join("a-file-of-somebody-else")).unwrap();
@@ -139,15 +140,15 @@ mod tests {
     fn the_oldest_go_when_room_is_needed() {
         let folder = tempfile::tempdir().unwrap();
         let cache = ShardCache { folder: folder.path().to_owned(), bytes_max: 25 };
-        let names: Vec<_> = (0..3u8).map(|n| Sha256Hash::of(&[n])).collect();
+        let names: Vec<_> = (0..3u8).map(|n| Sha256Hash::of(&[n; 10])).collect();
         for (age, name) in names.iter().take(2).enumerate() {
-            cache.put(*name, &[0; 10]).unwrap();
+            cache.put(*name, &[age as u8; 10]).unwrap();
             let file = File::options().append(true).open(cache.path(*name)).unwrap();
             file.set_modified(SystemTime::now() - Duration::from_secs(100 - age as u64)).unwrap();
         }
         // Reading the first makes the second the oldest.
         assert!(cache.get(names[0]).is_some());
-        cache.put(names[2], &[0; 10]).unwrap();
+        cache.put(names[2], &[2; 10]).unwrap();
         let there: Vec<_> = names.iter().map(|name| cache.get(*name).is_some()).collect();
         assert_eq!(there, [true, false, true]);
     }

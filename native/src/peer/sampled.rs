@@ -18,7 +18,7 @@ use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::run::{self, RunDescription, Sampled};
 use barnraise_protocol::sampled::{self, MEMBER_ADDRESS_BYTES_MAX, MEMBER_ADDRESSES_MAX, SampledRoles};
 use barnraise_protocol::shard::{self, ShardId};
-use barnraise_protocol::{self as protocol, ConversationError, Refusal, Sha256Hash};
+use barnraise_protocol::{self as protocol, ConversationError, Refusal};
 use barnraise_relay::tasks::{self, TaskSet};
 use barnraise_relay::{Node, NodeError, Paced, Path};
 use barnraise_swarm::Moment;
@@ -258,8 +258,7 @@ impl<'p> Participation<'p> {
         wanted: Transfer,
     ) -> anyhow::Result<Option<Vec<u8>>> {
         let cache = self.cache.clone();
-        let cached = move || cache.get(wanted.sha256).filter(|bytes| Sha256Hash::of(bytes) == wanted.sha256);
-        if let Some(bytes) = tokio::task::spawn_blocking(cached).await? {
+        if let Some(bytes) = tokio::task::spawn_blocking(move || cache.get(wanted.sha256)).await? {
             return Ok(Some(bytes));
         }
         let mut stream = node.open(home, shard::PROTOCOL).await?;
@@ -456,9 +455,7 @@ impl Served {
                 return Ok((transfer, bytes));
             }
             let cache = self.cache.clone();
-            let read =
-                move || cache.get(transfer.sha256).filter(|bytes| Sha256Hash::of(bytes) == transfer.sha256);
-            let bytes = tokio::task::spawn_blocking(read).await.ok().flatten();
+            let bytes = tokio::task::spawn_blocking(move || cache.get(transfer.sha256)).await.ok().flatten();
             let bytes = bytes.ok_or_else(|| Refusal::unavailable("that shard is not kept here"))?;
             pace.answer();
             Ok((transfer, Arc::from(bytes)))

@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use barnraise_contributor::PlatformError;
-use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::dataset::{Manifest, ShardEntry};
 use barnraise_protocol::dht::shards::ShardSet;
@@ -206,11 +205,10 @@ impl SharingState {
         tokio::task::spawn_blocking(look).await.unwrap_or_default()
     }
 
-    /// The bytes of a cached shard, if they have the manifest's hash.
+    /// The bytes of a cached shard.
     async fn read(&self, entry: ShardEntry) -> Option<Vec<u8>> {
         let cache = self.cache.clone();
-        let read = move || cache.get(entry.sha256).filter(|bytes| Sha256Hash::of(bytes) == entry.sha256);
-        tokio::task::spawn_blocking(read).await.ok().flatten()
+        tokio::task::spawn_blocking(move || cache.get(entry.sha256)).await.ok().flatten()
     }
 }
 

@@ -1,13 +1,10 @@
 //! Numerical tests of groups: averages of vectors, and group sizes against random failures.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod support;
-
+use crate::support::id;
 use barnraise_planning::PeerId;
 use barnraise_planning::groups::size::{best_group_size, expected_iterations, group_size_up_to};
 use barnraise_planning::groups::{Grid, groups};
 use proptest::prelude::*;
-use support::id;
 
 fn average(values: &mut [f64], groups: &[Vec<usize>]) {
     for group in groups {

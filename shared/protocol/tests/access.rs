@@ -1,8 +1,5 @@
 //! Access tokens and signed requests: each refusal of DeDLOC appendix I.5 by name, and the bytes that are
 //! signed.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod golden;
 
 use std::time::Duration;
 
@@ -12,7 +9,7 @@ use barnraise_protocol::access::{
     SignedResponse, TokenId, TokenRefusal, UnixTime,
 };
 
-use golden::{Message, hex};
+use crate::golden::{self, Message, hex};
 
 const NOW: UnixTime = UnixTime(1_800_000_000);
 const TOLERANCE: Duration = Duration::from_secs(30);

@@ -1,5 +1,4 @@
 //! Conversations among backbones and with reducers: both sides against each other, and refusals.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use barnraise_protocol::average::{self, ChunkError, Join, MemberSet, ReducerToMember, WINDOW_CHUNKS_MAX};
 use barnraise_protocol::codec::TensorCodec;

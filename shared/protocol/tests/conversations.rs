@@ -1,11 +1,9 @@
 //! Both sides of each conversation against each other, and against dishonest or vanishing peers.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod fixture;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::fixture;
 use barnraise_protocol::access::{KeyPair, UnixTime};
 use barnraise_protocol::bulk::{
     self, BulkError, CHUNK_BYTES, Partial, Pull, Transfer, WINDOW_CHUNKS, Withdrawn,

@@ -1,5 +1,4 @@
 //! Rows and ratings as shards have them: golden bytes, round trip, and what a hostile peer may send.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use barnraise_protocol::dataset::{
     DatasetError, ImageShape, LabelledImages, Manifest, RatingShape, Ratings, RowTargets, SampleKind,

@@ -1,7 +1,4 @@
 //! The messages of the DHT: golden bytes, mutated bytes, and answers of dishonest peers.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod golden;
 
 use std::time::Duration;
 
@@ -17,7 +14,7 @@ use futures::executor::block_on;
 use proptest::prelude::*;
 use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
-use golden::{Message, hex};
+use crate::golden::{self, Message, hex};
 
 const NOW: UnixMillis = UnixMillis(1_795_000_000_000);
 const HOUR: Duration = Duration::from_secs(3600);

@@ -1,8 +1,6 @@
 //! Commitments and evidence: no peer can change what a contributor signed.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod fixture;
-
+use crate::fixture;
 use barnraise_protocol::access::{KeyPair, PublicKey};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::commitment::{

@@ -1,7 +1,4 @@
 //! Hosts of experts: golden bytes of leases and checkpoints, what is signed, and both sides of the conversations, honest and not.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod golden;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +22,7 @@ use barnraise_protocol::framing;
 use barnraise_protocol::receipt::RUN_ID_BYTES_MAX;
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
 
-use golden::{Message, hex};
+use crate::golden::{self, Message, hex};
 
 const NOW: UnixMillis = UnixMillis(1_795_000_000_000);
 const EXPIRES: UnixTime = UnixTime(1_795_000_030);

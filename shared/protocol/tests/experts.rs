@@ -1,7 +1,4 @@
 //! Experts: golden bytes of the conversation and of the records, and both sides of it, honest and not.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod golden;
 
 use std::time::Duration;
 
@@ -20,7 +17,7 @@ use futures::io::AsyncWriteExt;
 use proptest::prelude::*;
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
 
-use golden::{Message, hex};
+use crate::golden::{self, Message, hex};
 
 const NOW: UnixMillis = UnixMillis(1_795_000_000_000);
 const HOUR: Duration = Duration::from_secs(3600);

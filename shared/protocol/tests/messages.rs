@@ -1,7 +1,4 @@
 //! Every message of every conversation: golden bytes, round trip, declared length, and mutated bytes.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod golden;
 
 use barnraise_protocol::access::{
     AccessDescription, AccessMode, AccessRefusal, PublicKey, Signature, UnixTime,
@@ -31,7 +28,7 @@ use barnraise_protocol::state::{self, StateHeader};
 use barnraise_protocol::{DisplayName, PROTOCOL_VERSION, Refusal, RefusalReason, Sha256Hash};
 use proptest::prelude::*;
 
-use golden::{check, hex};
+use crate::golden::{check, hex};
 
 const HASH: Sha256Hash = Sha256Hash([0xab; 32]);
 const TRANSFER: Transfer = Transfer { n_bytes: 300, sha256: HASH };

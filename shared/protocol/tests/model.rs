@@ -1,5 +1,4 @@
 //! A model as data crosses the wire: golden bytes, round trip, and bytes of a hostile peer.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fmt::Debug;
 

@@ -1,5 +1,4 @@
 //! Receipts: the signed bytes, and that no part of them can be changed.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use barnraise_protocol::access::{AccessToken, Claims, KeyPair, Signature, TokenId, UnixTime};
 use barnraise_protocol::bulk::Transfer;

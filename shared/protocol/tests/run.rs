@@ -1,8 +1,6 @@
 //! Checks of a run's names, codecs, slow links and local steps.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod fixture;
-
+use crate::fixture;
 use barnraise_protocol::codec::{Density, Sparsity};
 use barnraise_protocol::run::model::presets::{Swav, SwavTrunk};
 use barnraise_protocol::run::{

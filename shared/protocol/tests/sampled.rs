@@ -1,7 +1,4 @@
 //! The conversation of sampled runs: golden bytes, mutated bytes, and what a peer gets that keeps to it or does not.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod golden;
 
 use std::sync::Arc;
 
@@ -17,7 +14,7 @@ use barnraise_protocol::{ConversationError, Sha256Hash};
 use futures::AsyncWriteExt;
 use tokio_util::compat::TokioAsyncReadCompatExt;
 
-use golden::{Message, hex};
+use crate::golden::{self, Message, hex};
 
 const RUN: Sha256Hash = Sha256Hash([0xcd; 32]);
 

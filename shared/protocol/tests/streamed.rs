@@ -1,8 +1,6 @@
 //! Windows of a stream, and the lists of samples that name its shards.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod fixture;
-
+use crate::fixture;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::commitment::{
     CommitmentError, SampleId, check_streamed, encode_streamed, list_bytes, names_streamed,

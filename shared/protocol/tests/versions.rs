@@ -1,5 +1,4 @@
 //! Builds of different age: recorded messages of the previous version, and the protocol versions of each build.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use barnraise_protocol::run::{self, BackboneToContributor};
 use barnraise_protocol::{

@@ -1,12 +1,9 @@
 //! Churn in virtual time: 30 % of the peers are killed in every round, all clocks are off by minutes,
 //! and the backbone itself is killed now and then. Each round ends, no accepted contribution is lost, and
 //! none counts twice. The state machines are those of the tab, the native peer and the backbone.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod world;
-
+use crate::world::{COLLECT_TIMEOUT_MS, CROWD, ChurnSimulation, ChurnStatistics, InjectedFaults, N_EPOCHS};
 use barnraise_simulation::seeds;
-use world::{COLLECT_TIMEOUT_MS, CROWD, ChurnSimulation, ChurnStatistics, InjectedFaults, N_EPOCHS};
 
 /// The longest epoch. A peer that is killed after its report costs one collect timeout, and then the others make up for its
 /// samples. A peer killed in that second collection costs another timeout.

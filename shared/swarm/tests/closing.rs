@@ -1,6 +1,5 @@
 //! Two backbones of a run, each with its collection round and its matchmaking. Each learns that the other one has closed
 //! its round, even if that took no time.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::time::Duration;
 

@@ -1,15 +1,12 @@
 //! The effect of codecs on training: peers of uneven sizes train a small network, and their bytes are counted.
 //!
 //! Everything follows from one seed; one in ten contributions is refused. `--nocapture` shows the table.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, unreachable_pub)]
 
-mod small_network;
-
+use crate::small_network::{Data, N_PARAMETERS, evaluate, gradient, initial_parameters};
 use barnraise_protocol::codec::Density;
 use barnraise_protocol::run::{GradientCodec, TopK};
 use barnraise_swarm::compression::{Compressor, ContributionOutcome, keep_largest};
 use barnraise_swarm::random::SplitMix64;
-use small_network::{Data, N_PARAMETERS, evaluate, gradient, initial_parameters};
 
 const EPOCHS: u64 = 400;
 /// Samples of each peer in each epoch.

@@ -1,16 +1,13 @@
 //! Ten thousand peers of one DHT, all at once in virtual time: within minutes each of them stores a record and looks up that
 //! of another one, while two in ten leave and one message in a hundred is lost. Lookup, placement and storage are the production
 //! code.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod dht_network;
 
 use std::time::{Duration, Instant};
 
+use crate::dht_network::{DhtNetwork, DhtResult, SimulatedDhtPeer};
 use barnraise_protocol::dht::{Record, RecordName};
 use barnraise_simulation::{Latency, Moment, Network, NodeId, seeds};
 use barnraise_swarm::dht::Goal;
-use dht_network::{DhtNetwork, DhtResult, SimulatedDhtPeer};
 
 const N_PEERS: usize = 10_000;
 const N_GONE: usize = N_PEERS / 5;

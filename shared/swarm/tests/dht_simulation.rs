@@ -1,16 +1,13 @@
 //! A DHT of a thousand peers in virtual time: stored records are found after 30 % of the peers died, while 5 % are
 //! Byzantine. Lookup, placement and storage are the production code; the routing tables, which are libp2p's in
 //! production, are drawn.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod dht_network;
 
 use std::time::Duration;
 
+use crate::dht_network::{DhtNetwork, PeerBehaviour, placement, traversal};
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::dht::{Record, RecordKey, RecordName, Subkey, UnixMillis};
 use barnraise_simulation::seeds;
-use dht_network::{DhtNetwork, PeerBehaviour, placement, traversal};
 
 const N_PEERS: usize = 1000;
 const N_KEYS: usize = 1000;

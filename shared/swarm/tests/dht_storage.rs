@@ -1,5 +1,4 @@
 //! Storage and cache of a DHT peer, for any records in any order.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::time::Duration;
 

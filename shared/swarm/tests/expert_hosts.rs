@@ -3,7 +3,6 @@
 //! Of ten hosts three are killed in each ten minutes, at random, and come back some minutes later with what is on their disks. One of
 //! three backbones is restarted now and then. No expert is away for longer than a minute, none ever has two hosts, and of what it
 //! had learned each loses no more than what it learned since its last checkpoint.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

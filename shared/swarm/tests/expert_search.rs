@@ -1,15 +1,11 @@
 //! Trainers find the best experts of a batch by the DHT, in virtual time at the round trips of Learning@home §4.1, and no later
 //! than the paper's: 317 ms among 100 nodes, 528 ms among 1,000. `cargo xtask bench expert-search` has more nodes.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod dht_network;
-mod expert_network;
 
 use std::time::Duration;
 
+use crate::dht_network::traversal;
+use crate::expert_network::{ExpertNetwork, N_ROWS, SearchCache, SearchTimes};
 use barnraise_simulation::seeds;
-use dht_network::traversal;
-use expert_network::{ExpertNetwork, N_ROWS, SearchCache, SearchTimes};
 
 const N_SEARCHES: usize = 10;
 

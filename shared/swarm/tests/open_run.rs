@@ -1,12 +1,9 @@
 //! Sybil attacks on an open run in virtual time: three tabs and two native peers train, and one machine with 1, 64 and
 //! 1,000 keys attacks them. The state machines are those of the peers and of the backbone: round, selection, ledger
 //! and queue. The speed is the number of samples accepted in a fixed time, so it is exact.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod open_run_simulation;
-
+use crate::open_run_simulation::{AttackKind, AttackStatistics, IN_FLIGHT_MAX, OpenRunSimulation};
 use barnraise_simulation::seeds;
-use open_run_simulation::{AttackKind, AttackStatistics, IN_FLIGHT_MAX, OpenRunSimulation};
 
 const KEYS: [u32; 3] = [1, 64, 1000];
 /// Fraction of the samples that are accepted without the attacker.

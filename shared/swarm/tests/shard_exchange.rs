@@ -1,6 +1,5 @@
 //! Peers with small buffers exchange the shards of a data set, in virtual time from a printed seed: the backbone sends
 //! each shard about once, for any number of peers and passes.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,12 +1,9 @@
 //! Liveness in virtual time: a peer that computes has a contribution accepted within a bound. Peers and the backbone stall
 //! for seconds or minutes at random moments, and are slow in between. The state machines are those of the tab, the native
 //! peer and the backbone. Runs that clip gradients are excluded: they go at the pace of their median peer.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod world;
-
+use crate::world::{ChurnSimulation, InjectedFaults, Size};
 use barnraise_simulation::seeds;
-use world::{ChurnSimulation, InjectedFaults, Size};
 
 const TROUBLE_MS: u64 = 3 * 60 * 1000;
 

@@ -11,7 +11,7 @@ use barnraise_messages::{
     ByteBuf, DeviceChange, DeviceChoice, OwnFormat, PageToPeer, PeerToPage, TransportKind,
 };
 use barnraise_protocol::access::KeyPair;
-use barnraise_protocol::columns::rows::{BrokenRows, OwnRows};
+use barnraise_protocol::columns::rows::{BrokenRows, OwnRows, OwnRowsError};
 use barnraise_protocol::dataset::{LabelledImages, Samples};
 use futures::channel::mpsc;
 use futures::{SinkExt, StreamExt};
@@ -23,7 +23,7 @@ use crate::experts::TrialExperts;
 use crate::page::{self, EventSender};
 use crate::platform::{BrowserPlatform, NetworkError, TabNetwork};
 use crate::rows::RowModel;
-use crate::text::{ContinuedToken, TextModels};
+use crate::text::{ContinuedToken, OwnTextError, TextModels};
 
 /// Serves the page until its messages end, which they do with the worker.
 pub(crate) async fn run(mut messages: mpsc::Receiver<PageToPeer>) {
@@ -222,7 +222,7 @@ impl RunningPeer {
                     };
                     (Some(samples), answer)
                 }
-                Err(reason) => (None, PeerToPage::NoOwnFiles { request, reason }),
+                Err(error) => (None, PeerToPage::NoOwnFiles { request, reason: error.to_string() }),
             };
             match commands.send(ContributorCommand::OwnData(samples)).await {
                 Ok(()) => page::post(&answer),
@@ -319,23 +319,32 @@ impl RunningPeer {
     }
 }
 
-/// The samples of files of the visitor's own, and the rows that are left out; or why there are none, for people. Given up where
-/// they are not `wanted` any longer.
+/// Why files of the visitor's own cannot be trained on. For people, without a full stop.
+#[derive(Debug, thiserror::Error)]
+enum OwnFilesError {
+    /// Those of a table.
+    #[error(transparent)]
+    Table(#[from] OwnRowsError),
+    /// Those of texts.
+    #[error(transparent)]
+    Texts(#[from] OwnTextError),
+}
+
+/// The samples of files of the visitor's own, and the rows that are left out. Given up where they are not `wanted` any longer.
 async fn samples_of(
     texts: &TextModels,
     files: Vec<ByteBuf>,
     format: OwnFormat,
     wanted: impl Fn() -> bool,
-) -> Result<(Samples, BrokenRows), String> {
+) -> Result<(Samples, BrokenRows), OwnFilesError> {
     match format {
         OwnFormat::Table { columns, target } => {
             let text = files.first().map(|file| &file[..]).unwrap_or_default();
-            let read = OwnRows::read(text, &columns, &target).map_err(|error| error.to_string())?;
+            let read = OwnRows::read(text, &columns, &target)?;
             Ok((Samples::Rows(read.rows), read.broken))
         }
         OwnFormat::Texts { shape, tokenizer } => {
-            let read = texts.sequences(&files, shape, tokenizer, wanted).await;
-            let read = read.map_err(|error| error.to_string())?;
+            let read = texts.sequences(&files, shape, tokenizer, wanted).await?;
             Ok((Samples::Tokens(read), BrokenRows::default()))
         }
     }

@@ -103,15 +103,17 @@ fn begin_files(app: &Rc<App>, files: Vec<File>) {
     }
     let app = Rc::clone(app);
     spawn_local(async move {
-        let mut contents = Some(Vec::new());
-        for file in files {
-            let read = JsFuture::from(file.array_buffer()).await.ok();
-            let read = read.map(|buffer| js_sys::Uint8Array::new(&buffer).to_vec());
-            contents = contents.zip(read).map(|(mut all, read)| {
-                all.push(read);
-                all
-            });
-        }
+        let contents = contents_of(files).await;
         app.dispatch(PageEvent::OwnFile(OwnFile::FilesRead(contents)));
     });
+}
+
+/// `None` where one of them cannot be read.
+async fn contents_of(files: Vec<File>) -> Option<Vec<Vec<u8>>> {
+    let mut contents = Vec::new();
+    for file in files {
+        let buffer = JsFuture::from(file.array_buffer()).await.ok()?;
+        contents.push(js_sys::Uint8Array::new(&buffer).to_vec());
+    }
+    Some(contents)
 }

@@ -2,8 +2,6 @@
 //! die and restart, partitions that heal. In the end all peers have the same model, and every accepted contribution is in
 //! it exactly once.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 mod averaging;
 mod few;
 

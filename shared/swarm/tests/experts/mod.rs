@@ -2,7 +2,6 @@
 //!
 //! As in Learning@home §4.1 (Figure 4, top): each answer is delayed by an exponential time after it was computed, 64 trainers
 //! ask, and the throughput of training batches is compared with that without a delay.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod world;
 
