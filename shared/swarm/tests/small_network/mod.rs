@@ -2,14 +2,14 @@
 
 use barnraise_swarm::random::SplitMix64;
 
-pub const N_INPUTS: usize = 40;
-pub const N_HIDDEN: usize = 80;
-pub const N_CLASSES: usize = 10;
+pub(crate) const N_INPUTS: usize = 40;
+pub(crate) const N_HIDDEN: usize = 80;
+pub(crate) const N_CLASSES: usize = 10;
 /// Weights and biases of both layers.
-pub const N_PARAMETERS: usize = N_INPUTS * N_HIDDEN + N_HIDDEN + N_HIDDEN * N_CLASSES + N_CLASSES;
+pub(crate) const N_PARAMETERS: usize = N_INPUTS * N_HIDDEN + N_HIDDEN + N_HIDDEN * N_CLASSES + N_CLASSES;
 
 /// Samples of classes that overlap.
-pub struct Data {
+pub(crate) struct Data {
     pub inputs: Vec<[f32; N_INPUTS]>,
     pub labels: Vec<usize>,
 }
@@ -21,7 +21,7 @@ fn normal(random: &mut SplitMix64) -> f32 {
 
 impl Data {
     /// Each class has two centres, so that no plane separates them.
-    pub fn new(n_samples: usize, random: &mut SplitMix64) -> Self {
+    pub(crate) fn new(n_samples: usize, random: &mut SplitMix64) -> Self {
         let mut positions = SplitMix64::new(99);
         let centres: Vec<[f32; N_INPUTS]> =
             (0..2 * N_CLASSES).map(|_| std::array::from_fn(|_| normal(&mut positions))).collect();
@@ -36,7 +36,7 @@ impl Data {
 }
 
 /// `[N_PARAMETERS]`, small and random.
-pub fn initial_parameters(seed: u64) -> Vec<f32> {
+pub(crate) fn initial_parameters(seed: u64) -> Vec<f32> {
     let mut random = SplitMix64::new(seed);
     let first = (2.0 / N_INPUTS as f32).sqrt();
     let second = (1.0 / N_HIDDEN as f32).sqrt();
@@ -67,7 +67,7 @@ fn forward(parameters: &[f32], input: &[f32; N_INPUTS]) -> ([f32; N_HIDDEN], [f3
 }
 
 /// Mean gradient of the cross-entropy, `[N_PARAMETERS]`.
-pub fn gradient(parameters: &[f32], data: &Data, samples: &[usize]) -> Vec<f32> {
+pub(crate) fn gradient(parameters: &[f32], data: &Data, samples: &[usize]) -> Vec<f32> {
     let mut sum = vec![0.0; N_PARAMETERS];
     let weights_2 = &parameters[N_INPUTS * N_HIDDEN + N_HIDDEN..];
     for &sample in samples {
@@ -97,7 +97,7 @@ pub fn gradient(parameters: &[f32], data: &Data, samples: &[usize]) -> Vec<f32> 
 }
 
 /// Mean cross-entropy, and the accuracy.
-pub fn evaluate(parameters: &[f32], data: &Data) -> (f64, f64) {
+pub(crate) fn evaluate(parameters: &[f32], data: &Data) -> (f64, f64) {
     let (mut loss, mut n_right) = (0.0, 0);
     for (input, &label) in data.inputs.iter().zip(&data.labels) {
         let (_, log_probabilities) = forward(parameters, input);
