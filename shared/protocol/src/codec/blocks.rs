@@ -102,6 +102,8 @@ pub(super) fn encode<L: Levels>(values: &[f32], bytes: &mut [u8]) -> bool {
             return false;
         }
         let scale = f32::from_bits(max) / L::LARGEST;
+        // Rounded up, that of the largest number there is would make it infinite.
+        let scale = if (scale * L::LARGEST).is_finite() { scale } else { scale.next_down() };
         *scale_bytes = scale.to_le_bytes();
         // A block of zeros, or of values so small that their scale underflows, travels as zeros.
         let inverse = if scale.is_normal() { 1.0 / scale } else { 0.0 };

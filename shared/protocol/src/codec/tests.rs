@@ -76,6 +76,18 @@ fn large_values_saturate_in_half_precision() {
     assert_eq!(TensorCodec::F16.decode(&bytes, 2).unwrap(), [65504.0, -65504.0]);
 }
 
+/// A seventh of it is rounded up, and so is a 127th.
+#[test]
+fn the_largest_number_comes_back_as_a_number() {
+    let values = [f32::MAX, f32::MIN, 1.0];
+    for codec in all() {
+        let got = codec.decode(&codec.encode(&values).unwrap(), 3).unwrap();
+        assert!(got[0] > 0.0 && got[1] == -got[0], "{codec:?}: {got:?}");
+    }
+    let bytes = TensorCodec::Int8.encode(&values).unwrap();
+    assert!(TensorCodec::Int8.decode(&bytes, 3).unwrap()[0] > 0.999_999 * f32::MAX);
+}
+
 #[test]
 fn tiny_values_travel_as_zeros() {
     for codec in [TensorCodec::Int8, TensorCodec::Int4, top_k(1.0)] {
