@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::fixture;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::ConnectInfo;
@@ -35,6 +34,8 @@ use libp2p::PeerId;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tower::ServiceExt;
+
+use crate::fixture;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const PEER: &str = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::fixture;
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use barnraise_native::scheme::synchronous::metrics::Metrics;
@@ -25,6 +24,8 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tower::ServiceExt;
 use yaml_rust2::{Yaml, YamlLoader};
+
+use crate::fixture;
 
 fn dashboard() -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/grafana/barnraise.json");

@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::Path;
 
-use crate::fixture;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
@@ -25,6 +24,8 @@ use futures::StreamExt;
 use libp2p::PeerId;
 use tokio::sync::{broadcast, watch};
 use tower::ServiceExt;
+
+use crate::fixture;
 
 const ASSET: &str = "assets/peer-0123abcd.wasm";
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::fixture;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
@@ -21,6 +20,8 @@ use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry};
 use barnraise_protocol::run::{Preset, RunDescription, RunIdentity};
 use tokio::sync::watch;
 use tower::ServiceExt;
+
+use crate::fixture;
 
 const MINUTE: u64 = 60;
 const NOW: u64 = 1_800_000_000;

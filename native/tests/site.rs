@@ -1,6 +1,5 @@
 //! Several runs at one address, through the site's routes and one request at a time: no socket.
 
-use crate::fixture;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
@@ -18,6 +17,8 @@ use barnraise_protocol::run::RunDescription;
 use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
+
+use crate::fixture;
 
 const PAGE: &[File] = &[
     File { path: "assets/a.js", tag: "a", plain: b"//", brotli: None, gzip: None },

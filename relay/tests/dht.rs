@@ -4,7 +4,6 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::common::{self, tcp_address};
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::dht::{self, DhtError, DhtRefusal, Freshness, Record, RecordKey, RecordName, Subkey};
 use barnraise_relay::dht::{Dht, DhtConfig};
@@ -12,6 +11,8 @@ use barnraise_relay::libp2p::identity::Keypair;
 use barnraise_relay::{Node, NodeConfig, NodeEvent, Routing};
 use barnraise_swarm::dht::StorageLimits;
 use barnraise_swarm::random::SplitMix64;
+
+use crate::common::{self, tcp_address};
 
 /// Peers that a new one is told of, as in hivemind's benchmark.
 const N_INITIAL: usize = 4;

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::*;
 use barnraise_relay::libp2p::Multiaddr;
 use barnraise_relay::libp2p::identity::Keypair;
 use barnraise_relay::{Node, NodeConfig, NodeError, NodeEvent, OpenError, load_or_create_keypair};
 use futures::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::common::*;
 
 /// After this long a test hangs.
 const HANG: Duration = Duration::from_secs(120);

@@ -4,13 +4,14 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use crate::common::*;
 use barnraise_relay::certificates::{Certificates, SERVICE_PERIOD};
 use barnraise_relay::libp2p::core::transport::{ListenerId, TransportEvent};
 use barnraise_relay::libp2p::identity::Keypair;
 use barnraise_relay::libp2p::{Multiaddr, Transport as _};
 use barnraise_relay::webtransport::{Transport, WebTransportConfig, WebTransportConnection};
 use tokio::sync::mpsc;
+
+use crate::common::*;
 
 enum TransportReport {
     New(Multiaddr),

@@ -4,7 +4,6 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::common::*;
 use barnraise_relay::libp2p::core::Endpoint;
 use barnraise_relay::libp2p::core::muxing::{StreamMuxerBox, StreamMuxerExt as _};
 use barnraise_relay::libp2p::core::transport::{Boxed, DialOpts, ListenerId, PortUse, TransportEvent};
@@ -18,6 +17,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
+
+use crate::common::*;
 
 const TLS: &str = "/tls/1.0.0";
 const BULK_BYTES: usize = 4 * 1024 * 1024;

@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use crate::common::*;
 use barnraise_relay::libp2p::core::upgrade::InboundConnectionUpgrade as _;
 use barnraise_relay::libp2p::identity::Keypair;
 use barnraise_relay::libp2p::multiaddr::Protocol;
@@ -11,6 +10,8 @@ use barnraise_relay::libp2p::{Multiaddr, noise};
 use barnraise_relay::server::{HostNames, operator_routes};
 use barnraise_relay::{Node, NodeConfig, NodeEvent, Path, Reachability, RelayLimits};
 use futures::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+
+use crate::common::*;
 
 const TCP: &str = "/ip4/127.0.0.1/tcp/0";
 const WEBSOCKET: &str = "/ip4/127.0.0.1/tcp/0/ws";

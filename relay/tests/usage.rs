@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use crate::common::*;
 use barnraise_relay::libp2p::Multiaddr;
 use barnraise_relay::libp2p::identity::Keypair;
 use barnraise_relay::{Node, NodeConfig, NodeEvent, Path, RelayLimits};
 use futures::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::common::*;
 
 const BULK_BYTES: usize = 4 * 1024 * 1024;
 /// Noise, Yamux and identify of a connection through a circuit, and the words that open one.

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use crate::common::*;
 use barnraise_relay::NodeEvent;
 use barnraise_relay::libp2p::identity::Keypair;
 use futures::{AsyncReadExt as _, AsyncWriteExt as _, FutureExt as _};
 use wtransport::error::ConnectingError;
 use wtransport::quinn;
+
+use crate::common::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_authenticates_and_echoes() {

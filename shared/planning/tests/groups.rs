@@ -1,10 +1,11 @@
 //! Numerical tests of groups: averages of vectors, and group sizes against random failures.
 
-use crate::support::id;
 use barnraise_planning::PeerId;
 use barnraise_planning::groups::size::{best_group_size, expected_iterations, group_size_up_to};
 use barnraise_planning::groups::{Grid, groups};
 use proptest::prelude::*;
+
+use crate::support::id;
 
 fn average(values: &mut [f64], groups: &[Vec<usize>]) {
     for group in groups {

@@ -1,10 +1,11 @@
 //! The interior point method and the search against an independent simplex method and brute force, on small
 //! random instances.
 
-use crate::support::simplex::SimplexProgram;
-use crate::support::{self, id, is_close, problem, work};
 use barnraise_planning::{MeasuredPeer, PairLimit, PlanningProblem};
 use proptest::prelude::*;
+
+use crate::support::simplex::SimplexProgram;
+use crate::support::{self, id, is_close, problem, work};
 
 /// The batch size and the vector's length of [`work`].
 const BATCH: u64 = 100;

@@ -1,12 +1,13 @@
 //! The strategies that a plan recovers according to the paper (DeDLOC §3.2), its Table 1, and properties of all
 //! plans.
 
-use crate::support::{helper, id, is_close, peer, problem, work};
 use barnraise_planning::{
     AveragingPlan, Bottleneck, MeasuredPeer, PairLimit, PeerId, PlanError, PlanningProblem, RoundWorkload,
     Updates,
 };
 use proptest::prelude::*;
+
+use crate::support::{helper, id, is_close, peer, problem, work};
 
 const MEGA: f64 = 1e6;
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::fixture;
 use barnraise_protocol::access::{KeyPair, UnixTime};
 use barnraise_protocol::bulk::{
     self, BulkError, CHUNK_BYTES, Partial, Pull, Transfer, WINDOW_CHUNKS, Withdrawn,
@@ -26,6 +25,8 @@ use barnraise_protocol::{ConversationError, Refusal, Sha256Hash};
 use futures::FutureExt as _;
 use futures::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
+
+use crate::fixture;
 
 type MemoryStream = Compat<tokio::io::DuplexStream>;
 

@@ -1,6 +1,5 @@
 //! Commitments and evidence: no peer can change what a contributor signed.
 
-use crate::fixture;
 use barnraise_protocol::access::{KeyPair, PublicKey};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::commitment::{
@@ -19,6 +18,8 @@ use barnraise_protocol::run::{
 use barnraise_protocol::{ConversationError, Refusal, Sha256Hash, TensorCodec};
 use proptest::prelude::*;
 use tokio_util::compat::TokioAsyncReadCompatExt;
+
+use crate::fixture;
 
 const N_PARAMETERS: usize = 6;
 

@@ -1,6 +1,5 @@
 //! Checks of a run's names, codecs, slow links and local steps.
 
-use crate::fixture;
 use barnraise_protocol::codec::{Density, Sparsity};
 use barnraise_protocol::run::model::presets::{Swav, SwavTrunk};
 use barnraise_protocol::run::{
@@ -9,6 +8,8 @@ use barnraise_protocol::run::{
     SlowLinksError, Synchronous, TopK,
 };
 use barnraise_protocol::{TensorCodec, gradient};
+
+use crate::fixture;
 
 /// Of the fixture's run.
 fn synchronous() -> Synchronous {

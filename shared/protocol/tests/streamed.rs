@@ -1,12 +1,13 @@
 //! Windows of a stream, and the lists of samples that name its shards.
 
-use crate::fixture;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::commitment::{
     CommitmentError, SampleId, check_streamed, encode_streamed, list_bytes, names_streamed,
 };
 use barnraise_protocol::dataset::{DataStream, Manifest, ShardEntry};
 use barnraise_protocol::streamed::{SHARDS_KEPT_MAX, StreamWindow, StreamedShard, WindowError};
+
+use crate::fixture;
 
 const DATA: DataStream = DataStream { sources: Sha256Hash([5; 32]), shard_samples: 3, window_shards: 2 };
 

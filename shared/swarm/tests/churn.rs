@@ -2,8 +2,9 @@
 //! and the backbone itself is killed now and then. Each round ends, no accepted contribution is lost, and
 //! none counts twice. The state machines are those of the tab, the native peer and the backbone.
 
-use crate::world::{COLLECT_TIMEOUT_MS, CROWD, ChurnSimulation, ChurnStatistics, InjectedFaults, N_EPOCHS};
 use barnraise_simulation::seeds;
+
+use crate::world::{COLLECT_TIMEOUT_MS, CROWD, ChurnSimulation, ChurnStatistics, InjectedFaults, N_EPOCHS};
 
 /// The longest epoch. A peer that is killed after its report costs one collect timeout, and then the others make up for its
 /// samples. A peer killed in that second collection costs another timeout.

@@ -14,6 +14,8 @@ use barnraise_swarm::matchmaking::{GATHER, Matchmaking, MatchmakingConfig, RETRY
 use barnraise_swarm::robust::Aggregation;
 use barnraise_swarm::{Moment, PeerKey};
 
+use crate::matchmaking::first_status;
+
 const TARGET: u32 = 256;
 /// Everything happens in one moment: nothing may depend on a timeout.
 const NOW: Moment = Moment::from_secs(1);
@@ -27,18 +29,7 @@ fn model(epoch: u64) -> ModelVersion {
 }
 
 fn standing(epoch: u64) -> AggregatorStatus {
-    AggregatorStatus {
-        model: model(epoch),
-        n_samples: 0,
-        n_contributors: 1,
-        samples_per_second: 1.0,
-        is_closing: false,
-        ready: None,
-        is_busy: false,
-        download_bytes_per_s: 1e6,
-        upload_bytes_per_s: 1e6,
-        is_reachable: true,
-    }
+    AggregatorStatus { model: model(epoch), ..first_status() }
 }
 
 struct AggregatorNode {

@@ -2,11 +2,12 @@
 //!
 //! Everything follows from one seed; one in ten contributions is refused. `--nocapture` shows the table.
 
-use crate::small_network::{Data, N_PARAMETERS, evaluate, gradient, initial_parameters};
 use barnraise_protocol::codec::Density;
 use barnraise_protocol::run::{GradientCodec, TopK};
 use barnraise_swarm::compression::{Compressor, ContributionOutcome, keep_largest};
 use barnraise_swarm::random::SplitMix64;
+
+use crate::small_network::{Data, N_PARAMETERS, evaluate, gradient, initial_parameters};
 
 const EPOCHS: u64 = 400;
 /// Samples of each peer in each epoch.

@@ -4,10 +4,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::dht_network::{DhtNetwork, DhtResult, SimulatedDhtPeer};
 use barnraise_protocol::dht::{Record, RecordName};
 use barnraise_simulation::{Latency, Moment, Network, NodeId, seeds};
 use barnraise_swarm::dht::Goal;
+
+use crate::dht_network::{DhtNetwork, DhtResult, SimulatedDhtPeer};
 
 const N_PEERS: usize = 10_000;
 const N_GONE: usize = N_PEERS / 5;

@@ -4,10 +4,11 @@
 
 use std::time::Duration;
 
-use crate::dht_network::{DhtNetwork, PeerBehaviour, placement, traversal};
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::dht::{Record, RecordKey, RecordName, Subkey, UnixMillis};
 use barnraise_simulation::seeds;
+
+use crate::dht_network::{DhtNetwork, PeerBehaviour, placement, traversal};
 
 const N_PEERS: usize = 1000;
 const N_KEYS: usize = 1000;

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use barnraise_simulation::seeds;
+
 use crate::dht_network::traversal;
 use crate::expert_network::{ExpertNetwork, N_ROWS, SearchCache, SearchTimes};
-use barnraise_simulation::seeds;
 
 const N_SEARCHES: usize = 10;
 

@@ -2,8 +2,9 @@
 //! 1,000 keys attacks them. The state machines are those of the peers and of the backbone: round, selection, ledger
 //! and queue. The speed is the number of samples accepted in a fixed time, so it is exact.
 
-use crate::open_run_simulation::{AttackKind, AttackStatistics, IN_FLIGHT_MAX, OpenRunSimulation};
 use barnraise_simulation::seeds;
+
+use crate::open_run_simulation::{AttackKind, AttackStatistics, IN_FLIGHT_MAX, OpenRunSimulation};
 
 const KEYS: [u32; 3] = [1, 64, 1000];
 /// Fraction of the samples that are accepted without the attacker.

@@ -2,8 +2,9 @@
 //! for seconds or minutes at random moments, and are slow in between. The state machines are those of the tab, the native
 //! peer and the backbone. Runs that clip gradients are excluded: they go at the pace of their median peer.
 
-use crate::world::{ChurnSimulation, InjectedFaults, Size};
 use barnraise_simulation::seeds;
+
+use crate::world::{ChurnSimulation, InjectedFaults, Size};
 
 const TROUBLE_MS: u64 = 3 * 60 * 1000;
 

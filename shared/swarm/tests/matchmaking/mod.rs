@@ -34,7 +34,7 @@ fn at(millis: u64) -> Moment {
 }
 
 /// The status of a peer at the first model, without samples.
-fn first_status() -> AggregatorStatus {
+pub(crate) fn first_status() -> AggregatorStatus {
     AggregatorStatus {
         model: ModelVersion { n_samples_total: 0, epoch: 0, hash: Sha256Hash::of(&0u64.to_le_bytes()) },
         n_samples: 0,
