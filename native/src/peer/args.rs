@@ -72,7 +72,7 @@ pub struct JoinArgs {
     /// experts in a folder
     #[arg(long, value_name = "N")]
     pub host_experts: Option<usize>,
-    /// Folder for shards, and below it for experts, instead of the user's cache folder
+    /// Folder for shards, and below it for access tokens and experts, instead of the user's cache folder
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
     /// How much disk space they may take

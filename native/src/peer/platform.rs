@@ -358,6 +358,19 @@ impl Platform for NativePlatform {
         }
     }
 
+    async fn kept_token(&self, name: Sha256Hash) -> Option<Vec<u8>> {
+        let cache = self.cache.clone();
+        tokio::task::spawn_blocking(move || cache.token(name)).await.ok().flatten()
+    }
+
+    async fn keep_token(&self, name: Sha256Hash, token: &[u8]) {
+        let (cache, token) = (self.cache.clone(), token.to_vec());
+        let kept = tokio::task::spawn_blocking(move || cache.put_token(name, &token)).await;
+        if let Ok(Err(error)) = kept {
+            tracing::warn!(%error, "the access token is not kept on disk, and the next start needs an invitation");
+        }
+    }
+
     async fn evict(&self, sha256: Sha256Hash) {
         let cache = self.cache.clone();
         let removed = tokio::task::spawn_blocking(move || cache.remove(sha256)).await;

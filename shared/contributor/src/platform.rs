@@ -118,6 +118,18 @@ pub trait Platform {
         std::future::ready(())
     }
 
+    /// Reads an access token stored with [`Self::keep_token`], perhaps before a restart. It is not trusted.
+    fn kept_token(&self, name: Sha256Hash) -> impl Future<Output = Option<Vec<u8>>> {
+        let _ = name;
+        std::future::ready(None)
+    }
+
+    /// Stores an access token under a name, where no shard takes its place; a failure is not an error.
+    fn keep_token(&self, name: Sha256Hash, token: &[u8]) -> impl Future<Output = ()> {
+        let _ = (name, token);
+        std::future::ready(())
+    }
+
     /// Whether [`Self::cache_model`] stores anything.
     fn caches_models(&self) -> bool {
         false

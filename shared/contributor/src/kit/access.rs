@@ -151,11 +151,10 @@ async fn show<P: Platform>(
     let held = ticket.token.borrow().clone();
     let token = match held {
         Some(token) => Some(token),
-        None => operation
-            .platform
-            .cached(token_cache_key(ticket, run)?)
-            .await
-            .and_then(|b| AccessToken::decode(&b).ok()),
+        None => {
+            let kept = operation.platform.kept_token(token_name(ticket, run)?).await;
+            kept.and_then(|bytes| AccessToken::decode(&bytes).ok())
+        }
     };
     let now = operation.platform.unix_time();
     let is_good = |token: &AccessToken| token.verify_from(&run.authority(), sender, now).is_ok();
@@ -288,14 +287,14 @@ async fn keep<P: Platform>(
     let verified = token.verify_from(&run.authority(), ticket.key()?.public(), now);
     verified.map_err(|refusal| ConversationError::from(AccessRefusal::Token(refusal)))?;
     if let Ok(bytes) = token.encode() {
-        operation.platform.cache(token_cache_key(ticket, run)?, &bytes).await;
+        operation.platform.keep_token(token_name(ticket, run)?, &bytes).await;
     }
     ticket.hold(token, now);
     Ok(())
 }
 
-/// The cache key of this peer's token for a run.
-fn token_cache_key(ticket: &AccessTicket, run: &RunDescription) -> Result<Sha256Hash, OperationError> {
+/// The name under which this peer's token for a run is stored.
+fn token_name(ticket: &AccessTicket, run: &RunDescription) -> Result<Sha256Hash, OperationError> {
     let (peer, authority) = (ticket.key()?.public(), run.access.authority);
     let name =
         [&b"barnraise kept token 1\0"[..], &peer.0, &authority.0, run.identity.run_id.as_bytes()].concat();

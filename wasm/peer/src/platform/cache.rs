@@ -1,11 +1,13 @@
-//! The browser's Cache API: shards under their hash, which survive a reload; and the newest model, for when no
-//! backbone can be reached.
+//! The browser's Cache API: shards under their hash, which survive a reload; the newest model, for when no backbone
+//! can be reached; and access tokens.
 //!
 //! The browser may refuse or evict at any time; then the shard is fetched again. Nothing here is
 //! trusted: the contributor checks every hash.
 
 use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::access::TOKEN_BYTES_MAX;
 use barnraise_protocol::dataset::SHARD_BYTES_MAX;
+use barnraise_protocol::framing::HEADER_BYTES;
 use js_sys::{Array, ArrayBuffer, Reflect, Uint8Array};
 use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
@@ -15,8 +17,10 @@ use crate::page;
 
 /// Name of the cache of shards; it changes with their format.
 const NAME: &str = "barnraise-shards-1";
-/// Name of the cache of the newest model and its tokenizer; it changes with their format.
+/// Name of the cache of the newest model, its tokenizer and access tokens; it changes with their format.
 const MODEL_NAME: &str = "barnraise-model-2";
+/// Longest access token that is read back: a frame.
+const TOKEN_FILE_BYTES_MAX: u32 = (HEADER_BYTES + TOKEN_BYTES_MAX) as u32;
 /// Longest model that is read back: a description and its parameters.
 const MODEL_BYTES_MAX: u32 = 1 << 30;
 /// Most cached shards, those of earlier runs included; the oldest is evicted first.
@@ -25,6 +29,7 @@ const SHARDS_MAX: u32 = if cfg!(feature = "tests") { 8 } else { 1024 };
 /// The cache of one origin.
 pub(crate) struct ShardCache {
     folder: String,
+    tokens: String,
     model: String,
     tokenizer: String,
 }
@@ -33,6 +38,7 @@ impl ShardCache {
     pub(crate) fn new(origin: &str) -> Self {
         Self {
             folder: format!("{origin}/shards/"),
+            tokens: format!("{origin}/tokens/"),
             model: format!("{origin}/model"),
             tokenizer: format!("{origin}/tokenizer"),
         }
@@ -64,6 +70,19 @@ impl ShardCache {
     pub(crate) async fn put_tokenizer(&self, tokenizer: &[u8]) {
         if let Err(error) = replace(&self.tokenizer, tokenizer).await {
             gloo::console::info!("the tokenizer was not kept:", page::describe(&error));
+        }
+    }
+
+    /// The access token kept under a name.
+    pub(super) async fn token(&self, name: Sha256Hash) -> Option<Vec<u8>> {
+        let address = format!("{}{name}", self.tokens);
+        read(&open(MODEL_NAME).await.ok()?, &address, TOKEN_FILE_BYTES_MAX).await
+    }
+
+    /// Keeps an access token under a name.
+    pub(super) async fn put_token(&self, name: Sha256Hash, token: &[u8]) {
+        if let Err(error) = replace(&format!("{}{name}", self.tokens), token).await {
+            gloo::console::info!("the access token was not kept:", page::describe(&error));
         }
     }
 
@@ -127,6 +146,8 @@ mod tests {
     async fn shards_come_back_under_their_hash_and_the_oldest_are_evicted() {
         let cache = ShardCache::new("http://shards.test");
         let hash = |number: u32| Sha256Hash::of(&number.to_le_bytes());
+        assert_eq!(cache.token(hash(0)).await, None);
+        cache.put_token(hash(0), b"token").await;
         assert_eq!(cache.get(hash(0)).await, None);
         for number in 0..SHARDS_MAX + 2 {
             cache.put(hash(number), &number.to_le_bytes()).await;
@@ -136,6 +157,7 @@ mod tests {
         for gone in 0..2 {
             assert_eq!(cache.get(hash(gone)).await, None, "shard {gone}");
         }
+        assert_eq!(cache.token(hash(0)).await.as_deref(), Some(&b"token"[..]), "no shard takes its place");
     }
 
     #[wasm_bindgen_test]

@@ -121,6 +121,14 @@ impl Platform for BrowserPlatform {
         self.cache.put(sha256, bytes).await;
     }
 
+    async fn kept_token(&self, name: Sha256Hash) -> Option<Vec<u8>> {
+        self.cache.token(name).await
+    }
+
+    async fn keep_token(&self, name: Sha256Hash, token: &[u8]) {
+        self.cache.put_token(name, token).await;
+    }
+
     fn caches_models(&self) -> bool {
         true
     }
