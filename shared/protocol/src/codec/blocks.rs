@@ -92,6 +92,17 @@ pub(super) fn encoded_len<L: Levels>(n_values: usize) -> usize {
     full.saturating_add(rest)
 }
 
+/// Scale of a block of `TensorCodec::Int8` whose largest magnitude this is.
+pub fn int8_scale(largest: f32) -> f32 {
+    scale_of(largest, INT8_LEVEL_MAX)
+}
+
+fn scale_of(largest: f32, level: f32) -> f32 {
+    let scale = largest / level;
+    // Rounded up, that of the largest number there is would make it infinite.
+    if largest.is_finite() && !(scale * level).is_finite() { scale.next_down() } else { scale }
+}
+
 /// `bytes` are as long as [`encoded_len`] says.
 pub(super) fn encode<L: Levels>(values: &[f32], bytes: &mut [u8]) -> bool {
     let blocks = bytes.chunks_mut(SCALE_BYTES + L::n_bytes(L::BLOCK_VALUES));
@@ -101,9 +112,7 @@ pub(super) fn encode<L: Levels>(values: &[f32], bytes: &mut [u8]) -> bool {
         if max >= INFINITY {
             return false;
         }
-        let scale = f32::from_bits(max) / L::LARGEST;
-        // Rounded up, that of the largest number there is would make it infinite.
-        let scale = if (scale * L::LARGEST).is_finite() { scale } else { scale.next_down() };
+        let scale = scale_of(f32::from_bits(max), L::LARGEST);
         *scale_bytes = scale.to_le_bytes();
         // A block of zeros, or of values so small that their scale underflows, travels as zeros.
         let inverse = if scale.is_normal() { 1.0 / scale } else { 0.0 };

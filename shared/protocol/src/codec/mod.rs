@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::blocks::{INT4_BLOCK_VALUES, INT8_BLOCK_VALUES, INT8_LEVEL_MAX};
+pub use self::blocks::{INT4_BLOCK_VALUES, INT8_BLOCK_VALUES, INT8_LEVEL_MAX, int8_scale};
 use self::blocks::{Int4, Int8};
 pub use self::sparsity::{Density, Sparsity, WARMUP_DENSITY};
 

@@ -4,7 +4,7 @@
 //! one would be zero in every contribution, and its parameter would never learn.
 
 use barnraise_protocol::TensorCodec;
-use barnraise_protocol::codec::{INT8_BLOCK_VALUES, INT8_LEVEL_MAX};
+use barnraise_protocol::codec::{INT8_BLOCK_VALUES, INT8_LEVEL_MAX, int8_scale};
 
 use crate::random::SplitMix64;
 
@@ -22,7 +22,7 @@ pub fn round_stochastically(values: &mut [f32], codec: TensorCodec, seed: u64) {
     }
     let mut random = SplitMix64::new(seed);
     for block in values.chunks_mut(INT8_BLOCK_VALUES) {
-        let scale = block.iter().fold(0.0_f32, |max, value| max.max(value.abs())) / INT8_LEVEL_MAX;
+        let scale = int8_scale(block.iter().fold(0.0, |max, value| max.max(value.abs())));
         if !scale.is_normal() {
             continue;
         }
@@ -105,6 +105,15 @@ mod tests {
         }
         assert_eq!(values, rounded(1));
         assert_ne!(values, rounded(2));
+    }
+
+    #[test]
+    fn the_largest_number_there_is_stays_finite() {
+        for value in [f32::MAX, f32::MIN] {
+            let mut values = [value, 1.0];
+            round_stochastically(&mut values, TensorCodec::Int8, 1);
+            assert!(values[0].is_finite() && sent(&values)[0].is_finite(), "{values:?}");
+        }
     }
 
     #[test]
