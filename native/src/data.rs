@@ -56,7 +56,9 @@ impl TrainingData {
     pub fn preprocessing(&self) -> Result<Option<Bytes>, serde_json::Error> {
         Ok(match (&self.kind, &self.tokenizer, &self.columns) {
             (SampleKind::Tokens(_), Some(tokenizer), _) => Some(tokenizer.clone()),
-            (SampleKind::Rows(_), _, Some(columns)) => Some(serde_json::to_vec(columns)?.into()),
+            // Without the names of its items nobody can say what they rated.
+            (_, _, Some(DataColumns::Ratings(columns))) if columns.items.is_empty() => None,
+            (_, _, Some(columns)) => Some(serde_json::to_vec(columns)?.into()),
             _ => None,
         })
     }

@@ -36,6 +36,15 @@ shard_samples = 500
 file = "films.csv"
 "#;
 
+/// Ratings of one person who likes the films with even numbers, or the others: the content of a file of theirs.
+pub fn own_films(likes_even: bool) -> String {
+    let rated = (0..40).filter(|film| film % 3 != 0).map(|film| {
+        let rating = if (film % 2 == 0) == likes_even { 4.5 } else { 1.5 };
+        format!("{rating};film {film}\n")
+    });
+    std::iter::once("rating;item\n".to_owned()).chain(rated).collect()
+}
+
 /// The content of the file: flowers of two kinds, which lengths and colour tell apart together.
 pub fn flowers() -> String {
     let mut random = SplitMix64::new(3);

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 
 use barnraise_learning::tokenizer::{Tokenizer, TokenizerError};
 use barnraise_protocol::columns::DataColumns;
+use barnraise_protocol::columns::ratings::PeoplesRatings;
+use barnraise_protocol::columns::rows::TooManyPeople;
 use barnraise_protocol::dataset::{
-    Manifest, SampleKind, Samples, TableRows, TableShape, TokenSequences, TokenShape,
+    Manifest, RatingShape, Ratings, SampleKind, Samples, TableRows, TableShape, TokenSequences, TokenShape,
 };
 
 use super::columns::{self, ColumnsError};
@@ -73,11 +75,14 @@ pub enum OwnDataError {
         /// Tokens.
         got: u32,
     },
-    /// Ratings.
-    #[error(
-        "this run learns from ratings: whose they are its operator alone knows, so that nobody can bring others"
-    )]
-    Ratings,
+    /// Ratings of more people than the run has users.
+    #[error("{}: {source}", path.display())]
+    People {
+        /// What was given.
+        path: PathBuf,
+        /// How many.
+        source: TooManyPeople,
+    },
     /// Not what the run's manifest describes.
     #[error("the samples are not of the kind that this run learns from")]
     OtherKind,
@@ -89,10 +94,11 @@ const TEXTS: &[&str] = &[".txt", ".md", ".jsonl", ".ndjson", ".parquet"];
 
 /// Whether files of this kind become samples by [`Manifest::preprocessing`].
 pub fn needs_preprocessing(kind: &SampleKind) -> bool {
-    matches!(kind, SampleKind::Tokens(_) | SampleKind::Rows(_))
+    !matches!(kind, SampleKind::Images { .. })
 }
 
-/// The samples of a file or folder: a folder of pictures for each class; tables with the columns of the run's; or texts.
+/// The samples of a file or folder: a folder of pictures for each class; tables or ratings with the columns of the run's; or texts.
+/// Who rates is no user of the run: people are numbered as they come, and each file that does not say who is of one more.
 /// `preprocessing` is the file of that name of the run.
 ///
 /// # Errors
@@ -104,7 +110,7 @@ pub fn load(path: &Path, manifest: &Manifest, preprocessing: &[u8]) -> Result<Sa
         }
         SampleKind::Rows(shape) => rows(path, shape, manifest, preprocessing)?,
         SampleKind::Tokens(shape) => Samples::Tokens(sequences(path, *shape, preprocessing)?),
-        SampleKind::Ratings(_) => return Err(OwnDataError::Ratings),
+        SampleKind::Ratings(shape) => Samples::Ratings(ratings(path, *shape, manifest, preprocessing)?),
     };
     match manifest.describes(&samples) {
         true => Ok(samples),
@@ -133,6 +139,26 @@ fn rows(
         }
     }
     all.filter(|all| all.n_samples() > 0).ok_or_else(|| OwnDataError::NoRows { path: path.to_owned() })
+}
+
+fn ratings(
+    path: &Path,
+    shape: RatingShape,
+    manifest: &Manifest,
+    preprocessing: &[u8],
+) -> Result<Ratings, OwnDataError> {
+    let DataColumns::Ratings(columns) = columns::read(preprocessing, &manifest.samples)? else {
+        return Err(OwnDataError::OtherKind);
+    };
+    let mut all = PeoplesRatings::default();
+    for (number, file) in files(path, TABLES)?.iter().enumerate() {
+        let of_file = other::ratings(file, &columns, shape.n_items)?;
+        of_file.into_iter().for_each(|rating| all.push(number, rating));
+    }
+    if all.n() == 0 {
+        return Err(OwnDataError::NoRows { path: path.to_owned() });
+    }
+    all.samples(shape).map_err(|source| OwnDataError::People { path: path.to_owned(), source })
 }
 
 fn sequences(path: &Path, shape: TokenShape, preprocessing: &[u8]) -> Result<TokenSequences, OwnDataError> {
@@ -199,7 +225,7 @@ mod tests {
     use super::*;
     use crate::data::TrainingData;
     use crate::data::shards::{ShardStore, Sharding};
-    use crate::data::table::TableSettings;
+    use crate::data::table::{RatingSettings, TableSettings};
     use crate::data::text::{TextSettings, TextSource};
     use crate::storage::Storage;
 
@@ -280,6 +306,38 @@ mod tests {
         std::fs::create_dir(&empty).unwrap();
         let said = load(&empty, &manifest, &preprocessing).unwrap_err().to_string();
         assert!(said.contains("there is no file in") && said.ends_with(".csv, .tsv, .parquet"), "{said}");
+    }
+
+    #[tokio::test]
+    async fn people_who_bring_ratings_are_none_of_the_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let films =
+            write(folder.path(), "films.csv", "who,film,stars\nann,Jaws,5\nbob,Alien,1\nbob,Jaws,2\n");
+        let settings = RatingSettings {
+            name: "Films".into(),
+            file: films.into(),
+            columns: ["who", "film", "stars"].map(str::to_owned),
+            held_out: 0.3,
+            seed: 1,
+        };
+        let (manifest, preprocessing) = served(&settings.load(folder.path()).unwrap()).await;
+        assert!(!String::from_utf8_lossy(&preprocessing).contains("ann"), "users are people");
+        let own = folder.path().join("own");
+        // Two files of one person each, who are not the same.
+        write(&own, "a.csv", "stars,film,when\n4,Jaws,today\n");
+        write(&own, "b/b.csv", "film;stars\nAlien;1\nUnknown;3\nJaws;2\n");
+        let Samples::Ratings(read) = load(&own, &manifest, &preprocessing).unwrap() else { panic!() };
+        assert_eq!(read.users, [0, 1, 1]);
+        assert_eq!((read.items, read.ratings), (vec![1, 0, 1], vec![4.0, 1.0, 2.0]));
+        write(&own, "c.csv", "who,film,stars\nann,Jaws,5\n");
+        let said = load(&own, &manifest, &preprocessing).unwrap_err().to_string();
+        assert!(
+            said.ends_with("it has ratings of 3 people, of at most 2 can be learned from here"),
+            "{said}"
+        );
+        let empty = write(folder.path(), "empty.csv", "film,stars\n");
+        let said = load(&empty, &manifest, &preprocessing).unwrap_err().to_string();
+        assert!(said.starts_with("there are no rows in"), "{said}");
     }
 
     #[tokio::test]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use barnraise_learning::Trainer;
 use barnraise_learning::tokenizer::BLANK;
+use barnraise_protocol::columns::ratings::OtherRating;
 use barnraise_protocol::columns::{DataColumns, RatingColumns, TableColumns};
 use barnraise_protocol::dataset::{ImageShape, RatingShape, SampleKind, TableShape, TableTarget, TokenShape};
 use barnraise_protocol::run::model::graph::Loss;
@@ -13,7 +14,7 @@ use clap::Args;
 use futures::executor::block_on;
 
 use super::{ExportedError, ExportedModel, FILE_BYTES_MAX, no_columns, read_file};
-use crate::data::table::other::{self, OtherRating, OtherRows};
+use crate::data::table::other::{self, OtherRows};
 use crate::data::{LoadError, pictures};
 
 /// Guesses for a blank.

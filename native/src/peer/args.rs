@@ -45,7 +45,7 @@ pub struct JoinArgs {
     #[arg(long, value_name = "FILE")]
     pub receipts: Option<PathBuf>,
     /// Train on data of your own, which never leave this machine, in a run without a server ([scheme.sampled]): a folder with a
-    /// folder of pictures for each class; a CSV or Parquet file with the columns of the run, or a text; or a folder of such
+    /// folder of pictures for each class; a CSV or Parquet file with the columns of the run, such as ratings; a text; or a folder of such
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
     /// Name on the leaderboard: 1 to 32 characters

@@ -186,6 +186,7 @@ mod tests {
         let there: Vec<_> = names.iter().map(|name| cache.get(*name).is_some()).collect();
         assert_eq!(there, [true, false, true]);
     }
+
     #[test]
     fn no_shard_takes_the_place_of_an_access_token() {
         let folder = tempfile::tempdir().unwrap();

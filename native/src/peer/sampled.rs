@@ -153,7 +153,7 @@ impl<'p> Participation<'p> {
             described.identity.run_id,
             samples.n_samples()
         ));
-        let data = LocalData { samples, seed: self.seed };
+        let data = LocalData { samples, is_own: self.data.is_some(), seed: self.seed };
         let trainer = LocalTrainer::start(&described, scheme, data, self.device.clone(), self.pacing)?;
         let n_parameters = ParameterLayout::of_run(&described)?.n_parameters();
         let mut place = OwnPlace::of(node.clone(), home).await;

@@ -321,7 +321,11 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
         _frozen: Option<&FrozenWeights>,
         device: ComputeDevice,
     ) -> Result<Trainer, ModelError> {
-        local_trainer(run, &self.scheme, self.n_samples, device)
+        let own = match &self.source {
+            SampleSource::Own(samples) => Some(&**samples),
+            _ => None,
+        };
+        local_trainer(run, &self.scheme, (self.n_samples, own), device)
     }
 
     fn sample_source(&self, _run: &RunDescription) -> SampleSource {

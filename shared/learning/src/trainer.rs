@@ -27,7 +27,7 @@ use barnraise_protocol::run::model::graph::Loss;
 use barnraise_protocol::run::{self, Augmentation, ModelSpec};
 
 use self::flight::QueuedPass;
-pub use self::recommend::OWN_RATINGS_MAX;
+use self::recommend::Newcomers;
 use crate::augmentation::{self, augmented};
 use crate::batch::{self, Batch};
 use crate::data_shape::DataShape;
@@ -85,6 +85,7 @@ pub struct Trainer {
     /// Loss scale, in mixed precision only.
     scaler: Option<LossScaler>,
     local: Option<Box<LocalSteps>>,
+    newcomers: Option<Box<Newcomers>>,
     augmentation: Option<Augmentation>,
     n_samples: u32,
     in_flight_max: usize,
@@ -134,6 +135,7 @@ impl Trainer {
             device,
             engine,
             local: None,
+            newcomers: None,
             augmentation: None,
             n_samples: 0,
             in_flight: Mutex::new(VecDeque::with_capacity(IN_FLIGHT_MAX + 1)),
@@ -200,6 +202,9 @@ impl Trainer {
         if let Some(local) = &mut self.local {
             local.begin(flat);
         }
+        if let Some(newcomers) = &mut self.newcomers {
+            newcomers.on_loaded();
+        }
         self.reset();
         Ok(())
     }
@@ -222,8 +227,10 @@ impl Trainer {
     /// Puts the parameters that were loaded back on the device, so that predictions and evaluations use them and not
     /// those of local steps.
     pub fn restore_loaded_parameters(&mut self) {
-        if let Some(local) = &self.local {
-            self.engine.load(local.epoch_parameters());
+        let before_newcomers = self.newcomers.as_ref().and_then(|newcomers| newcomers.loaded());
+        let of_epoch = self.local.as_ref().map(|local| local.epoch_parameters());
+        if let Some(loaded) = before_newcomers.or(of_epoch) {
+            self.engine.load(loaded);
         }
     }
 
@@ -342,8 +349,9 @@ impl Trainer {
         self.reset();
         settled?;
         self.device.check()?;
-        let values = taken.map_err(|error| self.device.failed(error))??.unwrap_or_default();
+        let mut values = taken.map_err(|error| self.device.failed(error))??.unwrap_or_default();
         self.layout().check_length(values.len())?;
+        self.forget_newcomers(&mut values);
         Ok(Some(MeanGradient {
             values,
             n_samples,

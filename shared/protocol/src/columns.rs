@@ -3,6 +3,7 @@
 //!
 //! Names of users are not in it: they may be people.
 
+pub mod ratings;
 pub mod rows;
 
 use serde::{Deserialize, Serialize};

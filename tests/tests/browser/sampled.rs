@@ -215,6 +215,42 @@ async fn a_tab_trains_on_a_table_of_its_visitors_that_it_has_looked_at_before() 
 }
 
 #[tokio::test]
+async fn a_tab_trains_on_ratings_of_its_visitors() -> Result<()> {
+    let _turn = turn().await;
+    let mut test_run = test_run(&format!("{}{SCHEME}", tables::FILMS))?;
+    test_run.write("films.csv", &tables::films())?;
+    let backbone = test_run.backbone().await?;
+    let page = backbone.page();
+    let natives = [test_run.join(&[&page])?, test_run.join(&[&page])?];
+    let tab = Tab::open("sampled-ratings", Graphics::NoAdapter, &format!("{page}/?device=cpu")).await?;
+    tab.until("!element('own').hidden && !element('own-table').disabled", LONG).await?;
+    tab.until("text('own-summary') === 'Train on ratings of your own'", SOON).await?;
+    tab.click("#own-summary").await?;
+    tab.until("text('own-columns').includes('item, rating. From what is sent')", SOON).await?;
+
+    let mine = test_run.folder().join("mine.csv");
+    std::fs::write(&mine, "item;rating\nfilm 1;90\n")?;
+    tab.choose_file("#own-table", &mine).await?;
+    tab.until("text('own-said').includes('those of the run are 1.5 to 4.5')", LONG).await?;
+    std::fs::write(&mine, format!("{}4;no film\n", tables::own_films(true)))?;
+    tab.choose_file("#own-table", &mine).await?;
+    let used = "value('own-said') === 26 && text('own-said').includes('mine.csv: 26 ratings of 27. Left out: 1 rating') \
+        && text('own-said').includes('the run does not know \"no film\"')";
+    tab.until(used, SOON).await?;
+    for (viewport, wider) in tab.pictures("sampled-ratings").await? {
+        ensure!(wider == 0, "the page is {wider} pixels wider than the {} window", viewport.name);
+    }
+    tab.click("#toggle").await?;
+    tab.until("value('accepted') >= 2", LONG).await?;
+    tab.close().await?;
+    for native in natives {
+        native.interrupt()?;
+        ensure!(native.end().await?.status.success());
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_tab_trains_on_texts_of_its_visitors() -> Result<()> {
     let _turn = turn().await;
     let mut test_run = test_run(&format!("[run]\nid = \"rhymes\"\n{}{SCHEME}", sentences::RUN))?;

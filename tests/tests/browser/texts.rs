@@ -121,9 +121,13 @@ async fn a_tab_trains_adapters_beside_a_model_that_stays_as_it_is() -> Result<()
 async fn goes_on_with(tab: &Tab, words: &str) -> Result<()> {
     let has_words = format!("text('continued-text').includes({})", json!(words));
     for _ in 0..20 {
+        let before = json!(tab.read("text('continued-text')").await?);
         tab.click("#fill-button").await?;
-        // The answer before is gone with the next frame. Where it is not, one of twenty is lost.
-        tokio::time::sleep(Duration::from_millis(250)).await;
+        tab.until(
+            &format!("text('fill-said') !== 'It went on:' || text('continued-text') !== {before}"),
+            SOON,
+        )
+        .await?;
         tab.until(&format!("{has_words} || text('fill-said') === 'It went on:'"), SOON).await?;
         if tab.read(&has_words).await? == true {
             return Ok(());

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use barnraise_learning::{ParameterLayout, tensor_file};
 use barnraise_protocol::access::ContributorToBackbone as Up;
 use barnraise_protocol::contribute::RunProgress;
+use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::sampled::{self, View, ViewDigest};
 use barnraise_protocol::shard::ShardId;
 use barnraise_tests::client::{TestClient, within};
-use barnraise_tests::process::{HANG, PeerProcess, TestRun};
+use barnraise_tests::process::{BackboneProcess, HANG, PeerProcess, TestRun, metric};
 use barnraise_tests::{sentences, tables};
 
 const SAMPLED: &str = r#"
@@ -157,8 +159,7 @@ async fn own_pictures_stay_and_a_participant_is_enough_to_join_through() {
         // 25 pictures of each of two classes.
         assert!(peer.log().unwrap().contains("n_samples=50"), "{}", peer.log().unwrap());
     }
-    let sent =
-        barnraise_tests::process::metric(&backbone.metrics().await.unwrap(), "barnraise_shards_sent_total");
+    let sent = metric(&backbone.metrics().await.unwrap(), "barnraise_shards_sent_total");
     assert_eq!(sent.unwrap(), 0.0, "nobody fetched the data of the run");
 
     // Nothing is left but the participants.
@@ -230,6 +231,60 @@ async fn own_tables_are_read_as_that_of_the_run_also_where_a_participant_tells_h
     leave(peers).await;
 }
 
+/// The newest model: what it has of users, and all else.
+async fn users_and_items(backbone: &BackboneProcess, run: &RunDescription) -> (Vec<f32>, Vec<f32>) {
+    let layout = ParameterLayout::of_run(run).unwrap();
+    let url = format!("{}/api/model.safetensors", backbone.page());
+    let got = tokio::task::spawn_blocking(move || ureq::get(&url).call()?.body_mut().read_to_vec());
+    let parameters = tensor_file::read(&got.await.unwrap().unwrap(), &layout).unwrap().parameters;
+    let of = |is_user: bool| {
+        let segments =
+            layout.segments().iter().filter(|segment| segment.name.starts_with("user_") == is_user);
+        segments.flat_map(|segment| parameters[segment.range()].iter().copied()).collect()
+    };
+    (of(true), of(false))
+}
+
+#[tokio::test]
+async fn own_ratings_teach_what_there_is_of_items_and_whose_they_are_stays() {
+    let mut test_run = TestRun::new(&of_two(tables::FILMS)).unwrap();
+    test_run.write("films.csv", &tables::films()).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let page = backbone.page();
+    let mut peers = Vec::new();
+    for (name, likes_even) in [("anna", true), ("ben", false)] {
+        let file = test_run.folder().join(format!("{name}.csv"));
+        std::fs::write(&file, tables::own_films(likes_even)).unwrap();
+        let (file, kept) = (file.display().to_string(), cache(&test_run, name));
+        peers.push(test_run.join(&[&page, "--data", &file, "--cache", &kept]).unwrap());
+    }
+    let run = backbone.status().await.unwrap().run;
+    backbone.wait_for("a model", |progress| progress.test_accuracy.is_some()).await.unwrap();
+    let (users, items) = users_and_items(&backbone, &run).await;
+    let round = backbone.status().await.unwrap().progress.epoch;
+    backbone.wait_for_epoch(round + 12).await.unwrap();
+    // 26 films of each.
+    peers.iter().for_each(|peer| assert!(peer.log().unwrap().contains("n_samples=26")));
+    let later = users_and_items(&backbone, &run).await;
+    assert_eq!(users, later.0, "what there is of the run's users is as it was");
+    assert_ne!(items, later.1);
+    let sent = metric(&backbone.metrics().await.unwrap(), "barnraise_shards_sent_total");
+    assert_eq!(sent.unwrap(), 2.0, "how ratings are read for each, and none of its data");
+    // What they learned from their own: the error in the first round and in the last.
+    for peer in &peers {
+        let log = peer.log().unwrap();
+        let losses: Vec<f32> =
+            log.split(" loss=").skip(1).filter_map(|rest| rest.split(' ').next()?.parse().ok()).collect();
+        assert!(losses.last() < losses.first(), "{losses:?}");
+    }
+    let other = test_run.folder().join("other.csv");
+    std::fs::write(&other, "item,rating\nfilm 3,80\n").unwrap();
+    let refused = test_run.join(&[&page, "--data", &other.display().to_string()]).unwrap();
+    refused.wait_for_log("those of the run are 1.5 to 4.5").await.unwrap();
+    assert!(!refused.end().await.unwrap().status.success());
+    leave(peers).await;
+}
+
 #[tokio::test]
 async fn own_texts_are_trained_on_as_the_runs_tokens() {
     let sections = format!("[run]\nid = \"rhymes\"\n{}", sentences::RUN);
@@ -249,8 +304,7 @@ async fn own_texts_are_trained_on_as_the_runs_tokens() {
         peer.wait_for_log("trained").await.unwrap();
     }
     backbone.wait_for_epoch(3).await.unwrap();
-    let sent =
-        barnraise_tests::process::metric(&backbone.metrics().await.unwrap(), "barnraise_shards_sent_total");
+    let sent = metric(&backbone.metrics().await.unwrap(), "barnraise_shards_sent_total");
     assert_eq!(sent.unwrap(), 2.0, "its tokenizer for each, and none of its data");
     leave(peers.into()).await;
 }

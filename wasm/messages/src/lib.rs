@@ -12,37 +12,14 @@ pub mod rtc;
 use std::fmt;
 
 pub use barnraise_protocol::DisplayName;
-use barnraise_protocol::Sha256Hash;
 pub use barnraise_protocol::check::CheckOutcome;
-use barnraise_protocol::columns::TableColumns;
 use barnraise_protocol::contribute::DeviceKind;
-use barnraise_protocol::dataset::{TableTarget, TokenShape};
 use barnraise_protocol::receipt::SignedReceipt;
 pub use barnraise_swarm::activity::{Activity, Contribution, ContributorEvent, DeviceChange, Interruption};
 pub use barnraise_swarm::experts::{ExpertSeen, ExpertsSeen, LayerSeen};
 pub use barnraise_swarm::pacing::{Duty, PacingSettings, PassTime};
 use serde::{Deserialize, Serialize};
 pub use serde_bytes::ByteBuf;
-
-/// What files of the visitor's own are.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "kebab-case")]
-pub enum OwnFormat {
-    /// One CSV file.
-    Table {
-        /// The columns of the run's table.
-        columns: TableColumns,
-        /// What is to be told of a row.
-        target: TableTarget,
-    },
-    /// Texts in UTF-8.
-    Texts {
-        /// The sequences that they become.
-        shape: TokenShape,
-        /// Hash of the run's `tokenizer.json`.
-        tokenizer: Sha256Hash,
-    },
-}
 
 /// Page to worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -84,10 +61,8 @@ pub enum PageToPeer {
     OwnFiles {
         /// Echoed.
         request: u32,
-        /// Their contents.
+        /// Their contents: one CSV file of a table or of ratings, or texts in UTF-8.
         files: Vec<ByteBuf>,
-        /// What they are.
-        format: OwnFormat,
     },
     /// Classify an image. `pixels` is `[height, width, channels]`, 0 is background; answered by
     /// [`ContributorEvent::Prediction`] with the same `request`.
@@ -305,7 +280,7 @@ pub enum PeerToPage {
         /// Why not.
         reason: String,
     },
-    /// Answer to `OwnFiles`: the rows or sequences of tokens that can be trained on.
+    /// Answer to `OwnFiles`: the rows, ratings or sequences of tokens that can be trained on.
     OwnFilesRead {
         /// Echo.
         request: u32,

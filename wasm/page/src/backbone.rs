@@ -102,8 +102,7 @@ pub(crate) async fn follow_leaders(app: Rc<App>) {
 /// Polls the list of models to download for as long as the page is open. A run that is not open has none.
 pub(crate) async fn follow_models(app: Rc<App>) {
     loop {
-        // A table of the visitor's may wait for the columns, which are asked for with the models.
-        if (!crate::dom::document().hidden() || app.with_page(PageState::awaits_own_format))
+        if !crate::dom::document().hidden()
             && let Ok(models) = ask::<Models>(&app, MODELS_URL).await
         {
             app.dispatch(PageEvent::ModelsKnown(models));

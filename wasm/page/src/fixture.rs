@@ -128,9 +128,22 @@ pub(crate) fn sampled_table_page() -> PageState {
     let mut page = sampled_page();
     if let (Some(run), Some(of_table)) = (&mut page.run, table_page().run) {
         run.data.manifest.samples = of_table.data.manifest.samples;
+        run.data.manifest.preprocessing = Some(Transfer::of(b"columns"));
         run.model = of_table.model;
     }
     page.on_event(0.0, PageEvent::ColumnsKnown(Box::new(table_columns())));
+    page
+}
+
+/// A page of a run without a server that learns from ratings, whose columns are known.
+pub(crate) fn sampled_rating_page() -> PageState {
+    let mut page = sampled_page();
+    if let (Some(run), Some(of_ratings)) = (&mut page.run, rating_page().run) {
+        run.data.manifest.samples = of_ratings.data.manifest.samples;
+        run.data.manifest.preprocessing = Some(Transfer::of(b"columns"));
+        run.model = of_ratings.model;
+    }
+    page.on_event(0.0, PageEvent::ColumnsKnown(Box::new(rating_columns())));
     page
 }
 

@@ -79,7 +79,7 @@ pub(crate) fn sentence(page: &PageState) -> Sentence {
             )
             .spoken_as("The backbone cannot be reached. Trying again.")
         }
-        (_, BackboneStatus::Live) if page.contributing && page.awaits_own() => reading(),
+        (_, BackboneStatus::Live) if page.contributing && page.reads_own() => reading(),
         // The tab that has the work was asked, and has not answered yet.
         (_, BackboneStatus::Live) if page.contributing => Sentence::new("idle", "About to begin…"),
         (_, BackboneStatus::Live) => resting(page),
@@ -157,7 +157,7 @@ fn activity(page: &PageState, device: DeviceKind) -> Sentence {
         return halted(reason, "What this tab has handed in counts. It waits, and goes on by itself.");
     }
     match &page.activity {
-        Activity::Idle if page.awaits_own() || page.must_check_own_files() => reading(),
+        Activity::Idle if page.reads_own() || page.must_check_own_files() => reading(),
         Activity::Idle => Sentence::new("idle", "About to begin…"),
         Activity::Connecting => Sentence::new("connecting", "Connecting to the backbone…"),
         Activity::SigningIn { .. } => {

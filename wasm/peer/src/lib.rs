@@ -8,6 +8,7 @@
 
 mod earlier;
 mod experts;
+mod own;
 mod page;
 mod peer;
 mod platform;

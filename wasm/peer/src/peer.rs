@@ -7,23 +7,25 @@ use barnraise_contributor::{
     COMMANDS_MAX, Config, ContributorCommand, ContributorEvent, Credentials, Platform,
 };
 use barnraise_learning::{ComputeDevice, DeviceError, conformance, open_device};
-use barnraise_messages::{
-    ByteBuf, DeviceChange, DeviceChoice, OwnFormat, PageToPeer, PeerToPage, TransportKind,
-};
+use barnraise_messages::{ByteBuf, DeviceChange, DeviceChoice, PageToPeer, PeerToPage, TransportKind};
 use barnraise_protocol::access::KeyPair;
-use barnraise_protocol::columns::rows::{BrokenRows, OwnRows, OwnRowsError};
 use barnraise_protocol::dataset::{LabelledImages, Samples};
 use futures::channel::mpsc;
 use futures::{SinkExt, StreamExt};
+use gloo::timers::future::TimeoutFuture;
 use libp2p::identity::{DecodingError, Keypair, ed25519};
 use wasm_bindgen_futures::spawn_local;
 
 use crate::earlier::EarlierModel;
 use crate::experts::TrialExperts;
+use crate::own::{self, OwnFilesError};
 use crate::page::{self, EventSender};
 use crate::platform::{BrowserPlatform, NetworkError, TabNetwork};
 use crate::rows::RowModel;
-use crate::text::{ContinuedToken, OwnTextError, TextModels};
+use crate::text::{ContinuedToken, TextModels};
+
+/// After the web server did not say how files of the visitor's own become samples.
+const RETRY_MS: u32 = 3000;
 
 /// Serves the page until its messages end, which they do with the worker.
 pub(crate) async fn run(mut messages: mpsc::Receiver<PageToPeer>) {
@@ -55,6 +57,8 @@ enum StartError {
 
 /// A peer whose contributor runs.
 struct RunningPeer {
+    /// Of the page: `https://host:port`.
+    origin: String,
     device: ComputeDevice,
     commands: mpsc::Sender<ContributorCommand>,
     earlier: EarlierModel,
@@ -108,6 +112,7 @@ async fn start_peer(
         Box::pin(contribute).await;
     });
     Ok(RunningPeer {
+        origin,
         device,
         commands: sender,
         earlier,
@@ -174,7 +179,7 @@ impl RunningPeer {
                     let own = (pictures.n_samples() > 0).then_some(Samples::Images(pictures));
                     self.command(ContributorCommand::OwnData(own)).await;
                 }
-                PageToPeer::OwnFiles { request, files, format } => self.take_files(request, files, format),
+                PageToPeer::OwnFiles { request, files } => self.take_files(request, files),
                 PageToPeer::Predict { request, pixels } => {
                     self.command(ContributorCommand::Predict { request, pixels }).await;
                 }
@@ -203,11 +208,17 @@ impl RunningPeer {
     }
 
     /// Makes samples of files of the visitor's own, beside the contributor. The page starts it when it has the answer.
-    fn take_files(&self, request: u32, files: Vec<ByteBuf>, format: OwnFormat) {
-        let (texts, mut commands) = (self.texts.clone(), self.commands.clone());
+    fn take_files(&self, request: u32, files: Vec<ByteBuf>) {
+        let (origin, texts, mut commands) = (self.origin.clone(), self.texts.clone(), self.commands.clone());
         let (choice, newest) = (self.next_choice(), Rc::clone(&self.newest_choice));
         spawn_local(async move {
-            let read = samples_of(&texts, files, format, || newest.get() == choice).await;
+            let wanted = || newest.get() == choice;
+            let mut read = own::samples_of(&origin, &texts, &files, wanted).await;
+            while wanted() && read.as_ref().is_err_and(OwnFilesError::is_temporary) {
+                // The page says that the web server is away. A tab whose visitor wants it to train goes on when that is back.
+                TimeoutFuture::new(RETRY_MS).await;
+                read = own::samples_of(&origin, &texts, &files, wanted).await;
+            }
             if newest.get() != choice {
                 // The visitor has chosen something else meanwhile, or taken it back.
                 return;
@@ -316,37 +327,6 @@ impl RunningPeer {
             }
             is_checking.set(false);
         });
-    }
-}
-
-/// Why files of the visitor's own cannot be trained on. For people, without a full stop.
-#[derive(Debug, thiserror::Error)]
-enum OwnFilesError {
-    /// Those of a table.
-    #[error(transparent)]
-    Table(#[from] OwnRowsError),
-    /// Those of texts.
-    #[error(transparent)]
-    Texts(#[from] OwnTextError),
-}
-
-/// The samples of files of the visitor's own, and the rows that are left out. Given up where they are not `wanted` any longer.
-async fn samples_of(
-    texts: &TextModels,
-    files: Vec<ByteBuf>,
-    format: OwnFormat,
-    wanted: impl Fn() -> bool,
-) -> Result<(Samples, BrokenRows), OwnFilesError> {
-    match format {
-        OwnFormat::Table { columns, target } => {
-            let text = files.first().map(|file| &file[..]).unwrap_or_default();
-            let read = OwnRows::read(text, &columns, &target)?;
-            Ok((Samples::Rows(read.rows), read.broken))
-        }
-        OwnFormat::Texts { shape, tokenizer } => {
-            let read = texts.sequences(&files, shape, tokenizer, wanted).await?;
-            Ok((Samples::Tokens(read), BrokenRows::default()))
-        }
     }
 }
 

@@ -18,6 +18,7 @@ use web_time::Instant;
 use crate::earlier::{LoadError, ModelSource, download};
 use crate::experts::TrialExperts;
 use crate::platform::{ShardCache, fetch_status};
+use crate::web::WebError;
 
 /// Most tokens that follow a text.
 const TOKENS_MAX: u32 = 120;
@@ -75,6 +76,16 @@ pub(crate) enum OwnTextError {
         /// In all.
         got: usize,
     },
+}
+
+impl OwnTextError {
+    /// What the web server did, if it is that.
+    pub(crate) fn of_web(&self) -> Option<&WebError> {
+        match self {
+            Self::Tokenizer(FillError::Load(LoadError::Web(error))) => Some(error),
+            _ => None,
+        }
+    }
 }
 
 /// A model of text with its tokenizer. Cheap to clone.

@@ -32,6 +32,13 @@ pub enum WebError {
     NotUnderstood(#[from] serde_json::Error),
 }
 
+impl WebError {
+    /// Whether it may answer the next time.
+    pub(crate) fn is_temporary(&self) -> bool {
+        matches!(self, Self::NoAnswer { .. } | Self::Status(429 | 500..))
+    }
+}
+
 impl From<JsValue> for WebError {
     fn from(error: JsValue) -> Self {
         Self::NoAnswer { detail: page::describe(&error) }

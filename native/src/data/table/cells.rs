@@ -9,9 +9,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-use barnraise_protocol::columns::rows::{
-    BrokenRows, CsvRows, MissingColumns, RowDecoder, RowError, RowPlace,
-};
+use barnraise_protocol::columns::rows::{BrokenRows, CsvRows, RowDecoder, RowError, RowPlace};
 use barnraise_protocol::columns::{TableColumns, number};
 use barnraise_protocol::dataset::TableTarget;
 
@@ -176,12 +174,7 @@ impl Cells {
         columns: &'c TableColumns,
         target: Option<&'c TableTarget>,
     ) -> Result<RowDecoder<'c>, TableError> {
-        let missing = |MissingColumns { missing, got, .. }: MissingColumns| TableError::NoColumn {
-            path: path.to_owned(),
-            name: missing.into_iter().next().unwrap_or_default(),
-            names: got,
-        };
-        RowDecoder::new(columns, target, &self.names).map_err(missing)
+        RowDecoder::new(columns, target, &self.names).map_err(|missing| TableError::no_column(path, missing))
     }
 
     /// Refuses a file with too few rows, or with too many broken ones.
@@ -195,9 +188,18 @@ impl Cells {
 
     /// Refuses a file with too many broken rows; logs how many there are of each kind, and the first.
     pub(super) fn check_broken(&self, path: &Path) -> Result<(), TableError> {
+        self.check_left_out(path, self.broken.n() * BROKEN_PART > self.rows.len() + self.broken.n())
+    }
+
+    /// As [`Self::check_broken`], of a file with much that the run need not know: it is refused where nothing else is in it.
+    pub(super) fn check_unknown(&self, path: &Path) -> Result<(), TableError> {
+        self.check_left_out(path, self.rows.is_empty() && self.broken.n() > 0)
+    }
+
+    fn check_left_out(&self, path: &Path, is_refused: bool) -> Result<(), TableError> {
         let n_broken = self.broken.n();
         let (n_rows, broken) = (self.rows.len() + n_broken, &self.broken);
-        if n_broken * BROKEN_PART > n_rows {
+        if is_refused {
             let (path, broken) = (path.to_owned(), Box::new(broken.clone()));
             return Err(TableError::Broken { path, n_rows, broken });
         }

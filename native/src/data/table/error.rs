@@ -1,8 +1,8 @@
 //! Why a table or ratings cannot be learned from.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use barnraise_protocol::columns::rows::{BrokenRows, shown};
+use barnraise_protocol::columns::rows::{BrokenRows, MissingColumns, shown};
 use barnraise_protocol::dataset::{COLUMNS_MAX, LABEL_BYTES_MAX, RATED_MAX};
 
 use super::{BROKEN_PART, BYTES_MAX, CLASSES_MAX, WORDS_MAX};
@@ -79,6 +79,14 @@ pub enum TableError {
         /// The file.
         path: PathBuf,
     },
+}
+
+impl TableError {
+    /// A file without columns that are wanted: the first of them is named.
+    pub(super) fn no_column(path: &Path, MissingColumns { missing, got, .. }: MissingColumns) -> Self {
+        let name = missing.into_iter().next().unwrap_or_default();
+        Self::NoColumn { path: path.to_owned(), name, names: got }
+    }
 }
 
 /// Why a column cannot be learned from.

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use barnraise_protocol::columns::rows::RowError;
-use barnraise_protocol::columns::{RatingColumns, TableColumns, number};
+use barnraise_protocol::columns::ratings::{OtherRating, RatingDecoder};
+use barnraise_protocol::columns::{RatingColumns, TableColumns};
 use barnraise_protocol::dataset::{RowTargets, TableShape};
 
 use super::TableError;
@@ -20,17 +20,6 @@ pub struct OtherRows {
     pub values: Vec<f32>,
     /// What is to be told of each row, where that was asked for.
     pub targets: Option<RowTargets>,
-}
-
-/// A rating of an item that the run knows.
-#[derive(Debug, Clone, PartialEq)]
-pub struct OtherRating {
-    /// Who rates; empty where the file is of one.
-    pub user: String,
-    /// Number of the item.
-    pub item: u32,
-    /// What it got.
-    pub rating: f32,
 }
 
 /// Reads rows, each with what is to be told of it if that is `wanted`. A few broken ones are left out.
@@ -59,24 +48,17 @@ pub fn rows(
     Ok(OtherRows { names: cells.names, cells: all, values, targets })
 }
 
-/// Reads ratings. A file without the column of who rates is of one user.
+/// Reads ratings. A file without the column of who rates is of one user. What the run does not know is left out.
 ///
 /// # Errors
-/// As [`rows`]; an item that the run does not know breaks a row.
+/// No such file, a column that is missing, no row that can be used.
 pub fn ratings(path: &Path, columns: &RatingColumns, n_items: u32) -> Result<Vec<OtherRating>, TableError> {
     let mut cells = Cells::read(path, |_| true)?;
-    let [item, rating] = [cells.column(path, &columns.item)?, cells.column(path, &columns.rating)?];
-    let user = cells.column(path, &columns.user).ok();
-    let read = |record: &csv::StringRecord| {
-        let cell = |column: usize| record.get(column).unwrap_or_default();
-        let known = columns.find(cell(item)).filter(|&item| item < n_items);
-        let item = known.ok_or_else(|| RowError::item(cell(item)))?;
-        let rating = number(cell(rating)).ok_or_else(|| RowError::rating(cell(rating)))?;
-        Ok(OtherRating { user: user.map(cell).unwrap_or_default().to_owned(), item, rating })
-    };
-    cells.retain(|record| read(record).map(drop));
-    cells.check_broken(path)?;
-    Ok(cells.rows.iter().filter_map(|(_, record)| read(record).ok()).collect())
+    let decoder = RatingDecoder::new(columns, n_items, &cells.names);
+    let decoder = decoder.map_err(|missing| TableError::no_column(path, missing))?;
+    cells.retain(|record| decoder.rating(record).map(drop));
+    cells.check_unknown(path)?;
+    Ok(cells.rows.iter().filter_map(|(_, record)| decoder.rating(record).ok()).collect())
 }
 
 #[cfg(test)]

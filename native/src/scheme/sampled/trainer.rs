@@ -23,6 +23,8 @@ const NONE: u64 = 0;
 /// What a participant trains on: it stays where it is.
 pub(crate) struct LocalData {
     pub(crate) samples: Samples,
+    /// Whether they are the user's, and not the run's.
+    pub(crate) is_own: bool,
     /// Of the order of the samples.
     pub(crate) seed: u64,
 }
@@ -54,7 +56,8 @@ impl LocalTrainer {
         device: ComputeDevice,
         pacing: PacingSettings,
     ) -> anyhow::Result<Self> {
-        let trainer = local_trainer(run, &scheme, data.samples.n_samples(), device)?;
+        let own = data.is_own.then_some(&data.samples);
+        let trainer = local_trainer(run, &scheme, (data.samples.n_samples(), own), device)?;
         let (orders, ordered) = mpsc::channel(2);
         let wanted = Arc::new(AtomicU64::new(NONE));
         let turn = TrainingTurn::new(Arc::clone(&wanted), pacing);

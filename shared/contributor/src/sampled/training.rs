@@ -3,6 +3,7 @@
 use barnraise_learning::{ComputeDevice, DataShape, MeanGradient, ModelError, Trainer};
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::PublicKey;
+use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::run::{LocalSteps, RunDescription, Sampled};
 use barnraise_swarm::Moment;
 use barnraise_swarm::sampled::SampledModel;
@@ -13,17 +14,23 @@ use crate::platform::Platform;
 /// A trainer that makes all steps of a round, over `n_samples` that are here, in one trajectory. It keeps nothing from round to
 /// round.
 ///
+/// - `own`: the samples, where they are not the run's: who rates is no user of the run
+///
 /// # Errors
-/// The model does not fit the device.
+/// The model does not fit the device, or the samples not the model.
 pub fn local_trainer(
     run: &RunDescription,
     scheme: &Sampled,
-    n_samples: usize,
+    (n_samples, own): (usize, Option<&Samples>),
     device: ComputeDevice,
 ) -> Result<Trainer, ModelError> {
     let steps = LocalSteps { steps: n_batches(scheme, n_samples), ..local_steps(scheme, run) };
     let shape = DataShape::of(&run.data.manifest.samples);
     let trainer = Trainer::new(&run.model, shape, device)?.with_local_steps(&run.model, &steps)?.stateless();
+    let trainer = match own {
+        Some(Samples::Ratings(ratings)) => trainer.with_newcomers(ratings)?,
+        _ => trainer,
+    };
     match run.data.augmentation {
         Some(augmentation) => trainer.with_augmentation(augmentation),
         None => Ok(trainer),

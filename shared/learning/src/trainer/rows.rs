@@ -23,6 +23,7 @@ impl Trainer {
         draw: u64,
     ) -> Result<(), ModelError> {
         self.check_ratings(ratings, self.layout().batch_samples_max())?;
+        self.place_newcomers().await?;
         let n_samples = self.prepare(ratings.ratings.len())?;
         let pairs = ratings.users.iter().zip(&ratings.items);
         let bytes = pairs.map(|(user, item)| [user.to_le_bytes(), item.to_le_bytes()].into_iter().flatten());

@@ -82,6 +82,14 @@ pub enum RowError {
         /// The beginning of what is there.
         got: String,
     },
+    /// A rating that nobody gave in the run, as on another scale.
+    #[error("the rating is {got:?}, those of the run are {range}")]
+    Scale {
+        /// The beginning of what is there.
+        got: String,
+        /// From the lowest to the highest.
+        range: String,
+    },
 }
 
 impl RowError {
@@ -97,6 +105,7 @@ impl RowError {
             Self::Item { .. } => "of an unknown item",
             Self::NoRated => "of nobody or nothing",
             Self::Rating { .. } => "without a number as rating",
+            Self::Scale { .. } => "on another scale",
         }
     }
 
@@ -118,6 +127,11 @@ impl RowError {
     /// A cell that is no rating.
     pub fn rating(got: &str) -> Self {
         Self::Rating { got: shown(got) }
+    }
+
+    /// A rating beyond all of the run.
+    pub fn scale(got: &str, [lowest, highest]: [f32; 2]) -> Self {
+        Self::Scale { got: shown(got), range: format!("{lowest} to {highest}") }
     }
 }
 
@@ -317,7 +331,17 @@ pub struct OwnRows {
     pub broken: BrokenRows,
 }
 
-/// Why nothing can be learned from a table that a visitor brings.
+/// More people than the run has users, in whose places they learn.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("it has ratings of {got} people, of at most {max} can be learned from here")]
+pub struct TooManyPeople {
+    /// People.
+    pub got: usize,
+    /// Users.
+    pub max: u32,
+}
+
+/// Why nothing can be learned from a table, or from ratings, that a visitor brings.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnRowsError {
     /// It cannot be read.
@@ -339,9 +363,28 @@ pub enum OwnRowsError {
         /// What is wrong with it.
         reason: RowError,
     },
+    /// Ratings of too many.
+    #[error(transparent)]
+    People(#[from] TooManyPeople),
+    /// More ratings than a tab trains on.
+    #[error("it has more than {max} ratings")]
+    TooMany {
+        /// Most that may come.
+        max: usize,
+    },
     /// More than a tab has room for.
     #[error("its rows take more than {OWN_ROWS_BYTES_MAX} bytes of memory")]
     TooLarge,
+}
+
+impl OwnRowsError {
+    /// There is no row, but for those that are left out.
+    pub(super) fn none(broken: &BrokenRows) -> Self {
+        match broken.first().cloned() {
+            Some((place, reason)) => Self::Broken { n: broken.n(), place, reason },
+            None => Self::Empty,
+        }
+    }
 }
 
 impl OwnRows {
@@ -366,15 +409,12 @@ impl OwnRows {
                 return Err(OwnRowsError::TooLarge);
             }
         }
-        match (told.is_empty(), broken.first().cloned()) {
-            (true, Some((place, reason))) => Err(OwnRowsError::Broken { n: broken.n(), place, reason }),
-            (true, None) => Err(OwnRowsError::Empty),
-            (false, _) => {
-                let n_columns = columns.names().len();
-                let targets = decoder.targets(told).ok_or(OwnRowsError::Empty)?;
-                Ok(Self { rows: TableRows { n_columns, values, targets }, broken })
-            }
+        if told.is_empty() {
+            return Err(OwnRowsError::none(&broken));
         }
+        let n_columns = columns.names().len();
+        let targets = decoder.targets(told).ok_or(OwnRowsError::Empty)?;
+        Ok(Self { rows: TableRows { n_columns, values, targets }, broken })
     }
 }
 

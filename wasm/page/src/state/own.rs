@@ -1,4 +1,4 @@
-//! Pictures, a table or texts of the visitor's own, which this tab trains on in a run whose participants have data of their own (MoDEST
+//! Pictures, a table, ratings or texts of the visitor's own, which this tab trains on in a run whose participants have data of their own (MoDEST
 //! §3). They stay in this tab, and are gone with it, unless the visitor wants them to be kept in this browser.
 
 mod files;
@@ -48,14 +48,9 @@ impl PageState {
             && !self.reads_own()
     }
 
-    /// Whether the browser is to read files that were chosen.
-    fn reads_own(&self) -> bool {
+    /// Whether the browser is to read files that were chosen: the worker starts then.
+    pub(crate) fn reads_own(&self) -> bool {
         self.own.n_unread > 0 || self.reads_own_files() || self.looks_for_own()
-    }
-
-    /// Whether it is still to be seen what is trained on: the worker starts then.
-    pub(crate) fn awaits_own(&self) -> bool {
-        self.reads_own() || self.awaits_own_format()
     }
 
     pub(super) fn on_own_file(&mut self, now_ms: f64, file: OwnFile) -> Vec<PageAction> {
@@ -160,8 +155,6 @@ pub(crate) fn class_of_path(path: &str, class_names: &[String]) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
-
-    use barnraise_messages::OwnFormat;
 
     use super::*;
     use crate::fixture;
@@ -319,6 +312,18 @@ mod tests {
     }
 
     #[test]
+    fn ratings_go_to_the_worker_where_the_run_says_how_they_are_read() {
+        let mut page = fixture::sampled_rating_page();
+        assert!(page.takes_own_ratings() && page.may_choose_own());
+        page.on_event(0.0, ready());
+        page.on_event(0.0, begun(9));
+        assert_eq!(texts(posted(page.on_event(1.0, table_read(b"some")))), [(1, b"some".to_vec())]);
+        page.run.as_mut().unwrap().data.manifest.preprocessing = None;
+        assert!(!page.takes_own_table() && !page.takes_own_ratings() && !page.may_choose_own());
+        assert!(!fixture::rating_page().takes_own_table(), "its participants have the run's data");
+    }
+
+    #[test]
     fn all_texts_that_were_chosen_go_to_the_worker() {
         let mut page = fixture::sampled_text_page();
         assert!(page.may_choose_own() && !page.takes_own_table() && !page.takes_own_pictures());
@@ -327,12 +332,8 @@ mod tests {
         page.on_event(1.0, PageEvent::OwnFile(begun));
         let files = vec![b"one".to_vec(), b"tw".to_vec()];
         let posts = posted(page.on_event(2.0, PageEvent::OwnFile(OwnFile::FilesRead(Some(files.clone())))));
-        let [PageToPeer::OwnFiles { request: 1, files: posted, format: OwnFormat::Texts { shape, .. } }] =
-            &posts[..]
-        else {
-            panic!("{posts:?}");
-        };
-        assert!(posted.iter().eq(&files) && shape.length == 16, "{posts:?}");
+        let [PageToPeer::OwnFiles { request: 1, files: posted }] = &posts[..] else { panic!("{posts:?}") };
+        assert!(posted.iter().eq(&files), "{posts:?}");
     }
 
     #[test]

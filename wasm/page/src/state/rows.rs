@@ -37,11 +37,11 @@ pub(crate) struct Rows {
 }
 
 impl PageState {
-    /// Asks for the columns, where the run has some and a model that can be asked.
+    /// Asks for the columns, where the run has some, and a model that can be asked or participants with a table of their own.
     pub(super) fn ask_for_columns(&self) -> Option<PageAction> {
         let has_model = self.models.as_ref().is_some_and(|models| models.latest.is_some());
-        let is_wanted = has_model && self.is_of_rows() && self.rows.columns.is_none();
-        (is_wanted || self.awaits_own_format()).then_some(PageAction::AskForColumns)
+        let is_wanted = has_model || self.takes_own_table();
+        (is_wanted && self.is_of_rows() && self.rows.columns.is_none()).then_some(PageAction::AskForColumns)
     }
 
     /// Takes the columns, if they are the run's.

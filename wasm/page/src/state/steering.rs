@@ -107,7 +107,7 @@ impl PageState {
         }
         let may_work = self.contributing && self.limits.reason().is_none() && self.may_compute();
         // Data of the visitor's own counts from a start on.
-        let awaits_own = !self.is_start_posted && (self.awaits_own() || self.must_check_own_files());
+        let awaits_own = !self.is_start_posted && (self.reads_own() || self.must_check_own_files());
         let wanted = may_work.then(|| self.wanted_pacing());
         match (&self.peer, wanted) {
             (WorkerState::Ready { .. }, Some(_)) if awaits_own => self.post_own_files().into_iter().collect(),

@@ -1,4 +1,4 @@
-//! Pictures, a table or texts that the visitor brings to train on.
+//! Pictures, a table, ratings or texts that the visitor brings to train on.
 
 use web_sys::{Element, HtmlElement, HtmlInputElement};
 
@@ -8,6 +8,9 @@ use crate::state::{FilesProgress, PageState, StoreOutcome, TabRole};
 
 /// Columns of a table that are named.
 const COLUMNS_SHOWN: usize = 20;
+
+/// What leaves the tab of ratings.
+const RATINGS_NOTE: &str = "From what is sent others can tell which ones you rated, and work out how.";
 
 pub(crate) struct OwnView {
     section: Field,
@@ -56,7 +59,7 @@ impl OwnView {
         self.of_table.set_hidden(!of_table);
         self.of_texts.set_hidden(!of_texts);
         if of_table {
-            self.columns.set_text(&columns(&page.own_table_columns()));
+            self.columns.set_text(&columns(page));
         }
         if self.class_names != page.class_names() && self.list_classes(page.class_names()).is_ok() {
             self.class_names = page.class_names().to_vec();
@@ -85,6 +88,7 @@ impl OwnView {
 /// Rows of a table, passages of a text, or pictures.
 fn counted(page: &PageState, n: usize) -> String {
     let (one, many) = match () {
+        () if page.takes_own_ratings() => ("rating", "ratings"),
         () if page.takes_own_table() => ("row", "rows"),
         () if page.takes_own_texts() => ("passage", "passages"),
         () => ("picture", "pictures"),
@@ -98,6 +102,7 @@ fn summary(page: &PageState) -> String {
         (0, Some((name, FilesProgress::Waiting))) if page.role() != TabRole::Following => {
             format!("Trains on {name}, which is yours")
         }
+        (0, _) if page.takes_own_ratings() => "Train on ratings of your own".to_owned(),
         (0, _) if page.takes_own_table() => "Train on a table of your own".to_owned(),
         (0, _) if page.takes_own_texts() => "Train on texts of your own".to_owned(),
         (0, _) => "Train on pictures of your own".to_owned(),
@@ -121,12 +126,18 @@ fn keep_note(page: &PageState) -> &'static str {
     }
 }
 
-/// The columns that a table must have.
-fn columns(names: &[&str]) -> String {
+/// The columns that a table must have, once they are known; and what leaves the tab of ratings.
+fn columns(page: &PageState) -> String {
+    let names = page.own_table_columns();
     let n_more = names.len().saturating_sub(COLUMNS_SHOWN);
     let more = if n_more > 0 { format!(" and {n_more} more") } else { String::new() };
     let shown = names.iter().take(COLUMNS_SHOWN).copied().collect::<Vec<_>>();
-    format!("In any order, beside others: {}{more}.", shown.join(", "))
+    let wanted = match names.is_empty() {
+        true => String::new(),
+        false => format!("In any order, beside others: {}{more}. ", shown.join(", ")),
+    };
+    let note = if page.takes_own_ratings() { RATINGS_NOTE } else { "" };
+    format!("{wanted}{note}").trim_end().to_owned()
 }
 
 /// How far a table or texts are. What is said fits one file and several.
@@ -183,6 +194,7 @@ fn said(page: &PageState) -> String {
 #[cfg(test)]
 mod tests {
     use barnraise_messages::PeerToPage;
+    use barnraise_protocol::columns::DataColumns;
 
     use super::*;
     use crate::fixture;
@@ -234,10 +246,19 @@ mod tests {
     fn it_says_what_a_table_must_have_and_how_much_of_it_is_used() {
         let mut page = fixture::sampled_table_page();
         assert_eq!((summary(&page).as_str(), said(&page).as_str()), ("Train on a table of your own", ""));
-        let wanted = columns(&page.own_table_columns());
-        assert_eq!(wanted, "In any order, beside others: length, colour, kind.");
-        let many = ["x"; COLUMNS_SHOWN + 3];
-        assert!(columns(&many).ends_with("x and 3 more."));
+        assert_eq!(columns(&page), "In any order, beside others: length, colour, kind.");
+        let ratings = fixture::sampled_rating_page();
+        assert_eq!(summary(&ratings), "Train on ratings of your own");
+        assert_eq!(columns(&ratings), format!("In any order, beside others: film, stars. {RATINGS_NOTE}"));
+        let mut unknown = fixture::sampled_rating_page();
+        unknown.rows.columns = None;
+        assert_eq!(columns(&unknown), RATINGS_NOTE);
+        let mut many = fixture::sampled_table_page();
+        if let Some(DataColumns::Table(table)) = &mut many.rows.columns {
+            let column = table.columns[0].clone();
+            table.columns = vec![column; COLUMNS_SHOWN + 2];
+        }
+        assert!(columns(&many).ends_with("length and 3 more."));
         page.on_event(0.0, fixture::ready());
         let mut choose = |answer: PeerToPage| {
             let begun = OwnFile::FilesBegun { name: "mine.csv".into(), n_bytes: 9 };

@@ -1,9 +1,8 @@
-//! A table or texts of the visitor's own. The worker makes samples of them; the page keeps their contents, for each new worker.
+//! A table, ratings or texts of the visitor's own. The worker makes samples of them; the page keeps their contents, for each new worker.
 
-use barnraise_messages::{ByteBuf, OwnFormat, PageToPeer};
+use barnraise_messages::{ByteBuf, PageToPeer};
 use barnraise_protocol::access::AccessMode;
-use barnraise_protocol::columns::{DataColumns, TableColumns};
-use barnraise_protocol::dataset::{SampleKind, TableTarget};
+use barnraise_protocol::columns::DataColumns;
 use barnraise_protocol::run::RunDescription;
 
 use super::OWN_BYTES_MAX;
@@ -67,53 +66,39 @@ impl OwnFiles {
 }
 
 impl PageState {
-    /// Whether the visitor may bring a table to this run.
+    /// Whether the visitor may bring a table to this run, or ratings.
     pub(crate) fn takes_own_table(&self) -> bool {
-        self.is_sampled() && self.table_schema().is_some()
+        self.is_of_rows() && self.takes_own_files()
+    }
+
+    /// Whether what the visitor may bring are ratings.
+    pub(crate) fn takes_own_ratings(&self) -> bool {
+        self.takes_own_table() && self.n_items() > 0
     }
 
     /// Whether the visitor may bring texts to this run.
     pub(crate) fn takes_own_texts(&self) -> bool {
-        self.is_sampled() && self.text_format().is_some()
+        self.is_of_text() && self.takes_own_files()
     }
 
-    /// The sequences that a text becomes, in a run that gives its tokenizer to everybody.
-    fn text_format(&self) -> Option<OwnFormat> {
-        let run = self.run.as_ref()?;
-        let manifest = &run.data.manifest;
-        match (&manifest.samples, manifest.preprocessing, run.access.mode) {
-            (&SampleKind::Tokens(shape), Some(tokenizer), AccessMode::Open) => {
-                Some(OwnFormat::Texts { shape, tokenizer: tokenizer.sha256 })
-            }
-            _ => None,
-        }
-    }
-
-    /// What files of the visitor's must be.
-    fn own_format(&self) -> Option<OwnFormat> {
-        if !self.is_sampled() {
-            return None;
-        }
-        if let Some(texts) = self.text_format() {
-            return Some(texts);
-        }
-        let (columns, target) = self.table_schema()?;
-        Some(OwnFormat::Table { columns: columns.clone(), target: target.clone() })
-    }
-
-    /// Columns of the run's table, and what is to be told of a row.
-    fn table_schema(&self) -> Option<(&TableColumns, &TableTarget)> {
-        match (&self.rows.columns, &self.run.as_ref()?.data.manifest.samples) {
-            (Some(DataColumns::Table(columns)), SampleKind::Rows(shape)) => Some((columns, &shape.target)),
-            _ => None,
-        }
+    /// Whether the run says to everybody how files become samples.
+    fn takes_own_files(&self) -> bool {
+        let is_told = |run: &RunDescription| {
+            run.data.manifest.preprocessing.is_some() && run.access.mode == AccessMode::Open
+        };
+        self.is_sampled() && self.run.as_ref().is_some_and(is_told)
     }
 
     /// The columns that a table of the visitor's must have.
     pub(crate) fn own_table_columns(&self) -> Vec<&str> {
-        let Some((columns, _)) = self.table_schema() else { return Vec::new() };
-        let inputs = columns.columns.iter().map(|column| column.name.as_str());
-        inputs.chain([columns.target.as_str()]).collect()
+        match &self.rows.columns {
+            Some(DataColumns::Table(columns)) => {
+                let inputs = columns.columns.iter().map(|column| column.name.as_str());
+                inputs.chain([columns.target.as_str()]).collect()
+            }
+            Some(DataColumns::Ratings(columns)) => vec![&columns.item, &columns.rating],
+            None => Vec::new(),
+        }
     }
 
     /// What the files are called that were chosen, and how far they are.
@@ -125,21 +110,8 @@ impl PageState {
     /// Whether the worker has still to say what it makes of the files.
     pub(crate) fn must_check_own_files(&self) -> bool {
         let is_asked = matches!(self.own_files.chosen, Some((_, FilesProgress::Checking)));
-        let has_any = self.own_files.contents.is_some() && self.own_format().is_some();
-        has_any && (is_asked || self.own_files.is_changed)
-    }
-
-    /// Whether there are files, and it is still to be told how the run reads such.
-    pub(crate) fn awaits_own_format(&self) -> bool {
-        self.may_take_own_table() && self.own_files.contents.is_some() && self.own_format().is_none()
-    }
-
-    /// Whether the visitor may bring a table once it is known how the run reads such.
-    pub(super) fn may_take_own_table(&self) -> bool {
-        let is_told = |run: &RunDescription| {
-            matches!(run.data.manifest.samples, SampleKind::Rows(_)) && run.access.mode == AccessMode::Open
-        };
-        self.is_sampled() && self.run.as_ref().is_some_and(is_told)
+        let is_taken = self.is_sampled() && self.own_files.contents.is_some();
+        is_taken && (is_asked || self.own_files.is_changed)
     }
 
     /// Whether the browser is to read the files that were chosen.
@@ -195,14 +167,13 @@ impl PageState {
         if !self.own_files.is_changed || self.role() == TabRole::Following {
             return None;
         }
-        let format = self.own_format()?;
         let (name, files) = self.own_files.contents()?;
         self.own_files.chosen = Some((name, FilesProgress::Checking));
         // They take the place of an earlier choice.
         (self.own_files.is_changed, self.own.is_changed) = (false, false);
         self.own_files.request = self.own_files.request.wrapping_add(1);
         let request = self.own_files.request;
-        Some(PageAction::Post(PageToPeer::OwnFiles { request, files, format }))
+        Some(PageAction::Post(PageToPeer::OwnFiles { request, files }))
     }
 
     /// The worker has made samples of files, or cannot. What the visitor wants to train on is not left out without a word.

@@ -129,7 +129,7 @@ impl PageState {
         if self.role() == TabRole::Following || self.has_own() {
             return None;
         }
-        let is_taken = self.takes_own_pictures() || self.takes_own_texts() || self.may_take_own_table();
+        let is_taken = self.takes_own_pictures() || self.takes_own_texts() || self.takes_own_table();
         if !is_of_run || !is_taken {
             let request = self.own_keeping.next(StoreOutcome::None);
             return Some(PageAction::StoreOwn { request, choice: None });
@@ -142,7 +142,7 @@ impl PageState {
             return None;
         }
         self.own_files.find(name, files);
-        self.awaits_own_format().then_some(PageAction::AskForColumns)
+        None
     }
 
     /// Another tab has the work, in which the kept choice may change.
@@ -298,21 +298,19 @@ mod tests {
         let mut page = fixture::sampled_page().looking_for_own();
         let run = page.run.take();
         page.on_event(0.0, found(0, choice));
-        assert!(!page.has_own() && page.awaits_own());
+        assert!(!page.has_own() && page.reads_own());
         page.run = run;
         page.on_event(0.0, fixture::ready());
-        assert!(page.n_own() == 1 && !page.awaits_own());
+        assert!(page.n_own() == 1 && !page.reads_own());
     }
 
     #[test]
-    fn a_kept_table_waits_until_it_is_known_how_the_run_reads_such() {
+    fn a_kept_table_is_looked_at_when_the_tab_begins() {
         let mut page = fixture::sampled_table_page().looking_for_own();
-        let columns = page.rows.columns.take().unwrap();
         let kept = table(&page);
-        assert_eq!(page.on_event(0.0, found(0, kept)), [PageAction::AskForColumns], "and nothing is loaded");
-        page.on_event(0.0, fixture::ready());
-        assert!(posted(page.on_event(1.0, PageEvent::Toggle)).is_empty());
-        let posts = posted(page.on_event(2.0, PageEvent::ColumnsKnown(Box::new(columns))));
+        assert_eq!(page.on_event(0.0, found(0, kept)), [], "nothing is loaded");
+        page.on_event(1.0, PageEvent::Toggle);
+        let posts = posted(page.on_event(2.0, fixture::ready()));
         assert!(matches!(posts[..], [PageToPeer::OwnFiles { .. }]), "{posts:?}");
         let read = PeerToPage::OwnFilesRead { request: 1, n_samples: 3, n_broken: 0, first_broken: None };
         assert!(posted(page.on_event(3.0, PageEvent::FromPeer(read))).contains(&PageToPeer::Start));
