@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use barnraise_protocol::api::HistoryPoint;
 use barnraise_protocol::matchmaking::ModelVersion;
 use barnraise_protocol::model::StepHeader;
 use barnraise_swarm::PeerKey;
@@ -61,8 +62,7 @@ impl Core {
         }
         let epoch = checkpoint.epoch;
         let moving = PendingModel { epoch, last: checkpoint.included.get(&coordination.me.0).copied() };
-        let points = self.learner.history().points();
-        let history = points.iter().filter(|point| point.epoch <= epoch).copied().collect();
+        let history = self.history_before(epoch, checkpoint.n_samples_total);
         self.round.hold();
         match self.beside(self.learner.restoring(Checkpoint { history, ..checkpoint })).await {
             Ok(restored) => self.learner.on_restored(restored),
@@ -76,6 +76,15 @@ impl Core {
         self.finish_moving().await?;
         tracing::info!(epoch, from = name(from), "took the model of another aggregator");
         Ok(Ok(self.model()))
+    }
+
+    /// What this peer has seen until a model of another aggregator, which says what is in it: this peer may have made that step, or those
+    /// before it, on a branch that nobody follows.
+    fn history_before(&self, epoch: u64, n_samples_total: u64) -> Vec<HistoryPoint> {
+        let points = self.learner.history().points().iter();
+        let before = points.filter(|point| point.epoch < epoch && point.n_samples_total <= n_samples_total);
+        let taken = HistoryPoint { epoch, n_samples_total, train_loss: None, test_accuracy: None };
+        before.copied().chain([taken]).collect()
     }
 
     /// Stores the received model and the contributions accepted here that are not in it, then continues from it. If the

@@ -195,6 +195,29 @@ async fn a_step_of_others_is_taken_on_the_model_that_it_was_made_of_and_loses_no
     store.close().await;
 }
 
+/// As where a backbone that restarted made a step alone that the others made together.
+#[tokio::test]
+async fn what_is_in_a_model_of_others_is_shown_and_not_what_was_in_the_own_one() {
+    const RUN: &str = "branches";
+    let model = model_of_others(RUN, 1).await;
+    let (world, folder, disk) = (among_others(RUN), folder(), SimulatedDisk::new(1));
+    let store = world.store(folder.path()).await;
+    let mut alive = start(&world, &disk, &store).await;
+    let before = ask(&alive, AggregatorEvent::WantModel).await.hash;
+    let mean = TensorCodec::F32.encode(&vec![0.25; world.layout.n_parameters()]).unwrap();
+    let (transfer, members, n_samples) = (Transfer::of(&mean), vec![vec![7]], model.n_samples_total + 1);
+    let header = StepHeader { epoch: 0, before, nonce: 5, n_samples, loss: 1.0, members, transfer };
+    ask(&alive, |done| AggregatorEvent::Step(header, mean, done)).await.unwrap();
+    take(&alive, &model).await.unwrap();
+    let wanted = Some((1, model.n_samples_total, None));
+    let is_shown = |status: &RunStatus| {
+        status.history.last().map(|point| (point.epoch, point.n_samples_total, point.train_loss)) == wanted
+    };
+    tokio::time::timeout(HANG, alive.status.wait_for(is_shown)).await.unwrap().unwrap();
+    alive.stop().await;
+    store.close().await;
+}
+
 #[tokio::test]
 async fn a_model_of_another_run_or_of_another_kind_is_not_taken() {
     const RUN: &str = "kinds";
