@@ -45,15 +45,20 @@ every_epochs = 5
 operator = "127.0.0.1:0"
 "#;
 
-/// The run goes on, and then its native participants leave.
-async fn goes_on(backbone: &BackboneProcess, natives: [PeerProcess; 2]) -> Result<()> {
-    let epoch = backbone.status().await?.progress.epoch;
-    backbone.wait_for_epoch(epoch + 5).await?;
+/// The native participants leave.
+async fn leave(natives: [PeerProcess; 2]) -> Result<()> {
     for native in natives {
         native.interrupt()?;
         ensure!(native.end().await?.status.success());
     }
     Ok(())
+}
+
+/// The run goes on, and then its native participants leave.
+async fn goes_on(backbone: &BackboneProcess, natives: [PeerProcess; 2]) -> Result<()> {
+    let epoch = backbone.status().await?.progress.epoch;
+    backbone.wait_for_epoch(epoch + 5).await?;
+    leave(natives).await
 }
 
 #[tokio::test]
@@ -207,11 +212,7 @@ async fn a_tab_trains_on_a_table_of_its_visitors_that_it_has_looked_at_before() 
     tab.until("text('own-summary').includes('2 rows') && element('own-table').disabled", SOON).await?;
     tab.until("value('accepted') >= 2", LONG).await?;
     tab.close().await?;
-    for native in natives {
-        native.interrupt()?;
-        ensure!(native.end().await?.status.success());
-    }
-    Ok(())
+    leave(natives).await
 }
 
 #[tokio::test]
@@ -243,11 +244,7 @@ async fn a_tab_trains_on_ratings_of_its_visitors() -> Result<()> {
     tab.click("#toggle").await?;
     tab.until("value('accepted') >= 2", LONG).await?;
     tab.close().await?;
-    for native in natives {
-        native.interrupt()?;
-        ensure!(native.end().await?.status.success());
-    }
-    Ok(())
+    leave(natives).await
 }
 
 #[tokio::test]
@@ -296,9 +293,5 @@ async fn a_tab_trains_on_texts_of_its_visitors() -> Result<()> {
     tab.until("/^Trains on [0-9]+ passages of your own$/.test(text('own-summary'))", SOON).await?;
     tab.until("value('accepted') >= 10", LONG).await?;
     tab.close().await?;
-    for native in natives {
-        native.interrupt()?;
-        ensure!(native.end().await?.status.success());
-    }
-    Ok(())
+    leave(natives).await
 }

@@ -18,7 +18,7 @@ use super::SMALL;
 /// Sums of floats depend on their order, and with them which of two like classes is first.
 const TOLERANCE: f32 = 2e-3;
 
-async fn get(backbone: &BackboneProcess, path: &str) -> Result<Vec<u8>> {
+pub(super) async fn get(backbone: &BackboneProcess, path: &str) -> Result<Vec<u8>> {
     let url = format!("{}{path}", backbone.page());
     let got = tokio::task::spawn_blocking(move || ureq::get(&url).call()?.body_mut().read_to_vec());
     got.await?.with_context(|| path.to_owned())
@@ -40,7 +40,7 @@ async fn models(backbone: &BackboneProcess, is_wanted: impl Fn(&Models) -> bool)
     tokio::time::timeout(HANG, wanted).await.expect("such models")
 }
 
-async fn download(backbone: &BackboneProcess, path: &str, run: &RunDescription) -> TensorFile {
+pub(super) async fn download(backbone: &BackboneProcess, path: &str, run: &RunDescription) -> TensorFile {
     let layout = ParameterLayout::of(&run.model, DataShape::of(&run.data.manifest.samples)).unwrap();
     tensor_file::read(&get(backbone, path).await.unwrap(), &layout).unwrap()
 }

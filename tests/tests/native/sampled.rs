@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use barnraise_learning::{ParameterLayout, tensor_file};
+use barnraise_learning::ParameterLayout;
 use barnraise_protocol::access::ContributorToBackbone as Up;
 use barnraise_protocol::contribute::RunProgress;
 use barnraise_protocol::run::RunDescription;
@@ -11,6 +11,8 @@ use barnraise_protocol::shard::ShardId;
 use barnraise_tests::client::{TestClient, within};
 use barnraise_tests::process::{BackboneProcess, HANG, PeerProcess, TestRun, metric};
 use barnraise_tests::{sentences, tables};
+
+use super::model_file::download;
 
 const SAMPLED: &str = r#"
 [run]
@@ -234,9 +236,7 @@ async fn own_tables_are_read_as_that_of_the_run_also_where_a_participant_tells_h
 /// The newest model: what it has of users, and all else.
 async fn users_and_items(backbone: &BackboneProcess, run: &RunDescription) -> (Vec<f32>, Vec<f32>) {
     let layout = ParameterLayout::of_run(run).unwrap();
-    let url = format!("{}/api/model.safetensors", backbone.page());
-    let got = tokio::task::spawn_blocking(move || ureq::get(&url).call()?.body_mut().read_to_vec());
-    let parameters = tensor_file::read(&got.await.unwrap().unwrap(), &layout).unwrap().parameters;
+    let parameters = download(backbone, "/api/model.safetensors", run).await.parameters;
     let of = |is_user: bool| {
         let segments =
             layout.segments().iter().filter(|segment| segment.name.starts_with("user_") == is_user);

@@ -1,13 +1,15 @@
 //! A run that learns from text: files become tokens, and masked ones are guessed ever better.
 
 use barnraise_learning::tokenizer::Tokenizer;
-use barnraise_learning::{ComputeDevice, DataShape, ParameterLayout, Trainer, tensor_file};
+use barnraise_learning::{ComputeDevice, DataShape, Trainer};
 use barnraise_protocol::dataset::{SampleKind, Samples};
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::run::model::graph::Loss;
 use barnraise_protocol::shard::ShardId;
 use barnraise_tests::client::TestClient;
 use barnraise_tests::process::{BackboneProcess, TestRun};
+
+use super::model_file::{download, get};
 
 const TEXT: &str = r#"
 [run]
@@ -73,22 +75,15 @@ async fn a_run_learns_from_text_of_two_files() {
     assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
 }
 
-async fn get(backbone: &BackboneProcess, path: &str) -> Vec<u8> {
-    let url = format!("{}{path}", backbone.page());
-    let got = tokio::task::spawn_blocking(move || ureq::get(&url).call()?.body_mut().read_to_vec());
-    got.await.unwrap().unwrap()
-}
-
 /// As a tab does it: with the tokenizer and the model that anybody may download.
 async fn ensure_blanks_are_filled(backbone: &BackboneProcess, run: &RunDescription) {
-    let tokenizer = Tokenizer::read(&get(backbone, "/api/tokenizer.json").await).unwrap();
+    let tokenizer = Tokenizer::read(&get(backbone, "/api/tokenizer.json").await.unwrap()).unwrap();
     let SampleKind::Tokens(shape) = run.data.manifest.samples else {
         panic!("{:?}", run.data.manifest.samples)
     };
     assert_eq!(tokenizer.size(), shape.vocabulary);
     let data = DataShape::of(&run.data.manifest.samples);
-    let layout = ParameterLayout::of(&run.model, data).unwrap();
-    let file = tensor_file::read(&get(backbone, "/api/model.safetensors").await, &layout).unwrap();
+    let file = download(backbone, "/api/model.safetensors", run).await;
     let mut trainer = Trainer::new(&run.model, data, ComputeDevice::cpu()).unwrap();
     trainer.load_parameters(&file.parameters).unwrap();
     let blanked = tokenizer.encode_with_blanks("the cat that ___ the", shape.length.into()).unwrap();

@@ -125,25 +125,23 @@ pub(crate) fn table_page() -> PageState {
 
 /// A page of a run without a server that learns from a table, whose columns are known.
 pub(crate) fn sampled_table_page() -> PageState {
-    let mut page = sampled_page();
-    if let (Some(run), Some(of_table)) = (&mut page.run, table_page().run) {
-        run.data.manifest.samples = of_table.data.manifest.samples;
-        run.data.manifest.preprocessing = Some(Transfer::of(b"columns"));
-        run.model = of_table.model;
-    }
-    page.on_event(0.0, PageEvent::ColumnsKnown(Box::new(table_columns())));
-    page
+    sampled_page_of(table_page(), table_columns())
 }
 
 /// A page of a run without a server that learns from ratings, whose columns are known.
 pub(crate) fn sampled_rating_page() -> PageState {
+    sampled_page_of(rating_page(), rating_columns())
+}
+
+/// A page of a run without a server that learns what that of another page does.
+fn sampled_page_of(other: PageState, columns: DataColumns) -> PageState {
     let mut page = sampled_page();
-    if let (Some(run), Some(of_ratings)) = (&mut page.run, rating_page().run) {
-        run.data.manifest.samples = of_ratings.data.manifest.samples;
+    if let (Some(run), Some(other)) = (&mut page.run, other.run) {
+        run.data.manifest.samples = other.data.manifest.samples;
         run.data.manifest.preprocessing = Some(Transfer::of(b"columns"));
-        run.model = of_ratings.model;
+        run.model = other.model;
     }
-    page.on_event(0.0, PageEvent::ColumnsKnown(Box::new(rating_columns())));
+    page.on_event(0.0, PageEvent::ColumnsKnown(Box::new(columns)));
     page
 }
 
