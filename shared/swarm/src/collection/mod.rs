@@ -417,17 +417,21 @@ impl CollectionRound {
         if self.is_paused || self.is_held {
             return;
         }
-        if let CollectionPhase::Collecting { deadline } = self.phase {
-            self.give_up_waiting(now, now >= deadline);
-            if now >= deadline {
-                // Contributions that are still being stored keep the round open: check again later.
-                self.phase = CollectionPhase::Collecting { deadline: now + self.config.collect_timeout };
+        match self.phase {
+            CollectionPhase::Accumulating => {
+                if self.end_patience(now) {
+                    self.advance(now);
+                }
             }
-            self.advance(now);
-        }
-        // Also where claims came to nothing just now: the patience with them may have ended while gradients were due.
-        if self.phase == CollectionPhase::Accumulating && self.end_patience(now) {
-            self.advance(now);
+            CollectionPhase::Collecting { deadline } => {
+                self.give_up_waiting(now, now >= deadline);
+                if now >= deadline {
+                    // Contributions that are still being stored keep the round open: check again later.
+                    self.phase = CollectionPhase::Collecting { deadline: now + self.config.collect_timeout };
+                }
+                self.advance(now);
+            }
+            CollectionPhase::Stepping => {}
         }
     }
 
