@@ -130,8 +130,8 @@ struct TabArgs {
     /// Only these comparisons: cpu, webgpu
     #[arg(long, value_delimiter = ',', default_value = "cpu,webgpu")]
     only: Vec<tab::Device>,
-    /// Only these models: lenet, mlp-256
-    #[arg(long, value_delimiter = ',', default_value = "mlp-256,lenet")]
+    /// Only these models: lenet, mlp-256, resnet-18, albert, gpt-0.4, gpt-0.8, gpt-2.7, gpt-6.4
+    #[arg(long, value_delimiter = ',', default_value = "mlp-256,lenet,gpt-0.4,gpt-2.7")]
     models: Vec<String>,
 }
 

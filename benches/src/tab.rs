@@ -29,12 +29,19 @@ pub(crate) async fn compare(args: &TabArgs) -> Result<()> {
     Ok(())
 }
 
-/// The wasm backend of TF.js has no gradient of a convolution, so its CPU backend stands in.
+/// In TF.js only the small models are written down; its wasm backend has no gradient of a convolution, so its CPU backend stands in.
 fn contenders(device: Device, model: &str) -> Vec<Contender> {
     let native = Contender::Native { n_threads: 1 };
+    let is_of_tfjs = model == "lenet" || model.starts_with("mlp-");
     match device {
         Device::Cpu if model == "lenet" => vec![Contender::Tab("cpu"), Contender::TfJs("cpu"), native],
-        Device::Cpu => vec![Contender::Tab("cpu"), Contender::TfJs("wasm"), Contender::TfJs("cpu"), native],
-        Device::Webgpu => vec![Contender::Tab("wgpu"), Contender::TfJs("webgpu"), Contender::Tab("cpu")],
+        Device::Cpu if is_of_tfjs => {
+            vec![Contender::Tab("cpu"), Contender::TfJs("wasm"), Contender::TfJs("cpu"), native]
+        }
+        Device::Cpu => vec![Contender::Tab("cpu"), native],
+        Device::Webgpu if is_of_tfjs => {
+            vec![Contender::Tab("wgpu"), Contender::TfJs("webgpu"), Contender::Tab("cpu")]
+        }
+        Device::Webgpu => vec![Contender::Tab("wgpu"), Contender::Tab("cpu")],
     }
 }

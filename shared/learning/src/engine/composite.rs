@@ -1,24 +1,29 @@
-//! Operations that burn computes by several of its own, and differentiates one by one: activations, normalizations, and
-//! softmax as attention needs it. Here each is one operation with its derivative in closed form.
+//! Operations that burn computes by several of its own, and differentiates one by one: activations, normalizations, softmax as
+//! attention needs it, and cross-entropy. Here each is one operation with its derivative in closed form.
 //!
-//! On a processor they are loops over rows that stay in its cache ([`loops`]); on a graphics card they are burn's operations
-//! ([`by_parts`]), fewer than its automatic derivative needs.
+//! On a processor they are loops over rows that stay in its cache ([`loops`]), on a graphics card kernels of a dispatch or few
+//! ([`kernels`]), which CubeCL writes in the card's language. All are in single precision; activations in half are burn's operations ([`by_parts`]),
+//! fewer than its automatic derivative needs. Products of matrices are burn's, but where a processor plays a graphics card ([`tiles`]).
 
 mod autodiff;
 mod by_parts;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod kernels;
 mod loops;
 mod math;
 #[cfg(test)]
 mod tests;
-
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-use burn::backend::Cube;
+mod tiles;
+
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, backend_extension};
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+use burn::backend::{Cube, TensorMetadata};
 use burn::tensor::{DType, Tensor};
 
 /// A function of each value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Activation {
     /// `x Φ(x)` (Hendrycks and Gimpel 2016).
     Gelu,
@@ -46,13 +51,11 @@ pub(super) struct Scores {
     pub n_before: Option<usize>,
 }
 
-/// The operations, of a backend with or without automatic derivatives; by its own operations unless it has better ones.
+/// The operations, of a backend with or without automatic derivatives. All but products and activations are in single precision.
 #[backend_extension(Flex, Cube: cfg(any(feature = "wgpu", feature = "cuda")), Autodiff)]
 pub(super) trait Composite: Backend {
-    /// Of each value.
-    fn activate(values: FloatTensor<Self>, activation: Activation) -> FloatTensor<Self> {
-        by_parts::activate::<Self>(values, activation)
-    }
+    /// Of each value, in any precision.
+    fn activate(values: FloatTensor<Self>, activation: Activation) -> FloatTensor<Self>;
 
     /// Of `[…, width]` over the last dimension, times `weight` plus `bias`, both `[width]`.
     fn normalize_rows(
@@ -60,14 +63,23 @@ pub(super) trait Composite: Backend {
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
         norm: RowNorm,
-    ) -> FloatTensor<Self> {
-        by_parts::normalize_rows::<Self>(rows, weight, bias, norm)
-    }
+    ) -> FloatTensor<Self>;
 
     /// Softmax over the last dimension of `[…, queries, tokens]`; zero where a score is not seen.
-    fn softmax_rows(scores: FloatTensor<Self>, of: Scores) -> FloatTensor<Self> {
-        by_parts::softmax_rows::<Self>(scores, of)
+    fn softmax_rows(scores: FloatTensor<Self>, of: Scores) -> FloatTensor<Self>;
+
+    /// Products of `[…, m, k]` and `[…, k, n]`, of as many matrices.
+    fn multiply(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
+        by_parts::multiply::<Self>(lhs, rhs)
     }
+
+    /// Cross-entropy of logits `[n_rows, width]`: its derivative by the logits times `scale`, as those; and `[2, n_rows]`: the losses,
+    /// and 1 where the class of a row is its first largest, 0 elsewhere. Neither has a derivative.
+    fn cross_entropy(
+        logits: FloatTensor<Self>,
+        classes: Vec<u32>,
+        scale: f32,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
 /// Derivatives of [`Composite`]: by the inputs, from that by the output.
@@ -77,9 +89,7 @@ pub(super) trait Derivatives: Composite {
         values: FloatTensor<Self>,
         by_output: FloatTensor<Self>,
         activation: Activation,
-    ) -> FloatTensor<Self> {
-        by_parts::activate_backward::<Self>(values, by_output, activation)
-    }
+    ) -> FloatTensor<Self>;
 
     /// By the rows, the weight and the bias.
     fn normalize_rows_backward(
@@ -87,18 +97,14 @@ pub(super) trait Derivatives: Composite {
         weight: FloatTensor<Self>,
         by_output: FloatTensor<Self>,
         norm: RowNorm,
-    ) -> [FloatTensor<Self>; 3] {
-        by_parts::normalize_rows_backward::<Self>(rows, weight, by_output, norm)
-    }
+    ) -> [FloatTensor<Self>; 3];
 
     /// By the scores.
     fn softmax_rows_backward(
         weights: FloatTensor<Self>,
         by_output: FloatTensor<Self>,
         of: Scores,
-    ) -> FloatTensor<Self> {
-        by_parts::softmax_rows_backward::<Self>(weights, by_output, of)
-    }
+    ) -> FloatTensor<Self>;
 }
 
 /// A function of each value.
@@ -117,16 +123,114 @@ pub(super) fn normalize_rows<const D: usize>(
     Tensor::from_dispatch(Dispatch::normalize_rows(rows.into_dispatch(), weight, bias, norm))
 }
 
+/// Cross-entropy of logits `[n_rows, width]`: its derivative times `scale`; and `[2, n_rows]`: losses, and 1 where the class of a
+/// row is its first largest. Neither has a derivative.
+pub(super) fn cross_entropy(logits: Tensor<2>, classes: Vec<u32>, scale: f32) -> (Tensor<2>, Tensor<2>) {
+    let (residual, values) = Dispatch::cross_entropy(logits.into_dispatch(), classes, scale);
+    (Tensor::from_dispatch(residual), Tensor::from_dispatch(values))
+}
+
+/// Products of `[…, m, k]` and `[…, k, n]`, of as many matrices.
+pub(super) fn multiply<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
+    let (left, right) = (lhs.dims(), rhs.dims());
+    debug_assert!(left[D - 1] == right[D - 2] && left[..D - 2] == right[..D - 2], "{left:?} by {right:?}");
+    Tensor::from_dispatch(Dispatch::multiply(lhs.into_dispatch(), rhs.into_dispatch()))
+}
+
+/// `[…, n_in]` by `weight` `[n_in, n_out]`, plus `bias` `[n_out]`.
+pub(super) fn linear<const D: usize>(
+    input: Tensor<D>,
+    weight: Tensor<2>,
+    bias: Option<Tensor<1>>,
+) -> Tensor<D> {
+    let mut shape = input.dims();
+    let [n_in, n_out] = weight.dims();
+    let n_rows = shape.iter().take(D.saturating_sub(1)).product();
+    let mut output = multiply(input.reshape([n_rows, n_in]), weight);
+    if let Some(bias) = bias {
+        output = output + bias.reshape([1, n_out]);
+    }
+    shape[D - 1] = n_out;
+    output.reshape(shape)
+}
+
 /// Softmax of the scores that are seen, `[…, queries, tokens]`.
 pub(super) fn softmax_rows<const D: usize>(scores: Tensor<D>, of: Scores) -> Tensor<D> {
     Tensor::from_dispatch(Dispatch::softmax_rows(scores.into_dispatch(), of))
 }
 
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-impl Composite for Cube {}
+impl Composite for Cube {
+    fn multiply(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
+        let is_single = lhs.dtype() == DType::F32 && rhs.dtype() == DType::F32;
+        let by_tiles = if is_single && kernels::is_played(&lhs) { tiles::multiply(&lhs, &rhs) } else { None };
+        by_tiles.unwrap_or_else(|| by_parts::multiply::<Self>(lhs, rhs))
+    }
+
+    fn activate(values: FloatTensor<Self>, activation: Activation) -> FloatTensor<Self> {
+        match values.dtype() {
+            DType::F32 => kernels::activate(values, activation),
+            _ => by_parts::activate::<Self>(values, activation),
+        }
+    }
+
+    fn normalize_rows(
+        rows: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        norm: RowNorm,
+    ) -> FloatTensor<Self> {
+        let units = kernels::units(&rows);
+        kernels::normalize_rows(rows, weight, bias, norm, units)
+    }
+
+    fn softmax_rows(scores: FloatTensor<Self>, of: Scores) -> FloatTensor<Self> {
+        let units = kernels::units(&scores);
+        kernels::softmax_rows(scores, of, units)
+    }
+
+    fn cross_entropy(
+        logits: FloatTensor<Self>,
+        classes: Vec<u32>,
+        scale: f32,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let units = kernels::units(&logits);
+        kernels::cross_entropy(logits, &classes, scale, units)
+    }
+}
 
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-impl Derivatives for Cube {}
+impl Derivatives for Cube {
+    fn activate_backward(
+        values: FloatTensor<Self>,
+        by_output: FloatTensor<Self>,
+        activation: Activation,
+    ) -> FloatTensor<Self> {
+        match values.dtype() {
+            DType::F32 => kernels::activate_backward(values, by_output, activation),
+            _ => by_parts::activate_backward::<Self>(values, by_output, activation),
+        }
+    }
+
+    fn normalize_rows_backward(
+        rows: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        by_output: FloatTensor<Self>,
+        norm: RowNorm,
+    ) -> [FloatTensor<Self>; 3] {
+        let units = kernels::units(&rows);
+        kernels::normalize_rows_backward(rows, weight, by_output, norm, units)
+    }
+
+    fn softmax_rows_backward(
+        weights: FloatTensor<Self>,
+        by_output: FloatTensor<Self>,
+        of: Scores,
+    ) -> FloatTensor<Self> {
+        let units = kernels::units(&weights);
+        kernels::softmax_rows_backward(weights, by_output, of, units)
+    }
+}
 
 impl Composite for Flex {
     fn activate(values: FloatTensor<Self>, activation: Activation) -> FloatTensor<Self> {
@@ -142,17 +246,19 @@ impl Composite for Flex {
         bias: FloatTensor<Self>,
         norm: RowNorm,
     ) -> FloatTensor<Self> {
-        match rows.dtype() {
-            DType::F32 => loops::normalize_rows(&rows, &weight, &bias, norm),
-            _ => by_parts::normalize_rows::<Self>(rows, weight, bias, norm),
-        }
+        loops::normalize_rows(&rows, &weight, &bias, norm)
     }
 
     fn softmax_rows(scores: FloatTensor<Self>, of: Scores) -> FloatTensor<Self> {
-        match scores.dtype() {
-            DType::F32 => loops::softmax_rows(scores, of),
-            _ => by_parts::softmax_rows::<Self>(scores, of),
-        }
+        loops::softmax_rows(scores, of)
+    }
+
+    fn cross_entropy(
+        logits: FloatTensor<Self>,
+        classes: Vec<u32>,
+        scale: f32,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        loops::cross_entropy(logits, &classes, scale)
     }
 }
 
@@ -174,10 +280,7 @@ impl Derivatives for Flex {
         by_output: FloatTensor<Self>,
         norm: RowNorm,
     ) -> [FloatTensor<Self>; 3] {
-        match rows.dtype() {
-            DType::F32 => loops::normalize_rows_backward(&rows, &weight, by_output, norm),
-            _ => by_parts::normalize_rows_backward::<Self>(rows, weight, by_output, norm),
-        }
+        loops::normalize_rows_backward(&rows, &weight, by_output, norm)
     }
 
     fn softmax_rows_backward(
@@ -185,9 +288,6 @@ impl Derivatives for Flex {
         by_output: FloatTensor<Self>,
         of: Scores,
     ) -> FloatTensor<Self> {
-        match weights.dtype() {
-            DType::F32 => loops::softmax_rows_backward(&weights, by_output, of),
-            _ => by_parts::softmax_rows_backward::<Self>(weights, by_output, of),
-        }
+        loops::softmax_rows_backward(&weights, by_output, of)
     }
 }

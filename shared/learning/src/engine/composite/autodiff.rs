@@ -1,12 +1,12 @@
 //! Each operation is one step of a backward pass.
 
-use burn::backend::Autodiff;
 use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, unary};
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, binary, unary};
 use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, AutodiffBackend};
 
 use super::{Activation, Composite, Derivatives, RowNorm, Scores};
 
@@ -42,6 +42,33 @@ impl<B: Derivatives> Backward<B, 3> for NormalizeRows {
                 grads.register::<B>(parent.id, by_input);
             }
         }
+    }
+}
+
+#[derive(Debug)]
+struct Multiply;
+
+impl<B: Composite> Backward<B, 2> for Multiply {
+    /// Of an operand that the other's derivative needs, which is asked for only then.
+    type State = (Option<NodeId>, Option<NodeId>);
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
+        let (lhs, rhs) = ops.state;
+        let lhs = lhs.map(|lhs| checkpointer.retrieve_node_output::<FloatTensor<B>>(lhs));
+        let rhs = rhs.map(|rhs| checkpointer.retrieve_node_output::<FloatTensor<B>>(rhs));
+        binary::<B, _, _>(
+            ops.parents,
+            ops.node,
+            grads,
+            |by_output| match rhs {
+                Some(rhs) => B::multiply(by_output, B::float_transpose(rhs)),
+                None => by_output,
+            },
+            |by_output| match lhs {
+                Some(lhs) => B::multiply(B::float_transpose(lhs), by_output),
+                None => by_output,
+            },
+        );
     }
 }
 
@@ -105,5 +132,26 @@ impl<B: Derivatives, C: CheckpointStrategy> Composite for Autodiff<B, C> {
             }
             OpsKind::UnTracked(prep) => prep.finish(B::softmax_rows(scores.into_primitive(), of)),
         }
+    }
+
+    fn multiply(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
+        let (of_lhs, of_rhs) = (lhs.is_tracked(), rhs.is_tracked());
+        match Multiply.prepare::<C>([lhs.node(), rhs.node()]).compute_bound().stateful() {
+            OpsKind::Tracked(mut prep) => {
+                let state = (of_rhs.then(|| prep.checkpoint(&lhs)), of_lhs.then(|| prep.checkpoint(&rhs)));
+                prep.finish(state, B::multiply(lhs.into_primitive(), rhs.into_primitive()))
+            }
+            OpsKind::UnTracked(prep) => prep.finish(B::multiply(lhs.into_primitive(), rhs.into_primitive())),
+        }
+    }
+
+    /// It is a derivative already.
+    fn cross_entropy(
+        logits: FloatTensor<Self>,
+        classes: Vec<u32>,
+        scale: f32,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let (residual, values) = B::cross_entropy(logits.into_primitive(), classes, scale);
+        (Self::from_inner(residual), Self::from_inner(values))
     }
 }

@@ -224,6 +224,40 @@ pub(super) fn softmax_rows_backward(weights: &FlexTensor, by_output: FlexTensor,
     })
 }
 
+pub(super) fn cross_entropy(logits: FlexTensor, classes: &[u32], scale: f32) -> (FlexTensor, FlexTensor) {
+    let (n_rows, width) = last_two(&logits.shape());
+    let mut values = Vec::with_capacity(2 * n_rows);
+    let mut hits = Vec::with_capacity(n_rows);
+    let residual = changed(logits, |logits| {
+        let judged = platform::on_chunks(logits, chunk_of_rows(width), |at, logits| {
+            let rows = logits.chunks_exact_mut(width.max(1)).zip(&classes[at / width.max(1)..]);
+            rows.map(|(logits, &class)| compare(logits, class as usize, scale)).collect::<Vec<_>>()
+        });
+        for (loss, is_right) in judged.into_iter().flatten() {
+            values.push(loss);
+            hits.push(f32::from(is_right));
+        }
+    });
+    values.extend(hits);
+    (residual, tensor(values, Shape::from([2, n_rows])))
+}
+
+/// Puts `(softmax - one_hot) scale` in the place of logits. Returns the loss, and whether the class is the first largest.
+#[multiversion(targets("x86_64+avx+avx2+fma"))]
+fn compare(logits: &mut [f32], class: usize, scale: f32) -> (f32, bool) {
+    let of_class = logits[class];
+    let largest = largest_of(logits);
+    let is_right = of_class >= largest && logits[..class].iter().all(|&logit| logit < of_class);
+    for logit in logits.iter_mut() {
+        *logit = math::exp(*logit - largest);
+    }
+    let total = sum(logits, logits, |exponential, _| exponential);
+    let factor = scale / total;
+    logits.iter_mut().for_each(|exponential| *exponential *= factor);
+    logits[class] -= scale;
+    (total.ln() - (of_class - largest), is_right)
+}
+
 fn last_two(shape: &Shape) -> (usize, usize) {
     let rank = shape.num_dims();
     (shape[rank.saturating_sub(2)], shape[rank.saturating_sub(1)])
@@ -239,21 +273,27 @@ fn seen(at: usize, queries: usize, tokens: usize, of: Scores) -> impl Fn(usize) 
 
 #[multiversion(targets("x86_64+avx+avx2+fma"))]
 fn softmax(scores: &mut [f32], scale: f32) {
-    const LANES: usize = 16;
-    let (wide, rest) = scores.as_chunks::<LANES>();
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    for scores in wide {
-        lanes
-            .iter_mut()
-            .zip(scores)
-            .for_each(|(lane, &score)| *lane = if score > *lane { score } else { *lane });
-    }
-    let largest = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |largest, &score| largest.max(score));
+    let largest = largest_of(scores);
     for score in scores.iter_mut() {
         *score = math::exp((*score - largest) * scale);
     }
     let inverse = 1.0 / sum(scores, scores, |weight, _| weight);
     scores.iter_mut().for_each(|weight| *weight *= inverse);
+}
+
+/// By several maxima side by side, which a compiler may keep in one vector.
+#[inline(always)]
+fn largest_of(values: &[f32]) -> f32 {
+    const LANES: usize = 16;
+    let (wide, rest) = values.as_chunks::<LANES>();
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    for values in wide {
+        lanes
+            .iter_mut()
+            .zip(values)
+            .for_each(|(lane, &value)| *lane = if value > *lane { value } else { *lane });
+    }
+    lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |largest, &value| largest.max(value))
 }
 
 #[multiversion(targets("x86_64+avx+avx2+fma"))]

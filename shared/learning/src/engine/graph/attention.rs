@@ -8,7 +8,7 @@ use barnraise_protocol::run::model::operation::{Attention, Rotary, RotaryScaling
 use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::engine::arithmetic::wide;
-use crate::engine::composite::{Scores, softmax_rows};
+use crate::engine::composite::{Scores, multiply, softmax_rows};
 
 /// Keys, which are rotated, and values of the tokens so far, `[n_samples, key-value heads, tokens, head width]`.
 #[derive(Debug, Clone)]
@@ -60,12 +60,12 @@ pub(super) fn attend(
     // The queries of the heads that share a key are rows of one product.
     let rows = heads / key_value_heads * length;
     let query = query.reshape([n, key_value_heads, rows, head_width]);
-    let scores = query.matmul(key.swap_dims(2, 3));
+    let scores = multiply(query, key.swap_dims(2, 3));
     let scores = wide(scores).reshape([n, heads, length, n_tokens]);
     let seen =
         Scores { scale: 1.0 / (head_width as f32).sqrt(), n_before: options.causal.then_some(n_before) };
     let weights = drop(softmax_rows(scores, seen)).cast(dtype).reshape([n, key_value_heads, rows, n_tokens]);
-    let mixed = weights.matmul(value).reshape([n, heads, length, head_width]);
+    let mixed = multiply(weights, value).reshape([n, heads, length, head_width]);
     mixed.swap_dims(1, 2).reshape([n, length, width])
 }
 

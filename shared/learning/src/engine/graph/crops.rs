@@ -8,6 +8,7 @@ use super::interpreter::{GraphPass, unit_length};
 use super::loss::Judged;
 use super::value::{PassError, Value, WrongKind};
 use crate::engine::arithmetic::wide;
+use crate::engine::composite::multiply;
 use crate::engine::swav::{ProjectionQueue, SwappedPrediction, of_each_large, sinkhorn};
 use crate::graph::ResolvedGraph;
 
@@ -77,7 +78,7 @@ pub(super) fn judge(
         });
         let Some((earlier, prototypes)) = earlier else { return sinkhorn::assign(own) };
         let n_earlier = earlier.dims()[0];
-        let all = Tensor::cat(vec![earlier.matmul(prototypes), own], 0);
+        let all = Tensor::cat(vec![multiply(earlier, prototypes), own], 0);
         sinkhorn::assign(all).narrow(0, n_earlier, n_samples)
     });
     let n_crops = LARGE_CROPS + loss.small_crops as usize;

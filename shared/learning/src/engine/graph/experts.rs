@@ -10,7 +10,6 @@ mod passes;
 
 use barnraise_protocol::run::model::operation::{Experts, Route};
 use burn::tensor::activation::{log_softmax, softmax};
-use burn::tensor::module::linear;
 use burn::tensor::{Int, Tensor, TensorData};
 
 pub(crate) use self::host::ExpertEngine;
@@ -19,6 +18,7 @@ use super::dropout;
 use super::interpreter::{GraphPass, Mode};
 use super::value::{PassError, Value, WrongKind};
 use crate::engine::arithmetic::wide;
+use crate::engine::composite::linear;
 use crate::engine::readback::on_host;
 use crate::experts::{Routes, places};
 use crate::graph::{ExpertBodies, ExpertGrid, Step};

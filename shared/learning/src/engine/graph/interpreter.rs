@@ -7,7 +7,6 @@ use barnraise_protocol::run::model::operation::{
     Attention, BatchNorm, Cosine, Dropout, GlobalPool, Operation,
 };
 use burn::tensor::activation::{relu, sigmoid, softmax};
-use burn::tensor::module::linear;
 use burn::tensor::{Device, Int, Tensor};
 
 use super::attention::KeptKeys;
@@ -15,7 +14,7 @@ use super::cut::Cut;
 use super::value::{PassError, Value, WrongKind, on_each_rank, on_equal_ranks};
 use super::{attention, dropout, maps, norm};
 use crate::engine::arithmetic::wide;
-use crate::engine::composite::{Activation, activate};
+use crate::engine::composite::{Activation, activate, linear, multiply};
 use crate::engine::tensors::Cursor;
 use crate::experts::ExpertPort;
 use crate::graph::{ResolvedGraph, Step, TensorPlace};
@@ -235,7 +234,7 @@ impl GraphPass<'_> {
             Operation::Cosine(Cosine { units }) => {
                 let vectors = unit_length(self.matrix(step, 0, self.vector(step, 0))?);
                 let last = *units as usize;
-                on_last(input, last, |rows| unit_length(wide(rows)).matmul(vectors.swap_dims(0, 1)))
+                on_last(input, last, |rows| multiply(unit_length(wide(rows)), vectors.swap_dims(0, 1)))
             }
             _ => Err(WrongKind),
         }
@@ -318,7 +317,7 @@ impl GraphPass<'_> {
         let dtype = self.parameters.dtype();
         let bias = step.parameters.get(1).map(|_| self.vector(step, 1).reshape([1, n_rows]));
         on_last(input, n_rows, |rows| {
-            let logits = wide(rows.cast(dtype).matmul(table.swap_dims(0, 1)));
+            let logits = wide(multiply(rows.cast(dtype), table.swap_dims(0, 1)));
             match bias {
                 Some(bias) => logits + bias,
                 None => logits,

@@ -1,12 +1,12 @@
 //! Losses and their derivatives by the output, in closed form: the graph's backward pass begins with them.
 
 use barnraise_protocol::run::model::graph::Loss;
-use burn::tensor::{IndexingUpdateOp, Int, Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData};
 
 use super::batch::GraphTargets;
 use super::value::{Value, WrongKind};
 use crate::engine::arithmetic::wide;
-use crate::engine::composite::{Scores, softmax_rows};
+use crate::engine::composite;
 
 /// The loss of a pass and its derivative.
 pub(super) struct Judged {
@@ -42,18 +42,11 @@ pub(super) fn judge(
     }
 }
 
-/// The derivative by the logits is `(softmax - one_hot) / predictions of a sample`.
+/// A loss of each row; that of a sample is their mean.
 fn cross_entropy(logits: Tensor<2>, classes: &[u32], n_samples: usize) -> Judged {
-    let (device, n_rows) = (logits.device(), classes.len());
-    let ids: Vec<i32> = classes.iter().map(|&class| class.cast_signed()).collect();
-    let ids = Tensor::<2, Int>::from_ints(TensorData::new(ids, [n_rows, 1]), &device);
-    let is_right = logits.clone().argmax(1).equal(ids.clone()).float().reshape([1, n_rows]);
-    let probabilities = softmax_rows(logits, Scores { scale: 1.0, n_before: None });
-    let losses = -probabilities.clone().gather(1, ids.clone()).log().reshape([1, n_rows]);
-    let minus_one = Tensor::full([n_rows, 1], -1.0, &device);
-    let residual = probabilities.scatter(1, ids, minus_one, IndexingUpdateOp::Add);
-    let of_sample = (n_rows / n_samples.max(1)).max(1) as f32;
-    Judged { residual: residual / of_sample, values: Tensor::cat(vec![losses, is_right], 0) }
+    let of_sample = (classes.len() / n_samples.max(1)).max(1) as f32;
+    let (residual, values) = composite::cross_entropy(logits, classes.to_vec(), 1.0 / of_sample);
+    Judged { residual, values }
 }
 
 /// The mean over the values of a sample. No prediction is correct or wrong.
