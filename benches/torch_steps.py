@@ -119,7 +119,7 @@ def step_of(folder, case):
     ((kind, options),) = case["model"].items()
     if kind == "resnet-18":
         model = ResNet18(data["classes"], **options)
-        images = read("inputs", numpy.float32, n, 3, data["side"], data["side"])
+        images = read("inputs", numpy.float32, n, data["side"], data["side"], 3).permute(0, 3, 1, 2).contiguous()
         classes = read("targets", numpy.int32, n).long()
         return model, lambda: F.cross_entropy(model(images), classes)
     ids = read("inputs", numpy.int32, n, data["length"]).long()

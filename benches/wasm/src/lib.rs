@@ -29,9 +29,9 @@ const MASK: u32 = 1;
 const SEED: u64 = 1;
 /// Which tokens are masked.
 const DRAW: u64 = 0;
-/// Width, layers and heads by millions of parameters.
-const GPTS: [(&str, [u32; 3]); 4] =
-    [("0.4", [96, 3, 3]), ("0.8", [128, 4, 4]), ("2.7", [192, 6, 6]), ("6.4", [256, 8, 8])];
+/// Width, layers and heads by millions of parameters; and the sequences of a pass, of which fewer fit with more layers.
+const GPTS: [(&str, [u32; 3], usize); 4] =
+    [("0.4", [96, 3, 3], 8), ("0.8", [128, 4, 4], 8), ("2.7", [192, 6, 6], 8), ("6.4", [256, 8, 8], 4)];
 const ALBERT: Albert = Albert { embedding: 128, hidden: 384, heads: 6, inner: 1536, layers: 4 };
 const RESNET: ResNet = ResNet { norm: Norm::Group(8), small_pictures: true, width: 64 };
 
@@ -90,9 +90,9 @@ impl Case {
                 images(Preset::Mlp { hidden: vec![width; 2] }, GREY, 64)
             }
             (_, Some(("gpt", millions))) => {
-                let sizes = GPTS.iter().find(|(known, _)| *known == millions).ok_or_else(unknown)?;
-                let [width, layers, heads] = sizes.1;
-                tokens(Preset::Gpt(Gpt::new(GptFamily::Gpt2, width, layers, heads)), 256, None, 8)
+                let known = GPTS.iter().find(|(known, ..)| *known == millions);
+                let &(_, [width, layers, heads], n_samples) = known.ok_or_else(unknown)?;
+                tokens(Preset::Gpt(Gpt::new(GptFamily::Gpt2, width, layers, heads)), 256, None, n_samples)
             }
             _ => return Err(unknown()),
         };
