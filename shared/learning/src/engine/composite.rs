@@ -2,8 +2,9 @@
 //! attention needs it, and cross-entropy. Here each is one operation with its derivative in closed form.
 //!
 //! On a processor they are loops over rows that stay in its cache ([`loops`]), on a graphics card kernels of a dispatch or few
-//! ([`kernels`]), which CubeCL writes in the card's language. All are in single precision; activations in half are burn's operations ([`by_parts`]),
-//! fewer than its automatic derivative needs. Products of matrices are burn's, but where a processor plays a graphics card ([`tiles`]).
+//! (`kernels`), which CubeCL writes in the card's language. All are in single precision; activations in half are burn's
+//! operations ([`by_parts`]), fewer than its automatic derivative needs. Products of matrices are burn's, but where a processor
+//! plays a graphics card (`tiles`).
 
 mod autodiff;
 mod by_parts;

@@ -210,7 +210,7 @@ const TIES: [f32; 9] = [1.0, 1.0, 0.0, 1.0, 1.0, 0.0, f32::NAN, 0.0, 0.0];
 /// Of classes 0, 1 and 0.
 const RIGHT: [f32; 3] = [1.0, 0.0, 0.0];
 
-/// Of equal logits the first is the prediction, whatever comes after it; what is no number is none.
+/// Of equal logits the first is the prediction; what is no number is none.
 #[test]
 fn the_first_of_equal_logits_is_the_prediction() {
     let (_, judged) = loops::cross_entropy(flex(&TIES, &[3, 3]), &[0, 1, 0], 1.0);
