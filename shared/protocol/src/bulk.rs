@@ -407,3 +407,49 @@ pub(crate) fn put_header(index: u32, packed: &mut [u8]) {
         header[4..].copy_from_slice(&(chunk.len() as u32).to_le_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_transfer_is_as_large_as_allowed_and_as_its_chunks_have_numbers() {
+        let refused = |n_bytes, bytes_max| {
+            let started = Partial::new(Transfer { n_bytes, sha256: Sha256Hash([0; 32]) }, bytes_max);
+            started.err().map(|error| error.to_string())
+        };
+        for (max, bytes_max) in [(10, 10), (281_474_976_645_120, u64::MAX)] {
+            assert_eq!(refused(max, bytes_max), None);
+            let got = max + 1;
+            let said = format!("a transfer of {got} bytes, at most {max} are allowed here");
+            assert_eq!(refused(got, bytes_max), Some(said));
+        }
+    }
+
+    #[test]
+    fn what_has_arrived_can_be_read_before_the_rest_comes() {
+        let mut partial = Partial::new(Transfer::of(b"a transfer"), 10).unwrap();
+        assert_eq!(partial.bytes(), b"");
+        partial.push(b"a tr");
+        assert_eq!((partial.bytes(), partial.n_bytes()), (&b"a tr"[..], 4));
+    }
+
+    #[tokio::test]
+    async fn the_reason_of_bytes_that_are_gone_is_short() {
+        for (n_bytes, is_read) in [(0, true), (256, true), (257, false)] {
+            let reason = "r".repeat(n_bytes);
+            let sent = packed(WITHDRAWN, reason.as_bytes());
+            let error = read_chunk(&mut sent.as_slice(), 0, &mut [0; 9]).await.unwrap_err();
+            let got = matches!(&error, BulkError::Withdrawn(got) if got.0 == reason);
+            assert_eq!(got, is_read, "{n_bytes} bytes: {error}");
+        }
+    }
+
+    #[test]
+    fn a_chunk_on_its_way_takes_the_memory_of_one() {
+        let chunk = packed(0, &vec![0; CHUNK_BYTES]);
+        assert!(chunk.capacity() < 2 * CHUNK_BYTES, "{}", chunk.capacity());
+    }
+}

@@ -275,6 +275,20 @@ mod tests {
         SampleKind::Rows(TableShape { columns, target: TableTarget::Class(vec!["rose".into()]) })
     }
 
+    fn ratings(items: &[&str]) -> RatingColumns {
+        RatingColumns {
+            user: "user".into(),
+            item: "film".into(),
+            rating: "stars".into(),
+            range: [0.5, 5.0],
+            items: items.iter().map(|&item| item.to_owned()).collect(),
+        }
+    }
+
+    fn of_two() -> SampleKind {
+        SampleKind::Ratings(RatingShape { n_users: 9, n_items: 2 })
+    }
+
     #[test]
     fn a_row_is_read_as_those_that_were_trained_on() {
         let row = |cells: [&'static str; 2]| flowers().row(|column| cells[column]);
@@ -301,25 +315,71 @@ mod tests {
         let SampleKind::Rows(mut other) = shape() else { unreachable!() };
         other.target = value;
         assert!(DataColumns::Table(flowers()).check(&SampleKind::Rows(other)).is_err());
-        let ratings = |items: &[&str]| RatingColumns {
-            user: "user".into(),
-            item: "film".into(),
-            rating: "stars".into(),
-            range: [0.5, 5.0],
-            items: items.iter().map(|&item| item.to_owned()).collect(),
-        };
-        let of_two = SampleKind::Ratings(RatingShape { n_users: 9, n_items: 2 });
         for (items, is_good) in
             [(&["Jaws", "Psycho"][..], true), (&[], true), (&["Psycho", "Jaws"], false), (&["Jaws"], false)]
         {
-            assert_eq!(DataColumns::Ratings(ratings(items)).check(&of_two).is_ok(), is_good, "{items:?}");
+            assert_eq!(DataColumns::Ratings(ratings(items)).check(&of_two()).is_ok(), is_good, "{items:?}");
         }
         assert!(DataColumns::Ratings(ratings(&[])).check(&shape()).is_err());
         assert_eq!(ratings(&["Jaws", "Psycho"]).find("Psycho"), Some(1));
         assert_eq!((ratings(&["Jaws"]).find("Alien"), ratings(&[]).find("7")), (None, Some(7)));
         assert_eq!([0.0, 3.0, 9.0].map(|rating| ratings(&[]).clamped(rating)), [0.5, 3.0, 5.0]);
-        let endless = RatingColumns { range: [0.5, f32::NAN], ..ratings(&[]) };
-        assert!(DataColumns::Ratings(endless).check(&of_two).is_err());
         assert_eq!((ratings(&["Jaws"]).item(0), ratings(&[]).item(7)), ("Jaws".into(), "7".into()));
+    }
+
+    #[test]
+    fn a_scale_is_the_mean_and_deviation_of_the_values() {
+        for (values, mean, deviation) in [
+            (&[1.0, 1.0, 5.0, 5.0][..], 3.0, 2.0),
+            // They say nothing, and are not divided by zero.
+            (&[7.0, 7.0], 7.0, 1.0),
+            (&[], 0.0, 1.0),
+        ] {
+            assert_eq!(Scale::of(values.iter().copied()), Scale { mean, deviation }, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn a_scale_that_gives_no_numbers_is_refused() {
+        for (mean, deviation, is_good) in [
+            (-3.0, 0.5, true),
+            (f64::NAN, 1.0, false),
+            (f64::INFINITY, 1.0, false),
+            (0.0, f64::NAN, false),
+            (0.0, f64::INFINITY, false),
+            (0.0, 0.0, false),
+            (0.0, -1.0, false),
+        ] {
+            let mut columns = flowers();
+            columns.columns[0].content = ColumnContent::Number(Scale { mean, deviation });
+            let checked = DataColumns::Table(columns).check(&shape());
+            assert_eq!(checked.is_ok(), is_good, "mean {mean}, deviation {deviation}");
+        }
+    }
+
+    #[test]
+    fn a_table_has_so_many_columns_at_most() {
+        // It has no numbers: their names are the same with any number of such columns.
+        let wordless = Column { name: "note".into(), content: ColumnContent::Words(Vec::new()) };
+        for (n_columns, is_good) in [(COLUMNS_MAX, true), (COLUMNS_MAX + 1, false)] {
+            let mut columns = flowers();
+            columns.columns.resize(n_columns, wordless.clone());
+            assert_eq!(DataColumns::Table(columns).check(&shape()).is_ok(), is_good, "{n_columns} columns");
+        }
+    }
+
+    #[test]
+    fn ratings_are_in_a_range() {
+        for (range, is_good) in [
+            ([0.5, 5.0], true),
+            ([3.0, 3.0], true),
+            ([5.0, 0.5], false),
+            ([0.5, f32::INFINITY], false),
+            ([f32::NEG_INFINITY, 5.0], false),
+            ([0.5, f32::NAN], false),
+        ] {
+            let columns = RatingColumns { range, ..ratings(&[]) };
+            assert_eq!(DataColumns::Ratings(columns).check(&of_two()).is_ok(), is_good, "{range:?}");
+        }
     }
 }

@@ -435,7 +435,9 @@ impl Manifest {
                     && pictures.labels.iter().all(|label| usize::from(*label) < class_names.len())
             }
             (SampleKind::Tokens(shape), Samples::Tokens(tokens)) => {
-                tokens.length == shape.length && tokens.ids.iter().all(|id| *id < shape.vocabulary)
+                tokens.length == shape.length
+                    && tokens.ids.len() == n_samples.saturating_mul(usize::from(tokens.length))
+                    && tokens.ids.iter().all(|id| *id < shape.vocabulary)
             }
             (SampleKind::Rows(shape), Samples::Rows(rows)) => {
                 let is_of_target = match (&shape.target, &rows.targets) {
@@ -448,7 +450,9 @@ impl Manifest {
                     }
                     _ => false,
                 };
-                rows.n_columns == shape.columns.len() && is_of_target
+                rows.n_columns == shape.columns.len()
+                    && rows.values.len() == n_samples.saturating_mul(rows.n_columns)
+                    && is_of_target
             }
             (SampleKind::Ratings(shape), Samples::Ratings(ratings)) => {
                 ratings.users.len() == n_samples

@@ -184,6 +184,13 @@ mod tests {
     }
 
     #[test]
+    fn spaces_are_dropped_of_a_text_of_so_many_bytes_at_most() {
+        let spaced = |n_bytes: usize| DisplayName::new(&format!("{:>n_bytes$}", "Ada"));
+        assert_eq!(spaced(2048).unwrap().as_str(), "Ada");
+        assert_eq!(spaced(2049), Err(NameError::TooLong { got: 2049 }));
+    }
+
+    #[test]
     fn what_travels_is_a_name_in_its_one_form() {
         let name = DisplayName::new("Ada Lovelace").unwrap();
         let bytes = postcard::to_allocvec(&name).unwrap();

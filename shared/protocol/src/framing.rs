@@ -154,9 +154,11 @@ async fn read_full<S: AsyncRead + Unpin>(stream: &mut S, buffer: &mut [u8]) -> s
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
     use futures::executor::block_on;
     use futures::io::Cursor;
     use proptest::prelude::*;
+    use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
     use super::*;
 
@@ -206,6 +208,19 @@ mod tests {
         frame[1] += 1;
         frame.push(0);
         assert!(matches!(decode::<u8>(&frame, 64), Err(FrameError::TrailingBytes(1))));
+        let two_more = [encode(&1u8, 64).unwrap(), vec![0; 2]].concat();
+        assert!(matches!(decode::<u8>(&two_more, 64), Err(FrameError::TrailingBytes(2))), "after its frame");
+    }
+
+    #[test]
+    fn a_message_is_there_with_its_last_byte() {
+        let (ours, theirs) = tokio::io::duplex(64);
+        let (mut ours, mut theirs) = (ours.compat(), theirs.compat());
+        for text in ["", "hello"] {
+            write(&mut theirs, &text, 64).now_or_never().unwrap().unwrap();
+            let read = read::<String, _>(&mut ours, 64).now_or_never();
+            assert_eq!(read.expect("nothing more is waited for").unwrap(), text);
+        }
     }
 
     proptest! {

@@ -2,7 +2,9 @@
 
 use barnraise_protocol::average::{self, ChunkError, Join, MemberSet, ReducerToMember, WINDOW_CHUNKS_MAX};
 use barnraise_protocol::codec::TensorCodec;
-use barnraise_protocol::matchmaking::{self, Hello, HelloRefusal, Reducer, ReducerError};
+use barnraise_protocol::matchmaking::{
+    self, Hello, HelloRefusal, REDUCER_ADDRESS_BYTES_MAX, REDUCER_ADDRESSES_MAX, Reducer, ReducerError,
+};
 use barnraise_protocol::reduce::OfferRefusal;
 use barnraise_protocol::{ConversationError, RefusalReason, Sha256Hash, framing, reduce};
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
@@ -81,6 +83,17 @@ async fn a_refused_reducer_gets_the_reason() {
     let (heard, written) = futures::join!(reduce::offer(&mut a, &offer), early);
     written.unwrap();
     assert!(matches!(heard, Err(ConversationError::Unexpected(_))));
+}
+
+#[test]
+fn a_reducer_has_few_and_short_addresses() {
+    let check = |n_addresses: usize, n_bytes: usize| {
+        let addresses = vec![vec![4; n_bytes]; n_addresses];
+        Reducer { peer: vec![1], download_bytes_per_s: 1e6, upload_bytes_per_s: 1e6, addresses }.check()
+    };
+    assert_eq!(check(REDUCER_ADDRESSES_MAX, REDUCER_ADDRESS_BYTES_MAX), Ok(()));
+    assert_eq!(check(REDUCER_ADDRESSES_MAX + 1, 1), Err(ReducerError::Addresses(5)));
+    assert_eq!(check(1, REDUCER_ADDRESS_BYTES_MAX + 1), Err(ReducerError::AddressBytes(129)));
 }
 
 #[tokio::test]

@@ -283,6 +283,23 @@ async fn a_shard_arrives_whole_and_a_poisoned_one_is_refused() {
 }
 
 #[test]
+fn a_manifest_says_which_bytes_are_there() {
+    let (manifest, bytes) = manifest();
+    let preprocessing = Some(Transfer::of(b"preprocessing"));
+    let manifest = Manifest { preprocessing, ..manifest };
+    for (id, want) in [
+        (ShardId::Numbered(0), Some(Transfer::of(&bytes))),
+        (ShardId::Numbered(1), None),
+        (ShardId::Gallery, Some(Transfer::of(&bytes))),
+        (ShardId::Preprocessing, preprocessing),
+        (ShardId::Streamed(0), None),
+        (ShardId::Window, None),
+    ] {
+        assert_eq!(id.transfer(&manifest), want, "{id:?}");
+    }
+}
+
+#[test]
 fn a_shard_is_checked_against_its_manifest() {
     let (mut manifest, bytes) = manifest();
     let entry = manifest.shards[0];
@@ -542,7 +559,9 @@ async fn a_step_of_another_model_or_length_is_refused_before_it_is_pulled() {
         (StepHeader { epoch: 4, ..good.clone() }, false),
         (StepHeader { before: Sha256Hash::of(b"other"), ..good.clone() }, false),
         (StepHeader { loss: f32::NAN, ..good.clone() }, false),
+        (StepHeader { members: vec![vec![1; 38]; 256], ..good.clone() }, true),
         (StepHeader { members: vec![vec![1; 38]; 257], ..good.clone() }, false),
+        (StepHeader { members: vec![vec![1; 64]], ..good.clone() }, true),
         (StepHeader { members: vec![vec![1; 65]], ..good.clone() }, false),
         (StepHeader { transfer: Transfer { n_bytes: u64::MAX, ..good.transfer }, ..good.clone() }, false),
     ] {

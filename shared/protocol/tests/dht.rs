@@ -162,6 +162,7 @@ fn answers_are_held_against_the_question() {
     };
     let most = answer(vec![plain(); SUBKEYS_MAX], vec![127; CLOSEST_MAX]);
     assert!(found(vec![most], vec![full; PEERS_MAX]).found(&[key, other]).is_ok());
+    assert!(found(vec![], vec![]).found(&[]).is_ok(), "nothing was asked");
     let bad = [
         found(vec![], vec![]),
         found(vec![answer(vec![], vec![]); 3], vec![]),
@@ -481,6 +482,18 @@ fn a_holder_is_found_by_run_and_data() {
     assert!(!of(vec![vec![0; ADDRESS_BYTES_MAX + 1]]) && !of(vec![vec![]; HOLDER_ADDRESSES_MAX + 1]));
     let too_many = [&[0xe3, 0x09][..], &[1; 1251], &[0]].concat();
     assert_eq!(Holder::read(&Record { value: too_many, ..record }), None, "more bits than shards");
+}
+
+#[test]
+fn addresses_that_are_too_long_are_left_out() {
+    let longest = vec![4; ADDRESS_BYTES_MAX];
+    let addresses = || [vec![5; ADDRESS_BYTES_MAX + 1], longest.clone(), vec![6; ADDRESS_BYTES_MAX + 9]];
+    assert_eq!(PeerAddresses::new(vec![5], addresses()).addresses, std::slice::from_ref(&longest));
+    let backbone = BackboneAnnouncement::sign(&owner(), "barn", addresses(), NOW.after(HOUR)).unwrap();
+    assert_eq!(BackboneAnnouncement::read(&backbone).unwrap().addresses, std::slice::from_ref(&longest));
+    let (data, none) = (manifest(1), ShardSet::default());
+    let holder = Holder::sign(&owner(), ("barn", &data), &none, addresses(), NOW.after(HOUR)).unwrap();
+    assert_eq!(Holder::read(&holder).unwrap().addresses, [longest]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use barnraise_protocol::access::{KeyPair, PublicKey};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::commitment::{
-    Commitment, CommitmentError, SampleId, encode_samples, list_bytes, run_hash,
+    Commitment, CommitmentError, SampleId, encode_samples, list_bytes, rounding_seed, run_hash,
 };
 use barnraise_protocol::dataset::{Manifest, ShardEntry};
 use barnraise_protocol::evidence::{
@@ -310,18 +310,32 @@ fn a_header_is_as_long_as_a_description_and_a_little_more() {
 
 #[tokio::test]
 async fn more_than_may_be_listed_is_an_error() {
-    let (a, b) = tokio::io::duplex(1 << 16);
-    let (mut a, mut b) = (a.compat(), b.compat());
     let one = EvidenceEntry { peer: PublicKey([3; 32]), transfer: Transfer::of(&[]) };
-    let lookup = async |_| (EvidenceResponse::Listed(vec![one; ENTRIES_MAX + 1]), None::<Vec<u8>>);
-    let giving = evidence::serve(&mut a, lookup, || ());
-    let asking = async {
-        let listed = evidence::list(&mut b).await;
-        drop(b);
-        listed
+    let listed = async |n_entries: usize| {
+        let (a, b) = tokio::io::duplex(1 << 16);
+        let (mut a, mut b) = (a.compat(), b.compat());
+        let lookup = async |_| (EvidenceResponse::Listed(vec![one; n_entries]), None::<Vec<u8>>);
+        let giving = evidence::serve(&mut a, lookup, || ());
+        let asking = async {
+            let listed = evidence::list(&mut b).await;
+            drop(b);
+            listed
+        };
+        futures::join!(giving, asking).1
     };
-    let (_, listed) = futures::join!(giving, asking);
-    assert!(matches!(listed, Err(ConversationError::Mismatch { .. })), "{listed:?}");
+    assert_eq!(listed(ENTRIES_MAX).await.unwrap(), [one; ENTRIES_MAX]);
+    let refused = listed(ENTRIES_MAX + 1).await;
+    assert!(matches!(refused, Err(ConversationError::Mismatch { want: 64, got: 65, .. })), "{refused:?}");
+}
+
+#[test]
+fn a_gradient_is_rounded_by_the_hashes_of_its_parameters_and_samples() {
+    let seed = rounding_seed(Sha256Hash([1; 32]), Sha256Hash([2; 32]));
+    assert_eq!(seed, 0xbcc3_6d7a_d3af_18f8, "as all peers round");
+    let commitment = evidence().header.commitment;
+    assert_eq!(commitment.rounding_seed(), rounding_seed(commitment.parameters, commitment.samples));
+    let others = Commitment { samples: commitment.parameters, ..commitment.clone() };
+    assert_ne!(commitment.rounding_seed(), others.rounding_seed());
 }
 
 proptest! {

@@ -10,7 +10,7 @@ use barnraise_protocol::dht::checkpoints::{self as records, CheckpointRecord, RE
 use barnraise_protocol::dht::{Record, UnixMillis};
 use barnraise_protocol::experts::checkpoints::{
     self, CheckpointAnswer, CheckpointError, CheckpointQuestion, CheckpointRefusal, CheckpointVersion,
-    ExpertCheckpoint, OfferOutcome,
+    ExpertCheckpoint, OfferOutcome, STEPS_MAX,
 };
 use barnraise_protocol::experts::leases::{
     self, ExpertLease, FROZEN_MAX, GRANTORS_MAX, Grantors, GrantorsError, HOST_ADDRESS_BYTES_MAX,
@@ -294,6 +294,8 @@ async fn a_host_believes_no_lease_that_is_not_its_own_or_not_granted() {
     let answer = |asked, vacant| leased(asked, vacant, 1);
     let good = answer(vec![LeaseVerdict::Granted(lease(1, 5))], vec![lease(1, 5)]);
     assert_eq!(asked(question.clone(), good.clone()).await.unwrap(), good);
+    let many_frozen = leased(vec![LeaseVerdict::Released], vec![], FROZEN_MAX);
+    assert_eq!(asked(question.clone(), many_frozen.clone()).await.unwrap(), many_frozen);
     let elsewhere = ExpertLease { place: (LayerId(9), place().1), ..lease(1, 5) };
     let of_other = ExpertLease { holder: key(8).public(), ..lease(1, 5) };
     let forged = ExpertLease { term: 6, ..lease(1, 5) };
@@ -321,6 +323,65 @@ async fn a_host_believes_no_lease_that_is_not_its_own_or_not_granted() {
     let answer = LeaseAnswer::Keepers(vec![vec![many; 9]]);
     let LeaseAnswer::Keepers(keepers) = asked(question, answer).await.unwrap() else { panic!() };
     assert_eq!((keepers[0].len(), keepers[0][0].addresses.len()), (KEEPERS_MAX, HOST_ADDRESSES_MAX));
+}
+
+#[tokio::test]
+async fn each_place_that_is_asked_about_has_its_answer() {
+    let run_id = || "barn".to_owned();
+    let holder = key(9).public();
+    let vote = LeaseQuestion::Vote {
+        run_id: run_id(),
+        holder,
+        host: LeasingHost::new(4, []),
+        asks: vec![(LeaseAsk::Claim(place()), 5); 2],
+    };
+    let voted = |n| LeaseAnswer::Voted(vec![LeaseVerdict::Released; n]);
+    let keepers = LeaseQuestion::Keepers { run_id: run_id(), places: vec![place(); 2] };
+    let kept = |n| LeaseAnswer::Keepers(vec![vec![KnownHost::new(holder, [])]; n]);
+    let holders = LeaseQuestion::Holders { run_id: run_id(), places: vec![place(); 2] };
+    let held = |n| LeaseAnswer::Holders(vec![Some(holder); n]);
+    let answers: [(LeaseQuestion, &dyn Fn(usize) -> LeaseAnswer); 3] =
+        [(vote, &voted), (keepers, &kept), (holders, &held)];
+    for (question, answer) in answers {
+        assert_eq!(asked(question.clone(), answer(2)).await.unwrap(), answer(2));
+        for n in [0, 1, 3] {
+            let refused = asked(question.clone(), answer(n)).await;
+            assert!(matches!(refused, Err(LeaseAskError::Unexpected)), "{n} answers to {question:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_trainer_learns_which_host_has_a_place() {
+    let (host, places) = (Some(key(9).public()), vec![place(), (LayerId(7), place().1)]);
+    let busy = LeaseAnswer::Refused(LeaseRefusal::Busy { for_ms: 5 });
+    for (answer, want) in [
+        (LeaseAnswer::Holders(vec![host, None]), Some(vec![host, None])),
+        (LeaseAnswer::Holders(vec![host]), None),
+        (LeaseAnswer::Keepers(vec![vec![]; 2]), None),
+        (busy, None),
+    ] {
+        let (mut ours, mut theirs) = pair();
+        let answering = async {
+            let question = LeaseQuestion::Holders { run_id: "barn".into(), places: places.clone() };
+            assert_eq!(leases::receive(&mut theirs).await.unwrap(), Some(question));
+            leases::reply(&mut theirs, &answer).await.unwrap();
+        };
+        let asking = leases::holders(&mut ours, "barn", places.clone());
+        let (holders, ()) = futures::join!(asking, answering);
+        assert_eq!(holders.ok(), want);
+    }
+}
+
+#[test]
+fn a_backbone_finds_its_own_grant_in_a_lease() {
+    let mut lease = lease(2, 5);
+    for (at, want) in [(1, Some(lease.grants[0])), (2, Some(lease.grants[1])), (3, None)] {
+        assert_eq!(lease.grant_of(&key(at).public()), want.as_ref());
+    }
+    // No more grants are read than there may be.
+    lease.grants = [vec![lease.grants[0]; GRANTORS_MAX], vec![lease.grants[1]]].concat();
+    assert_eq!(lease.grant_of(&key(2).public()), None);
 }
 
 #[tokio::test]
@@ -433,6 +494,28 @@ fn nobody_but_a_holder_of_a_lease_publishes_a_checkpoint() {
     let many = CheckpointRecord { checkpoint: made.clone(), keepers: many };
     let many = many.sign(&key(9), "barn", NOW.after(DAY)).unwrap();
     assert_eq!(CheckpointRecord::read(&many), None);
+    assert_eq!(made.version(), CheckpointVersion { term: 5, n_steps: 300 });
     assert!(made.version() < CheckpointVersion { term: 5, n_steps: 301 });
     assert!(made.version() < CheckpointVersion { term: 6, n_steps: 0 });
+}
+
+#[test]
+fn a_record_of_a_checkpoint_keeps_within_its_limits() {
+    let is_read = |n_keepers: usize, n_addresses: usize, n_bytes: usize| {
+        let keeper = KnownHost { peer: key(7).public(), addresses: vec![vec![4; n_bytes]; n_addresses] };
+        let keepers = vec![keeper; n_keepers];
+        let record = CheckpointRecord { checkpoint: checkpoint(5, 300, b"bytes"), keepers };
+        let signed = record.sign(&key(9), "barn", NOW.after(DAY)).unwrap();
+        CheckpointRecord::read(&signed).is_some_and(|read| read == record)
+    };
+    assert!(is_read(RECORD_KEEPERS_MAX, HOST_ADDRESSES_MAX, HOST_ADDRESS_BYTES_MAX));
+    assert!(!is_read(RECORD_KEEPERS_MAX + 1, 1, 1));
+    assert!(!is_read(1, HOST_ADDRESSES_MAX + 1, 1));
+    assert!(!is_read(1, 1, HOST_ADDRESS_BYTES_MAX + 1));
+}
+
+#[test]
+fn a_checkpoint_of_more_steps_than_any_host_makes_is_not_valid() {
+    let is_valid = |n_steps| checkpoint(5, n_steps, b"bytes").is_valid("barn", &grantors(1));
+    assert!(is_valid(STEPS_MAX) && !is_valid(STEPS_MAX + 1));
 }

@@ -14,6 +14,7 @@ mod fixture;
 mod golden;
 mod messages;
 mod model;
+mod presets;
 mod receipts;
 mod run;
 mod sampled;

@@ -3,9 +3,9 @@
 use barnraise_protocol::codec::{Density, Sparsity};
 use barnraise_protocol::run::model::presets::{Swav, SwavTrunk};
 use barnraise_protocol::run::{
-    DecayDescription, GradientCodec, GradientCodecError, IdentityError, LocalSteps, NotRecomputable,
-    OptimizerDescription, Preset, RECOMPUTED_STEPS_MAX, RunDescription, ScheduleDescription, SlowLinks,
-    SlowLinksError, Synchronous, TopK,
+    DecayDescription, GradientCodec, GradientCodecError, IdentityError, LocalSteps, ModelAverage,
+    NotRecomputable, OptimizerDescription, Preset, RECOMPUTED_STEPS_MAX, RunDescription, RunIdentity,
+    Sampled, ScheduleDescription, Scheme, SlowLinks, SlowLinksError, Synchronous, TopK,
 };
 use barnraise_protocol::{TensorCodec, gradient};
 
@@ -53,9 +53,40 @@ fn a_run_has_a_name_for_addresses_and_texts_for_people() {
         bad.title = text.repeat(n_chars);
         assert_eq!(bad.validate(), Err(IdentityError::Title), "{text}");
     }
-    let mut bad = good;
-    bad.purpose = "x".repeat(501);
-    assert_eq!(bad.validate(), Err(IdentityError::Purpose));
+    for text in [" ".to_owned(), "é".repeat(501)] {
+        let bad = RunIdentity { purpose: text, ..good.clone() };
+        assert_eq!(bad.validate(), Err(IdentityError::Purpose));
+    }
+    let longest = RunIdentity { run_id: "a".repeat(64), title: "é".repeat(100), purpose: "é".repeat(500) };
+    assert_eq!(longest.validate(), Ok(()));
+}
+
+#[test]
+fn a_scheme_says_how_much_is_computed_at_once() {
+    let mut run = fixture::run();
+    let scheme = synchronous();
+    assert!(run.sampled().is_none() && scheme.micro_batch_size > 1);
+    assert_eq!(run.scheme.micro_batch_size(), scheme.micro_batch_size);
+    assert_eq!(run.scheme.step_samples(), scheme.target_batch_size);
+    let sampled = Sampled {
+        sample_size: 3,
+        n_aggregators: 2,
+        success_fraction: 0.8,
+        average: ModelAverage::Mean,
+        ping_timeout_ms: 2000,
+        activity_window: 20,
+        round_estimate_ms: 5000,
+        micro_batch_size: 8,
+        local_passes: 1,
+        local_shards: 2,
+        state_codec: scheme.state_codec,
+        optimizer: scheme.optimizer,
+        schedule: scheme.schedule,
+    };
+    run.scheme = Scheme::Sampled(sampled);
+    assert_eq!(run.sampled(), Some(&sampled));
+    assert!(run.synchronous().is_none());
+    assert_eq!((run.scheme.micro_batch_size(), run.scheme.step_samples()), (8, 24));
 }
 
 #[test]

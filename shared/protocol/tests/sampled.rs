@@ -149,7 +149,7 @@ async fn a_peer_is_asked_met_and_declines() {
         sampled::ping(&mut dialler, 4).await.unwrap();
         assert!(sampled::ping(&mut dialler, 5).await.is_err(), "a pong of another round is none");
         let met = sampled::meet(&mut dialler, view(), ViewDigest::of_everything()).await.unwrap();
-        assert_eq!(met, View::default());
+        assert_eq!(met, view());
         let bytes: Arc<[u8]> = vec![1, 2].into();
         let transfer = Transfer::of(&bytes);
         let never = async |_| panic!("nobody asked for a view");
@@ -168,7 +168,7 @@ async fn a_peer_is_asked_met_and_declines() {
                 }
                 DiallerToAcceptor::Meet(met, _) => {
                     assert_eq!(met, view());
-                    AcceptorToDialler::View(View::default())
+                    AcceptorToDialler::View(view())
                 }
                 DiallerToAcceptor::Offer(_) => AcceptorToDialler::Declined,
                 DiallerToAcceptor::View(_) => panic!("it was not asked for"),
@@ -178,6 +178,35 @@ async fn a_peer_is_asked_met_and_declines() {
         assert_eq!(n_pings, 2);
     };
     tokio::join!(asking, answering);
+}
+
+#[tokio::test]
+async fn a_model_that_is_not_taken_is_declined_for_good_or_for_now() {
+    for (answer, want) in [
+        (AcceptorToDialler::Declined, Some(PushEnd::Declined)),
+        (AcceptorToDialler::Busy, Some(PushEnd::Busy)),
+        (AcceptorToDialler::Pong { round: 1 }, None),
+    ] {
+        let (dialler, acceptor) = tokio::io::duplex(4096);
+        let (mut dialler, mut acceptor) = (dialler.compat(), acceptor.compat());
+        let bytes: Arc<[u8]> = vec![1, 2].into();
+        let task = SampledTask::Train { round: 2 };
+        let never = async |_| panic!("nobody asked for a view");
+        let pushing = sampled::push(&mut dialler, task, (Transfer::of(&bytes), &bytes), never);
+        let answering = async {
+            sampled::next_request(&mut acceptor).await.unwrap();
+            sampled::respond(&mut acceptor, &answer).await.unwrap();
+        };
+        let (pushed, ()) = tokio::join!(pushing, answering);
+        assert_eq!(pushed.ok(), want);
+    }
+}
+
+#[test]
+fn a_task_is_of_a_round() {
+    for task in [SampledTask::Train { round: 5 }, SampledTask::Aggregate { round: 5 }] {
+        assert_eq!(task.round(), 5, "{task:?}");
+    }
 }
 
 #[tokio::test]

@@ -19,6 +19,7 @@ fn run(seed: u64, faults: InjectedFaults) -> ChurnStatistics {
 }
 
 fn add(all: &mut ChurnStatistics, one: &ChurnStatistics) {
+    all.n_runs += one.n_runs;
     all.n_killed += one.n_killed;
     all.n_cut_transfers += one.n_cut_transfers;
     all.n_unheard_answers += one.n_unheard_answers;
@@ -37,9 +38,9 @@ fn three_in_ten_killed_in_every_round() {
         assert!(seen.epoch_ms_max <= EPOCH_MS_MAX, "seed {seed}: {seen:?}");
         add(&mut all, &seen);
     }
-    // The runs above had faults enough.
-    assert!(all.n_killed > 12 * N_EPOCHS && all.n_timeouts > 20, "{all:?}");
-    assert!(all.n_cut_transfers > 20 && all.n_unheard_answers > 5, "{all:?}");
+    // The runs above had faults enough, however many there were.
+    assert!(all.n_killed > all.n_runs * N_EPOCHS && all.n_timeouts > 2 * all.n_runs, "{all:?}");
+    assert!(all.n_cut_transfers > 2 * all.n_runs && 3 * all.n_unheard_answers > all.n_runs, "{all:?}");
 }
 
 #[test]
@@ -48,7 +49,7 @@ fn the_backbone_dies_as_well() {
     for seed in seeds(100..112) {
         add(&mut all, &run(seed, InjectedFaults { backbone_dies: true, ..InjectedFaults::default() }));
     }
-    assert!(all.n_backbone_deaths > 20 && all.n_duplicates > 5, "{all:?}");
+    assert!(all.n_backbone_deaths > 2 * all.n_runs && 2 * all.n_duplicates > all.n_runs, "{all:?}");
 }
 
 #[test]
@@ -68,7 +69,8 @@ fn partitions_heal() {
         );
     }
     // A peer whose answer was lost offers again, and is told that its contribution counted.
-    assert!(all.n_partitions > 30 && all.n_duplicates > 5 && all.n_cut_transfers > 20, "{all:?}");
+    assert!(all.n_partitions > 2 * all.n_runs && all.n_cut_transfers > 2 * all.n_runs, "{all:?}");
+    assert!(2 * all.n_duplicates > all.n_runs, "{all:?}");
 }
 
 #[test]
@@ -79,7 +81,7 @@ fn a_run_with_clipped_gradients_goes_on_as_well() {
         assert!(seen.epoch_ms_max <= 2 * EPOCH_MS_MAX, "seed {seed}: {seen:?}");
         add(&mut all, &seen);
     }
-    assert!(all.n_killed > 12 * N_EPOCHS && all.n_timeouts > 20, "{all:?}");
+    assert!(all.n_killed > all.n_runs * N_EPOCHS && all.n_timeouts > 2 * all.n_runs, "{all:?}");
 }
 
 #[test]

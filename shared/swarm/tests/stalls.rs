@@ -10,8 +10,9 @@ const TROUBLE_MS: u64 = 3 * 60 * 1000;
 
 #[test]
 fn a_peer_that_computes_has_a_contribution_accepted_within_a_bound() {
-    let mut n_checked = 0;
+    let (mut n_runs, mut n_checked) = (0, 0);
     for seed in seeds(0..500) {
+        n_runs += 1;
         let n_peers = 1 + seed as usize % 4;
         // A contribution may be so large that no peer fills it in time.
         let size = Size { n_peers, target: 1024, samples_max: 16_384, n_killed: 0 };
@@ -20,5 +21,5 @@ fn a_peer_that_computes_has_a_contribution_accepted_within_a_bound() {
         n_checked += world.run_stalling(TROUBLE_MS);
         world.check_the_end();
     }
-    assert!(n_checked > 500 * 100, "{n_checked} moments were checked");
+    assert!(n_checked > n_runs * 100, "{n_checked} moments were checked in {n_runs} runs");
 }

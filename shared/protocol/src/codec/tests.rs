@@ -224,6 +224,17 @@ fn positions_that_do_not_fit_are_refused() {
     assert_eq!(refused(1, &[], 20), Err(CodecError::Positions { n_sent: 1 }));
     assert_eq!(refused(1, &[0, 0], 20), Err(CodecError::Positions { n_sent: 1 }), "a byte too many");
     assert_eq!(refused(1, &[0x80], 20), Err(CodecError::Positions { n_sent: 1 }), "a bit too many");
+    // The first is value 16. Four more lie beyond the last one, whatever the bits that are missing would say.
+    assert_eq!(refused(2, &[0b1000_1111], 20), Err(CodecError::Position { n_values: 20 }));
+}
+
+#[test]
+fn the_scale_of_a_block_is_known_from_its_largest_magnitude() {
+    assert_eq!(int8_scale(254.0), 2.0);
+    for largest in [0.0, 1e-45, 1.0, 254.0, f32::MAX] {
+        let bytes = TensorCodec::Int8.encode(&[largest / 2.0, -largest]).unwrap();
+        assert_eq!(bytes[..4], int8_scale(largest).to_le_bytes(), "{largest}");
+    }
 }
 
 #[test]

@@ -118,6 +118,15 @@ impl OwnRatings {
     /// # Errors
     /// A missing column, no row that can be used, or too many, or of too many people.
     pub fn read(text: &[u8], columns: &RatingColumns, shape: RatingShape) -> Result<Self, OwnRowsError> {
+        Self::read_within(OWN_RATINGS_MAX, text, columns, shape)
+    }
+
+    fn read_within(
+        max: usize,
+        text: &[u8],
+        columns: &RatingColumns,
+        shape: RatingShape,
+    ) -> Result<Self, OwnRowsError> {
         let rows = CsvRows::read(text)?;
         let decoder = RatingDecoder::new(columns, shape.n_items, rows.names())?;
         let (mut read, mut broken) = (PeoplesRatings::default(), BrokenRows::default());
@@ -127,8 +136,8 @@ impl OwnRatings {
                 Ok(rating) => read.push(0, rating),
                 Err(reason) => broken.add(place, reason),
             }
-            if read.n() > OWN_RATINGS_MAX {
-                return Err(OwnRowsError::TooMany { max: OWN_RATINGS_MAX });
+            if read.n() > max {
+                return Err(OwnRowsError::TooMany { max });
             }
         }
         match read.n() {
@@ -183,5 +192,24 @@ mod tests {
         );
         let three = said("who,what,stars\nann,soup,4\nbob,soup,4\nzoe,soup,4\n");
         assert_eq!(three, "it has ratings of 3 people, of at most 2 can be learned from here");
+    }
+
+    #[test]
+    fn items_without_names_have_numbers_below_that_of_the_items() {
+        let nameless = RatingColumns { items: Vec::new(), ..columns() };
+        let read = OwnRatings::read(b"what,stars\n2,4\n1,4\n", &nameless, SHAPE).unwrap();
+        assert_eq!(read.ratings, Ratings { users: vec![0], items: vec![1], ratings: vec![4.0] });
+        let (place, reason) = read.broken.first().unwrap();
+        assert_eq!(format!("{place}: {reason}"), "line 2: the run does not know \"2\"");
+    }
+
+    #[test]
+    fn a_visitor_brings_so_many_ratings_at_most() {
+        let read = |max| {
+            let text = b"what,stars\nsoup,4\ncake,5\nbread,3\n";
+            OwnRatings::read_within(max, text, &columns(), SHAPE)
+        };
+        assert_eq!(read(2).unwrap().ratings.ratings, [4.0, 3.0], "what is left out does not count");
+        assert_eq!(read(1).unwrap_err().to_string(), "it has more than 1 ratings");
     }
 }

@@ -393,6 +393,15 @@ impl OwnRows {
     /// # Errors
     /// A missing column, no row that can be used, or too many.
     pub fn read(text: &[u8], columns: &TableColumns, target: &TableTarget) -> Result<Self, OwnRowsError> {
+        Self::read_within(OWN_ROWS_BYTES_MAX, text, columns, target)
+    }
+
+    fn read_within(
+        bytes_max: usize,
+        text: &[u8],
+        columns: &TableColumns,
+        target: &TableTarget,
+    ) -> Result<Self, OwnRowsError> {
         let rows = CsvRows::read(text)?;
         let decoder = RowDecoder::new(columns, Some(target), rows.names())?;
         let (mut values, mut told, mut broken) = (Vec::new(), Vec::new(), BrokenRows::default());
@@ -405,7 +414,7 @@ impl OwnRows {
                 }
                 Err(reason) => broken.add(place, reason),
             }
-            if (values.len() + told.len()) * size_of::<f32>() > OWN_ROWS_BYTES_MAX {
+            if (values.len() + told.len()) * size_of::<f32>() > bytes_max {
                 return Err(OwnRowsError::TooLarge);
             }
         }
@@ -419,69 +428,4 @@ impl OwnRows {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use super::*;
-    use crate::columns::{Column, ColumnContent, Scale};
-
-    fn flowers() -> TableColumns {
-        let scale = |mean, deviation| Scale { mean, deviation };
-        let words = vec![("red".to_owned(), scale(0.25, 0.5)), ("white".to_owned(), scale(0.75, 0.5))];
-        TableColumns {
-            target: "kind".into(),
-            columns: vec![
-                Column { name: "length".into(), content: ColumnContent::Number(scale(2.0, 4.0)) },
-                Column { name: "colour".into(), content: ColumnContent::Words(words) },
-            ],
-        }
-    }
-
-    fn kinds() -> TableTarget {
-        TableTarget::Class(["daisy", "rose"].map(String::from).into())
-    }
-
-    fn read(text: &str) -> Result<OwnRows, OwnRowsError> {
-        OwnRows::read(text.as_bytes(), &flowers(), &kinds())
-    }
-
-    #[test]
-    fn columns_stand_in_any_order_among_others() {
-        let text = "\u{feff}note;kind;colour;length\nfirst;rose;white;10\n;daisy;red;\n";
-        let OwnRows { rows, broken } = read(text).unwrap();
-        let targets = RowTargets::Classes(vec![1, 0]);
-        assert_eq!(rows, TableRows { n_columns: 3, values: vec![2.0, -0.5, 0.5, 0.0, 1.5, -1.5], targets });
-        assert_eq!(broken, BrokenRows::default());
-        let value = TableTarget::Values(vec!["kind".into()]);
-        let told = OwnRows::read(b"kind,length,colour\n7.5,2,red\nrose,2,red\n", &flowers(), &value).unwrap();
-        assert_eq!(told.rows.targets, RowTargets::Values { n_values: 1, values: vec![7.5] });
-        assert_eq!(told.broken.n(), 1);
-    }
-
-    #[test]
-    fn broken_rows_are_counted_and_the_first_is_named() {
-        let text = "length,colour,kind\n1,red,rose\nlong,red,rose\n1,red\n1,red,tulip\n2,white,daisy\n";
-        let OwnRows { rows, broken } = read(text).unwrap();
-        assert_eq!((rows.n_samples(), broken.n()), (2, 3));
-        let (place, reason) = broken.first().unwrap();
-        assert_eq!(
-            format!("{place}: {reason}"),
-            "line 3: column \"length\": a number is wanted, \"long\" came"
-        );
-        let none = read("length,colour,kind\n1,red\n1,red,tulip\n").unwrap_err().to_string();
-        assert!(none.contains("none of its 2 rows") && none.contains("line 2: it has 2 values"), "{none}");
-    }
-
-    #[test]
-    fn a_file_without_a_column_is_refused_with_the_names() {
-        let said = read("length,size\n1,2\n").unwrap_err().to_string();
-        assert_eq!(
-            said,
-            "it has no column colour, kind; wanted are length, colour, kind, it has length, size"
-        );
-        assert!(matches!(read("length,colour,kind\n"), Err(OwnRowsError::Empty)));
-        assert!(matches!(read(""), Err(OwnRowsError::Columns(_))));
-        let latin = OwnRows::read(b"l\xe4nge,kind\n1,rose\n", &flowers(), &kinds());
-        assert!(matches!(latin, Err(OwnRowsError::Csv(_))));
-    }
-}
+mod tests;

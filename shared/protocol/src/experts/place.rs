@@ -290,6 +290,7 @@ impl GridShape {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde::de::value::U32Deserializer;
 
     use super::*;
     use crate::framing;
@@ -323,13 +324,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_list_of_indices_is_told_what_is_wanted() {
+        let number = U32Deserializer::<serde::de::value::Error>::new(7);
+        let error = ExpertPrefix::deserialize(number).unwrap_err();
+        let want = "invalid type: integer `7`, expected at most 4 indices below 512";
+        assert_eq!(error.to_string(), want);
+    }
+
+    #[test]
     fn a_grid_has_sides_within_their_range() {
         assert_eq!(GridShape::new(&[]), Err(PlaceError::Dimensions { got: 0 }));
         assert_eq!(GridShape::new(&[2; 5]), Err(PlaceError::Dimensions { got: 5 }));
         assert_eq!(GridShape::new(&[2, 0]), Err(PlaceError::Side { got: 0 }));
         assert_eq!(GridShape::new(&[2, 513]), Err(PlaceError::Side { got: 513 }));
         let shape = GridShape::new(&[4, 3]).unwrap();
-        assert_eq!((shape.n_scores(), shape.n_dimensions()), (7, 2));
+        assert_eq!((shape.n_scores(), shape.n_dimensions(), shape.n_places()), (7, 2, 12));
+        assert_eq!(GridShape::new(&[512; 4]).unwrap().n_places(), 1 << 36);
         assert!(
             shape.contains(&uid(&[3, 2])) && !shape.contains(&uid(&[2, 3])) && !shape.contains(&uid(&[1]))
         );

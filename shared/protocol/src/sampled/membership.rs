@@ -247,8 +247,34 @@ mod tests {
     #[test]
     fn addresses_are_bounded() {
         let key = KeyPair::from_seed(&[1; 32]);
-        let many = Membership::sign(&key, RUN, 1, joined(MEMBER_ADDRESSES_MAX + 1), None).unwrap();
-        assert_eq!(many.verify(RUN), Err(MembershipError::Addresses));
+        let of = |n_addresses, n_bytes| match joined(0) {
+            MembershipEvent::Joined(event) => MembershipEvent::Joined(JoinedEvent {
+                addresses: vec![vec![4; n_bytes]; n_addresses],
+                ..event
+            }),
+            left => left,
+        };
+        let verified = |n_addresses, n_bytes| {
+            Membership::sign(&key, RUN, 1, of(n_addresses, n_bytes), None).unwrap().verify(RUN)
+        };
+        assert_eq!(verified(MEMBER_ADDRESSES_MAX, MEMBER_ADDRESS_BYTES_MAX), Ok(()));
+        for (n_addresses, n_bytes) in [
+            (MEMBER_ADDRESSES_MAX + 1, 8),
+            (MEMBER_ADDRESSES_MAX + 9, 8),
+            (1, MEMBER_ADDRESS_BYTES_MAX + 1),
+            (1, MEMBER_ADDRESS_BYTES_MAX + 9),
+        ] {
+            let refused = verified(n_addresses, n_bytes);
+            assert_eq!(refused, Err(MembershipError::Addresses), "{n_addresses} of {n_bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn who_left_takes_no_part() {
+        let key = KeyPair::from_seed(&[1; 32]);
+        let of = |event| Membership::sign(&key, RUN, 1, event, None).unwrap();
+        assert_eq!(of(joined(1)).joined().map(|event| event.round), Some(3));
+        assert_eq!(of(MembershipEvent::Left).joined(), None);
     }
 
     #[test]

@@ -130,6 +130,24 @@ mod tests {
         assert!((0..500).all(|n| all.has_membership(peer(n), n) && all.has_activity(peer(n), n, n)));
     }
 
+    /// Peers read the digests of each other.
+    #[test]
+    fn an_item_has_the_same_bits_everywhere() {
+        for (round, bits) in [(300, [0x00, 0x81, 0x24]), (301, [0x24, 0x90, 0x00])] {
+            let mut digest = ViewDigest::new(7, 2);
+            digest.insert_activity(PeerPrefix([1, 2, 3, 4]), 1, round);
+            assert_eq!(digest.bits, bits, "{round}");
+        }
+    }
+
+    #[test]
+    fn a_digest_without_room_stays_empty() {
+        let mut digest = ViewDigest::new(5, 0);
+        digest.insert_membership(peer(1), 1);
+        digest.insert_activity(peer(1), 1, 7);
+        assert!(!digest.has_membership(peer(1), 1) && !digest.has_activity(peer(1), 1, 7));
+    }
+
     #[test]
     fn another_salt_mistakes_other_items() {
         let with_salt = |salt: u64| {

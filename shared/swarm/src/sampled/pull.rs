@@ -24,7 +24,7 @@ impl Pulls {
     pub(super) fn take(&mut self, from: PublicKey, pull: Pull, n_max: usize, n_others: usize) -> bool {
         let n_expected = self.0.values().filter(|pull| pull.is_expected).count();
         let is_full = match pull.is_expected {
-            true => n_expected >= n_max || self.0.len() >= n_max + n_others,
+            true => n_expected >= n_max,
             // Those who have proven it since have taken a place of the others.
             false => self.0.len() - n_expected >= n_others || self.0.len() >= n_max + n_others,
         };
@@ -52,3 +52,6 @@ impl Pulls {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

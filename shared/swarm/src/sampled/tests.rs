@@ -8,7 +8,10 @@ use barnraise_protocol::access::Claims;
 use super::joining::{RENEW_EVERY, VIEWS_MAX};
 use super::*;
 
+mod knowing;
 mod lasting;
+mod still;
+mod tasks;
 
 const RUN: Sha256Hash = Sha256Hash([5; 32]);
 const S: Duration = Duration::from_secs(1);

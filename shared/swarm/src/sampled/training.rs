@@ -210,9 +210,10 @@ impl SampledPeer {
             && round == self.training.round
         {
             let until = since + shortest_round(self.settings.round_estimate);
+            let next = round + 1;
             let sampling = match now < until {
-                true => Sampling::later(now, round + 1, until - now),
-                false => self.aggregators(now, round + 1),
+                true => Sampling::later(now, next, until - now),
+                false => self.aggregators(now, next),
             };
             self.training.step = TrainingStep::Sampling { result, sampling };
         }

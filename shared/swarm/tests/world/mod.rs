@@ -68,6 +68,7 @@ pub(crate) struct InjectedFaults {
 /// Counts of faults and their effects.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ChurnStatistics {
+    pub(crate) n_runs: u64,
     pub(crate) n_killed: u64,
     pub(crate) n_cut_transfers: u64,
     /// Contributions that were stored, but whose answer did not reach the sender.
@@ -224,7 +225,7 @@ impl ChurnSimulation {
         };
         let peers = (0..size.n_peers).map(peer).collect();
         let mut world = Self {
-            seen: ChurnStatistics::default(),
+            seen: ChurnStatistics { n_runs: 1, ..ChurnStatistics::default() },
             simulation,
             peers,
             next_number: 1,

@@ -77,4 +77,22 @@ mod tests {
         }
         assert!(!is_meant("_attn", "h.0.attn.c_attn"));
     }
+
+    #[test]
+    fn what_is_trained_whole_has_no_adapter() {
+        let adapters = Adapters {
+            codec: TensorCodec::F16,
+            rank: 4,
+            alpha: 8.0,
+            targets: vec!["c_attn".to_owned(), "head".to_owned()],
+            trained: vec!["head".to_owned()],
+        };
+        for (block, adapts, trains) in
+            [("h.0.c_attn", true, false), ("head", false, true), ("h.0.c_fc", false, false)]
+        {
+            assert_eq!((adapters.adapts(block), adapters.trains(block)), (adapts, trains), "{block}");
+        }
+        assert_eq!(FirstWeights::Frozen(adapters.clone()).adapters(), Some(&adapters));
+        assert_eq!(FirstWeights::Drawn.adapters(), None);
+    }
 }

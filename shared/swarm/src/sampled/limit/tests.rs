@@ -36,6 +36,20 @@ fn a_limit_grows_with_time_and_time_that_was_not_used_is_no_credit() {
     assert_eq!(limit.round(), Some(ROUND_MAX));
 }
 
+/// Half of the time of the next one has passed.
+#[test]
+fn who_tells_of_the_round_that_is_known_takes_no_time_from_the_next() {
+    let tells: [fn(&mut RoundLimit, Moment); 2] =
+        [|limit, now| limit.raise(now, 5), |limit, now| limit.on_active(now, 5)];
+    for tell in tells {
+        let mut limit = RoundLimit::default();
+        limit.begin(10 * S, 5);
+        tell(&mut limit, 10 * S + S / 2);
+        limit.on_time(11 * S, Some(4 * S), 4 * S);
+        assert_eq!(limit.round(), Some(6));
+    }
+}
+
 /// The mean is what others may have moved; the estimate is not.
 #[test]
 fn rounds_that_were_fast_or_slow_have_bounds() {

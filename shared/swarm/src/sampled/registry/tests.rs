@@ -118,6 +118,7 @@ fn who_is_not_let_in_is_in_no_registry_of_a_run_that_is_not_open() {
     let mut open = Registry::new(RUN);
     assert_eq!(open.merge(&events(vec![approved(2, 1, 100, in_time)])), 0, "an open run has no tokens");
     assert!(open.is_approved(&peer(2)), "all are let in");
+    assert_eq!((registry.is_open(), open.is_open()), (false, true));
 }
 
 #[test]
@@ -233,22 +234,55 @@ fn a_view_is_what_a_digest_lacks_and_is_bounded() {
     assert_eq!(view.memberships[0].peer, peer(3));
 }
 
+fn registered(membership: Membership, round: u64) -> RegisteredPeer {
+    RegisteredPeer { membership, round, token: ActivityToken([0; 16]), is_heard: false }
+}
+
+/// With so many peers that are all alike.
+fn fill(registry: &mut Registry, n_peers: u64, like: &RegisteredPeer) {
+    for number in 0..n_peers {
+        let mut key = [0xee; 32];
+        key[..8].copy_from_slice(&number.to_le_bytes());
+        registry.peers.insert(PublicKey(key), like.clone());
+    }
+}
+
+#[test]
+fn a_view_is_filled_to_its_last_byte() {
+    let n_bytes = VIEW_BYTES_MAX - VIEW_HEADER_BYTES;
+    let (n_peers, n_rest) = (n_bytes / MEMBERSHIP_BYTES_MAX, n_bytes % MEMBERSHIP_BYTES_MAX);
+    let with_address = |n_address_bytes: usize| {
+        let mut membership = joined(1, 1, 0);
+        let MembershipEvent::Joined(event) = &mut membership.event else { panic!("it has joined") };
+        event.addresses = if n_address_bytes > 0 { vec![vec![1; n_address_bytes]] } else { Vec::new() };
+        registered(membership, 0)
+    };
+    // An address has a length of two bytes.
+    for (n_longer, n_told) in [(0, n_peers), (1, n_peers - 1)] {
+        let mut registry = Registry::new(RUN);
+        fill(&mut registry, n_peers as u64 - 1, &with_address(0));
+        registry.peers.insert(peer(1), with_address(n_rest - 2 + n_longer));
+        assert_eq!(registry.view(&peer(1)).memberships.len(), n_told);
+    }
+}
+
+#[test]
+fn a_view_begins_with_its_sender_and_its_asker_and_ends_with_those_who_cannot_be_so_far() {
+    let mut registry = Registry::new(RUN);
+    registry.believe(20);
+    let rounds = [(1, 3), (2, 4), (3, 19), (4, 20), (5, 21)];
+    registry.merge(&events(rounds.map(|(number, round)| joined(number, 1, round)).to_vec()));
+    let order = |view: View| view.memberships.iter().map(|of| of.peer).collect::<Vec<_>>();
+    let nothing = ViewDigest::default();
+    assert_eq!(order(registry.view_for(Some(&peer(2)), &nothing, &peer(1))), [1, 2, 4, 3, 5].map(peer));
+    assert_eq!(order(registry.view_beyond(&nothing, &peer(5))), [5, 4, 3, 2, 1].map(peer));
+}
+
 #[test]
 fn a_full_registry_forgets_who_was_active_least_lately() {
     let full = |n_peers: u64, round| {
         let mut registry = Registry::new(RUN);
-        let membership = joined(1, 1, round);
-        for number in 0..n_peers {
-            let mut key = [0xee; 32];
-            key[..8].copy_from_slice(&number.to_le_bytes());
-            let peer = RegisteredPeer {
-                membership: membership.clone(),
-                round,
-                token: ActivityToken([0; 16]),
-                is_heard: false,
-            };
-            registry.peers.insert(PublicKey(key), peer);
-        }
+        fill(&mut registry, n_peers, &registered(joined(1, 1, round), round));
         registry
     };
     let n_max = REGISTERED_MAX as u64;
@@ -259,6 +293,7 @@ fn a_full_registry_forgets_who_was_active_least_lately() {
     assert!(registry.membership(&peer(1)).is_none(), "it gave way");
     // Those who are as active as all others are pushed out by nobody, and what is known of one is still renewed.
     assert_eq!(registry.merge(&events(vec![joined(3, 1, 90)])), 0);
+    assert_eq!(registry.peers.len(), REGISTERED_MAX);
     assert_eq!(registry.merge(&events(vec![joined(2, 2, 8)])), 1);
     // Who is told of too many before it joins is in its own registry anyway.
     let mut of_newcomer = full(n_max, 7).of_peer(peer(5));
@@ -301,18 +336,8 @@ fn made_up_members_push_out_nobody_who_was_heard() {
         activity: vec![active(3, 1, 5, 6)],
     });
     registry.on_heard(&peer(2));
-    for number in 0..REGISTERED_MAX as u64 - 4 {
-        let mut key = [0xee; 32];
-        key[..8].copy_from_slice(&number.to_le_bytes());
-        let membership = joined(9, 1, u64::MAX / 4);
-        let made_up = RegisteredPeer {
-            membership,
-            round: u64::MAX / 4,
-            token: ActivityToken([0; 16]),
-            is_heard: false,
-        };
-        registry.peers.insert(PublicKey(key), made_up);
-    }
+    let made_up = registered(joined(9, 1, u64::MAX / 4), u64::MAX / 4);
+    fill(&mut registry, REGISTERED_MAX as u64 - 4, &made_up);
     let is_known = |registry: &Registry, number| registry.membership(&peer(number)).is_some();
     for number in 10..60 {
         registry.merge(&events(vec![joined(number, 1, 19)]));
@@ -321,6 +346,76 @@ fn made_up_members_push_out_nobody_who_was_heard() {
     assert!((10..60).all(|number| is_known(&registry, number)), "who comes after the attack is known");
     assert_eq!(registry.peers.len(), REGISTERED_MAX);
     assert_eq!(registry.view(&peer(1)).memberships[1].joined().map(|of| of.round), Some(19), "told of first");
+}
+
+/// Of two peers, each with the round in which it joined, the one in which it was active last, and whether it was heard.
+#[test]
+fn who_was_active_or_heard_outlasts_who_only_says_so() {
+    let cases = [
+        ("to join costs nothing", (19, 19, false), (5, 6, false)),
+        ("it joined later", (19, 19, false), (20, 20, false)),
+        ("it cannot be so far", (21, 21, false), (19, 19, false)),
+        ("who was heard exists", (5, 19, false), (5, 5, true)),
+        ("of those who were heard the joined event counts", (5, 6, true), (19, 19, true)),
+    ];
+    for (why, forgotten, kept) in cases {
+        let mut registry = Registry::new(RUN);
+        registry.believe(20);
+        for (number, (first, round, is_heard)) in [(2, forgotten), (3, kept)] {
+            registry.merge(&events(vec![joined(number, 1, first)]));
+            registry.merge(&activity(vec![active(number, 1, first, round)]));
+            if is_heard {
+                registry.on_heard(&peer(number));
+            }
+            assert_eq!(registry.activity_of(&peer(number)), Some(round));
+        }
+        let most = RegisteredPeer { is_heard: true, ..registered(joined(9, 1, 20), 20) };
+        fill(&mut registry, REGISTERED_MAX as u64 - 2, &most);
+        assert_eq!(registry.merge(&events(vec![joined(4, 1, 20)])), 1);
+        let is_known = |number| registry.membership(&peer(number)).is_some();
+        assert_eq!([2, 3].map(is_known), [false, true], "{why}");
+    }
+}
+
+#[test]
+fn others_are_forgotten_up_to_a_round_and_itself_never() {
+    let mut registry = Registry::new(RUN).of_peer(peer(1));
+    registry.merge(&events(vec![joined(1, 1, 0), joined(2, 1, 5), joined(3, 1, 6)]));
+    registry.forget_before(5);
+    assert_eq!(registry.members().map(|of| of.peer).collect::<BTreeSet<_>>(), [1, 3].map(peer).into());
+}
+
+#[test]
+fn a_view_leaves_more_to_ask_for_where_it_tells_of_later_rounds_of_members() {
+    let mut registry = Registry::new(RUN);
+    registry.merge(&events(vec![joined(2, 1, 5), left(3, 1)]));
+    let lacks = |number, round| {
+        let proof =
+            ActivityProof { peer: PeerPrefix::of(&peer(number)), round, token: ActivityToken([1; 16]) };
+        registry.lacks_activity(&activity(vec![proof]))
+    };
+    assert_eq!([4, 5, 6].map(|round| lacks(2, round)), [false, false, true]);
+    assert_eq!([lacks(3, 9), lacks(4, 9)], [false; 2], "it has left, or is unknown");
+}
+
+#[test]
+fn there_is_a_last_round() {
+    let mut registry = Registry::new(RUN);
+    registry.merge(&events(vec![joined(2, 1, ROUND_MAX - 1)]));
+    assert_eq!(registry.merge(&activity(vec![active(2, 1, ROUND_MAX - 1, ROUND_MAX + 1)])), 0);
+    assert_eq!(registry.merge(&activity(vec![active(2, 1, ROUND_MAX - 1, ROUND_MAX)])), 1);
+}
+
+#[test]
+fn a_place_is_that_of_an_active_peer_with_the_role() {
+    let mut registry = Registry::new(RUN);
+    registry.merge(&events(vec![joined(2, 1, 10), joined(3, 1, 25)]));
+    let place = |number, round, has_role| registry.place(&peer(number), round, (4, 20), |_| has_role);
+    assert_eq!(place(2, 13, true), Some(0));
+    assert_eq!(place(2, 13, false), None, "it has not the role");
+    assert_eq!(place(2, 14, true), None, "it was not active for so long");
+    assert_eq!(place(9, 13, true), None, "it is unknown");
+    assert!(place(3, 13, true).is_some(), "it may be further than is believed");
 }
 
 #[derive(Debug, Clone, Copy)]

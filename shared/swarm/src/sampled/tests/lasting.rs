@@ -54,40 +54,6 @@ fn a_member_that_changes_tells_so_by_a_later_event_and_not_too_often() {
     assert_eq!(peer.counter(), 3);
 }
 
-/// A time of silence, after which the others answer what they are asked.
-fn is_silent(peer: &mut SampledPeer, others: &mut [SampledPeer]) {
-    let at = peer.next_deadline().unwrap();
-    peer.on_timeout(at);
-    for action in actions(peer) {
-        let SampledAction::Meet { to, view, digest } = action else { continue };
-        for other in others.iter_mut().filter(|other| other.peer() == to) {
-            let answer = other.on_meet(at, peer.peer(), &view, &digest).unwrap();
-            peer.on_met(at, to, &answer);
-        }
-    }
-    let until = peer.next_deadline().unwrap();
-    assert_eq!(until, at + 2 * S, "it listens");
-    peer.on_timeout(until);
-}
-
-/// It aggregates, and the others do not reach it: what it has is old.
-#[test]
-fn who_is_asked_nothing_in_a_run_that_goes_on_begins_no_round_with_an_old_model() {
-    let [mut peer, mut others @ ..] = acquainted::<3>(SETTINGS);
-    peer.on_average_seen(1, &model(1.0));
-    for silence in 1..=4 {
-        others.iter_mut().for_each(|other| other.on_active(Moment::ZERO, 4 * silence));
-        is_silent(&mut peer, &mut others);
-        assert_eq!((peer.own_round(), peer.round()), (0, 4 * silence));
-    }
-    // Then the others are silent as well.
-    is_silent(&mut peer, &mut others);
-    if peer.own_round() == 0 {
-        is_silent(&mut peer, &mut others);
-    }
-    assert!(peer.own_round() > 16, "{}", peer.own_round());
-}
-
 /// It is offered the model until the end of its own repeats, and of no other's.
 #[test]
 fn who_is_busy_for_ever_takes_no_offers_from_others() {
