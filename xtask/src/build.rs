@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::assets::{self, Sources};
 use crate::compress::Effort;
@@ -64,6 +64,23 @@ pub(crate) fn everything(workspace: &Workspace, profile: NativeProfile) -> Resul
     web(workspace, toolchain, profile)?;
     let binary = native(workspace, profile)?;
     println!("build: {}\nbuild: {}", workspace.web_root().display(), binary.display());
+    Ok(())
+}
+
+/// Selects what the tests are compiled as, for other programs made of the same tests.
+///
+/// # Errors
+/// The page, which is compiled into the native program, was not built yet.
+pub(crate) fn as_in_tests(command: &mut Command, workspace: &Workspace) -> Result<()> {
+    let page = workspace.web_root();
+    if !page.is_dir() {
+        bail!(
+            "there is no page in {}, and the program has it inside: `cargo xtask build` makes it",
+            page.display()
+        );
+    }
+    command.args(Workspace::native_selection());
+    with_features(command, workspace);
     Ok(())
 }
 

@@ -15,6 +15,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::build;
 use crate::process;
 use crate::workspace::{self, BROWSER_MODULES, Workspace};
 
@@ -317,8 +318,8 @@ fn build(tree: &Tree, member: &WorkspaceMember) -> Result<Build> {
     if member.is_shared {
         command.args(["--tests", "--package", &member.name]);
     } else {
-        // The selection that all builds have; another one would have other features in the dependencies.
-        command.args(Workspace::native_selection());
+        // Others would leave out what is behind a feature, and compile the dependencies once more.
+        build::as_in_tests(&mut command, &tree.workspace)?;
     }
     // What a wrapper compiles has names of its own: no program of the copy is taken for one of the checkout.
     command.env("CARGO_TARGET_DIR", &tree.workspace.target).env("RUSTC_WORKSPACE_WRAPPER", "env");

@@ -210,6 +210,9 @@ mod tests {
         assert!(matches!(decode::<u8>(&frame, 64), Err(FrameError::TrailingBytes(1))));
         let two_more = [encode(&1u8, 64).unwrap(), vec![0; 2]].concat();
         assert!(matches!(decode::<u8>(&two_more, 64), Err(FrameError::TrailingBytes(2))), "after its frame");
+        let mut short = encode(&"hello", 64).unwrap();
+        short[1] -= 1;
+        assert!(matches!(decode::<String>(&short, 64), Err(FrameError::TrailingBytes(1))), "of what it says");
     }
 
     #[test]

@@ -501,6 +501,9 @@ fn the_record_of_a_holder_of_all_shards_fits() {
     let all: ShardSet = (0..u32::MAX).take(SHARDS_MAX + 100).collect();
     assert_eq!(all.len(), SHARDS_MAX);
     assert!(!all.is_empty() && ShardSet::default().is_empty());
+    let mut last: ShardSet = [9].into_iter().collect();
+    last.remove(9);
+    assert_eq!(last, ShardSet::default());
     let addresses = vec![vec![0xff; ADDRESS_BYTES_MAX]; HOLDER_ADDRESSES_MAX];
     let record = Holder::sign(&owner(), ("barn", &manifest(1)), &all, addresses, NOW.after(HOUR)).unwrap();
     assert_eq!(record.check(NOW, HOUR), Ok(()));

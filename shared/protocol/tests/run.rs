@@ -57,7 +57,8 @@ fn a_run_has_a_name_for_addresses_and_texts_for_people() {
         let bad = RunIdentity { purpose: text, ..good.clone() };
         assert_eq!(bad.validate(), Err(IdentityError::Purpose));
     }
-    let longest = RunIdentity { run_id: "a".repeat(64), title: "é".repeat(100), purpose: "é".repeat(500) };
+    let longest =
+        RunIdentity { run_id: "a-90".repeat(16), title: "é".repeat(100), purpose: "é".repeat(500) };
     assert_eq!(longest.validate(), Ok(()));
 }
 

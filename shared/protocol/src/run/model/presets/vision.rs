@@ -101,7 +101,7 @@ enum Residual {
     Bottleneck,
 }
 
-/// Number of residual blocks in each stage.
+/// Number of residual blocks in each stage, two at least.
 const RESNET_18: [u32; 4] = [2, 2, 2, 2];
 const RESNET_50: [u32; 4] = [3, 4, 6, 3];
 
@@ -141,10 +141,8 @@ fn resnet_trunk(options: ResNet, residual: Residual, depths: [u32; 4]) -> (Vec<P
         parts.push(Part { name: rest.clone(), blocks: block(1, false) });
         let name = format!("layer{}", stage + 1);
         blocks.push(Block::new(format!("{name}.0"), Operation::Part(PartCall { part: first })));
-        if depth > 1 {
-            let repeat = Repeat { part: rest, times: depth - 1, first: 1, share: false };
-            blocks.push(Block::new(name, Operation::Repeat(repeat)));
-        }
+        let repeat = Repeat { part: rest, times: depth - 1, first: 1, share: false };
+        blocks.push(Block::new(name, Operation::Repeat(repeat)));
     }
     blocks.push(Block::new(POOLED, Operation::GlobalPool(GlobalPool::Average)));
     (parts, blocks)
