@@ -12,7 +12,6 @@ use barnraise_fuzz::corpus;
 use clap::Args;
 use serde_json::Value;
 
-use crate::build;
 use crate::lanes;
 use crate::process;
 use crate::workspace::Workspace;
@@ -95,8 +94,7 @@ fn find<'t>(all: &'t [FuzzTarget], name: &str) -> Result<&'t FuzzTarget> {
 /// Builds the unit tests of all members with counters. Their dependencies are those of other tests.
 fn targets(workspace: &Workspace) -> Result<Vec<FuzzTarget>> {
     let mut command = workspace.cargo();
-    command.arg("test").args(["--lib", "--no-run"]).args(JSON);
-    build::as_in_tests(&mut command, workspace)?;
+    command.arg("test").args(Workspace::native_selection()).args(["--lib", "--no-run"]).args(JSON);
     command.env("RUSTC_WORKSPACE_WRAPPER", workspace.root.join("xtask/src/instrumented.sh"));
     command.env("BARNRAISE_LIBFUZZER", runtime(workspace)?);
     let messages = process::output(&mut command)?;

@@ -258,7 +258,7 @@ mod tests {
 
     use super::*;
 
-    fn flowers() -> TableColumns {
+    pub(super) fn flowers() -> TableColumns {
         let scale = |mean, deviation| Scale { mean, deviation };
         let words = vec![("red".to_owned(), scale(0.25, 0.5)), ("white".to_owned(), scale(0.75, 0.5))];
         TableColumns {

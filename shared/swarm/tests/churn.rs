@@ -40,7 +40,7 @@ fn three_in_ten_killed_in_every_round() {
     }
     // The runs above had faults enough, however many there were.
     assert!(all.n_killed > all.n_runs * N_EPOCHS && all.n_timeouts > 2 * all.n_runs, "{all:?}");
-    assert!(all.n_cut_transfers > 2 * all.n_runs && 3 * all.n_unheard_answers > all.n_runs, "{all:?}");
+    assert!(all.n_cut_transfers > 2 * all.n_runs && 12 * all.n_unheard_answers > 5 * all.n_runs, "{all:?}");
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn partitions_heal() {
         );
     }
     // A peer whose answer was lost offers again, and is told that its contribution counted.
-    assert!(all.n_partitions > 2 * all.n_runs && all.n_cut_transfers > 2 * all.n_runs, "{all:?}");
+    assert!(2 * all.n_partitions > 5 * all.n_runs && all.n_cut_transfers > 2 * all.n_runs, "{all:?}");
     assert!(2 * all.n_duplicates > all.n_runs, "{all:?}");
 }
 

@@ -224,7 +224,7 @@ fn positions_that_do_not_fit_are_refused() {
     assert_eq!(refused(1, &[], 20), Err(CodecError::Positions { n_sent: 1 }));
     assert_eq!(refused(1, &[0, 0], 20), Err(CodecError::Positions { n_sent: 1 }), "a byte too many");
     assert_eq!(refused(1, &[0x80], 20), Err(CodecError::Positions { n_sent: 1 }), "a bit too many");
-    // The first is value 16. Four more lie beyond the last one, whatever the bits that are missing would say.
+    // The first is value 16. Four more lie beyond the last one; the bits that are missing do not count.
     assert_eq!(refused(2, &[0b1000_1111], 20), Err(CodecError::Position { n_values: 20 }));
 }
 

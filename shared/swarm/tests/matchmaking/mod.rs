@@ -469,7 +469,7 @@ fn members_that_got_different_means_agree_again() {
         let lost = world.lost();
         assert!(lost.is_empty(), "seed {seed}: {lost:?} of {}", world.n_accepted);
     }
-    assert!(n_torn > 2 * n_runs, "{n_torn} in {n_runs} runs");
+    assert!(2 * n_torn > 5 * n_runs, "{n_torn} in {n_runs} runs");
 }
 
 #[test]

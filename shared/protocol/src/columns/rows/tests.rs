@@ -1,19 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::columns::{Column, ColumnContent, Scale};
-
-fn flowers() -> TableColumns {
-    let scale = |mean, deviation| Scale { mean, deviation };
-    let words = vec![("red".to_owned(), scale(0.25, 0.5)), ("white".to_owned(), scale(0.75, 0.5))];
-    TableColumns {
-        target: "kind".into(),
-        columns: vec![
-            Column { name: "length".into(), content: ColumnContent::Number(scale(2.0, 4.0)) },
-            Column { name: "colour".into(), content: ColumnContent::Words(words) },
-        ],
-    }
-}
+use crate::columns::tests::flowers;
 
 fn kinds() -> TableTarget {
     TableTarget::Class(["daisy", "rose"].map(String::from).into())
