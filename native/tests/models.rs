@@ -53,6 +53,7 @@ struct ModelsHarness {
     kept: watch::Receiver<Arc<[barnraise_native::host::models::StoredModel]>>,
     storage: Storage,
     app: Router,
+    folder: tempfile::TempDir,
     _status: watch::Sender<RunStatus>,
 }
 
@@ -61,7 +62,8 @@ impl ModelsHarness {
         let run = Arc::new(run());
         let layout = ParameterLayout::of(&run.model, DataShape::of(&run.data.manifest.samples)).unwrap();
         let facts = Facts { run, layout: Arc::new(layout), license: None };
-        let (publisher, latest) = Publisher::new(facts.clone());
+        let folder = tempfile::tempdir().unwrap();
+        let (publisher, latest) = Publisher::new(facts.clone(), folder.path().join("run"));
         let ages = [Duration::from_secs(MINUTE)];
         let (keeper, kept) = Keeper::open(storage.clone(), &ages).await.unwrap();
         tokio::spawn(keeper.run(latest.clone()));
@@ -70,7 +72,7 @@ impl ModelsHarness {
         let files = files.with_tokenizer(Some(TOKENIZER.into())).with_columns(Some(&columns())).unwrap();
         let (status, shown) = watch::channel(status(&facts.run));
         let app = files.routes(shown, None);
-        Self { facts, publisher, kept, storage, app, _status: status }
+        Self { facts, publisher, kept, storage, app, folder, _status: status }
     }
 
     /// Parameters that differ at each epoch.
@@ -80,7 +82,7 @@ impl ModelsHarness {
 
     fn evaluated(&self, epoch: u64, made_at: u64) {
         let evaluation = Evaluation { loss: 0.5, accuracy: ACCURACY };
-        self.publisher.publish(epoch, UnixTime(made_at), evaluation, self.parameters(epoch));
+        self.publisher.publish(epoch, UnixTime(made_at), evaluation, &self.parameters(epoch));
     }
 
     /// The same, and waits until the model is stored.
@@ -196,6 +198,22 @@ async fn models_from_before_are_kept_and_found_again_after_a_restart() {
     again.evaluated(6, NOW + 2 * MINUTE + 2);
     assert_eq!(ages(again.models().await), [(5, 8), (3, 10)]);
     again.ensure_model(again.get("/api/model.safetensors?epoch=5", "").await, 5).await;
+}
+
+#[tokio::test]
+async fn a_download_goes_on_while_newer_models_come_and_nothing_is_left_of_them() {
+    let world = ModelsHarness::new(Storage::in_memory()).await;
+    world.evaluated(7, NOW);
+    let begun = world.get("/api/model.safetensors", "").await;
+    let other = world.get("/api/model.safetensors", "").await;
+    world.evaluated(8, NOW + 1);
+    tokio::join!(world.ensure_model(begun, 7), world.ensure_model(other, 7));
+    let run = world.folder.path().join("run");
+    assert_eq!(std::fs::read_dir(&run).unwrap().count(), 0, "the files have no names");
+    std::fs::remove_dir(&run).unwrap();
+    std::fs::write(&run, "no folder").unwrap();
+    world.evaluated(9, NOW + 2);
+    world.ensure_model(world.get("/api/model.safetensors", "").await, 8).await;
 }
 
 #[tokio::test]

@@ -70,7 +70,7 @@ impl Evaluator {
                 next = epoch + self.every_epochs;
                 let evaluation = self.evaluate(&newest.parameters)?;
                 if let Some(publisher) = &self.publisher {
-                    publisher.publish(epoch, (self.clock)(), evaluation, newest.parameters.clone());
+                    publisher.publish(epoch, (self.clock)(), evaluation, &newest.parameters);
                 }
                 if block_on(driver.send(Evaluated { epoch, evaluation })).is_err() {
                     return Ok(());

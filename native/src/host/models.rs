@@ -1,7 +1,7 @@
 //! Models for download: the newest one that was evaluated, and some earlier ones, as files.
 //!
-//! Only an open run publishes its model; other runs give it to participants only. One copy of the newest parameters
-//! serves all downloads; a few earlier models are on the disk.
+//! Only an open run publishes its model; other runs give it to participants only. All of them are on the disk: the newest
+//! would be as much memory again as the parameters of the run.
 
 mod card;
 mod keeper;
@@ -9,7 +9,10 @@ mod serve;
 mod sharing;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use barnraise_learning::tensor_file::{self, TensorFileError};
 use barnraise_learning::{Evaluation, ParameterLayout};
@@ -17,8 +20,10 @@ use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::run::RunDescription;
 use bytes::Bytes;
+use futures::stream::{self, Stream, StreamExt as _};
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 
 pub use self::keeper::{KEPT_BYTES_MAX, Keeper};
 pub use self::serve::{DOWNLOADS_MAX, ModelFiles};
@@ -27,6 +32,8 @@ pub use crate::storage::model_store::{ModelStore, StoredModel};
 
 /// Values that are turned into bytes at once.
 const PIECE_VALUES: usize = 16 * 1024;
+/// Bytes that are read at once.
+const PIECE_BYTES: usize = PIECE_VALUES * tensor_file::VALUE_BYTES;
 /// License text where the operator states none.
 const NO_LICENSE: &str = "not stated: ask the operator of the run";
 
@@ -50,25 +57,35 @@ pub struct Snapshot {
     pub made_at: UnixTime,
     /// Loss and accuracy on held-out samples.
     pub evaluation: Evaluation,
-    /// `[n_parameters]`.
-    pub parameters: Arc<Vec<f32>>,
     /// Hash of the parameters as encoded in the file.
     pub sha256: Sha256Hash,
-    header: Bytes,
+    /// Length of its file.
+    pub n_bytes: u64,
+    /// It has no name: with its last reader it is gone.
+    file: Mutex<File>,
+}
+
+/// Why a model cannot be published.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The run's names are too long for a header.
+    #[error(transparent)]
+    Header(#[from] TensorFileError),
+    /// The disk.
+    #[error("it cannot be written: {0}")]
+    Disk(#[from] io::Error),
 }
 
 impl Snapshot {
-    /// Builds the header of the file.
-    ///
-    /// # Errors
-    /// The run's names are too long for a header.
-    pub fn new(
+    /// Writes the file, in `folder`. Blocks.
+    fn write(
         facts: &Facts,
+        folder: &Path,
         epoch: u64,
         made_at: UnixTime,
         evaluation: Evaluation,
-        parameters: Arc<Vec<f32>>,
-    ) -> Result<Self, TensorFileError> {
+        parameters: &[f32],
+    ) -> Result<Self, SnapshotError> {
         let mut hash = Sha256::new();
         for values in parameters.chunks(PIECE_VALUES) {
             hash.update(tensor_file::value_bytes(values));
@@ -79,7 +96,7 @@ impl Snapshot {
             ("run", facts.run.identity.run_id.clone()),
             ("title", facts.run.identity.title.clone()),
             ("epoch", epoch.to_string()),
-            ("model", serde_json::to_string(&facts.run.model.graph)?),
+            ("model", serde_json::to_string(&facts.run.model.graph).map_err(TensorFileError::from)?),
             ("dataset", facts.run.data.manifest.name.clone()),
             ("test_accuracy", evaluation.accuracy.to_string()),
             ("test_loss", evaluation.loss.to_string()),
@@ -89,24 +106,30 @@ impl Snapshot {
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into();
-        let header = tensor_file::header(&facts.layout, &notes)?.into();
-        Ok(Self { epoch, made_at, evaluation, parameters, sha256, header })
+        fs::create_dir_all(folder)?;
+        let mut file = tempfile::tempfile_in(folder)?;
+        file.write_all(&tensor_file::header(&facts.layout, &notes)?)?;
+        for values in parameters.chunks(PIECE_VALUES) {
+            file.write_all(&tensor_file::value_bytes(values))?;
+        }
+        let n_bytes = file.stream_position()?;
+        Ok(Self { epoch, made_at, evaluation, sha256, n_bytes, file: Mutex::new(file) })
     }
 
-    /// Length of its file.
-    pub fn n_bytes(&self) -> u64 {
-        (self.header.len() + self.parameters.len() * tensor_file::VALUE_BYTES) as u64
+    /// The file in pieces, each read when it is polled.
+    pub fn pieces(self: Arc<Self>) -> impl Stream<Item = io::Result<Bytes>> + Send {
+        stream::iter((0..self.n_bytes).step_by(PIECE_BYTES)).then(move |start| {
+            let snapshot = Arc::clone(&self);
+            async move { spawn_blocking(move || snapshot.piece(start)).await.map_err(io::Error::other)? }
+        })
     }
 
-    /// The file in pieces, each encoded when it is polled.
-    pub fn pieces(self: Arc<Self>) -> impl Iterator<Item = Bytes> + Send {
-        let header = self.header.clone();
-        let n_values = self.parameters.len();
-        let values = (0..n_values).step_by(PIECE_VALUES).map(move |start| {
-            let end = n_values.min(start + PIECE_VALUES);
-            tensor_file::value_bytes(&self.parameters[start..end]).into()
-        });
-        std::iter::once(header).chain(values)
+    fn piece(&self, start: u64) -> io::Result<Bytes> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.seek(SeekFrom::Start(start))?;
+        let mut piece = Vec::with_capacity(PIECE_BYTES);
+        Read::by_ref(&mut *file).take(PIECE_BYTES as u64).read_to_end(&mut piece)?;
+        Ok(piece.into())
     }
 }
 
@@ -114,19 +137,23 @@ impl Snapshot {
 #[derive(Debug)]
 pub struct Publisher {
     facts: Facts,
+    /// Where the newest model is.
+    folder: PathBuf,
     latest: watch::Sender<Option<Arc<Snapshot>>>,
 }
 
 impl Publisher {
-    /// A publisher, and a receiver of the newest model.
-    pub fn new(facts: Facts) -> (Self, watch::Receiver<Option<Arc<Snapshot>>>) {
+    /// A publisher that has the newest model in `folder`, and a receiver of it.
+    pub fn new(facts: Facts, folder: PathBuf) -> (Self, watch::Receiver<Option<Arc<Snapshot>>>) {
         let (latest, reader) = watch::channel(None);
-        (Self { facts, latest }, reader)
+        (Self { facts, folder, latest }, reader)
     }
 
-    /// Publishes the evaluated model of `epoch`.
-    pub fn publish(&self, epoch: u64, made_at: UnixTime, evaluation: Evaluation, parameters: Arc<Vec<f32>>) {
-        match Snapshot::new(&self.facts, epoch, made_at, evaluation, parameters) {
+    /// Publishes the evaluated model of `epoch`. Where it cannot, the one before stays. Blocks.
+    ///
+    /// - `parameters`: `[n_parameters]`
+    pub fn publish(&self, epoch: u64, made_at: UnixTime, evaluation: Evaluation, parameters: &[f32]) {
+        match Snapshot::write(&self.facts, &self.folder, epoch, made_at, evaluation, parameters) {
             Ok(snapshot) => drop(self.latest.send_replace(Some(Arc::new(snapshot)))),
             Err(error) => tracing::warn!(epoch, %error, "the model cannot be published"),
         }

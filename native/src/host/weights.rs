@@ -85,8 +85,8 @@ impl Weights {
     /// # Errors
     /// It would leave the finite numbers; nothing has changed then.
     pub(crate) fn step(&mut self, mean: &[f32], learning_rate: f32) -> Result<(), OptimizerError> {
-        let parameters: &mut Vec<f32> = Arc::make_mut(&mut self.parameters);
-        self.optimizer.step(parameters, mean, learning_rate)
+        self.parameters = Arc::new(self.optimizer.stepped(&self.parameters, mean, learning_rate)?);
+        Ok(())
     }
 
     /// Replaces both, of a model of the same length.

@@ -32,6 +32,8 @@ const LIMIT_FACTOR: u32 = 10;
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Address space of a test program, KiB: a loop that fills the memory ends itself.
 const MEMORY_MAX_KIB: u32 = 4 << 20;
+/// Seconds of a processor that a test program may take: a loop ends itself where nobody watches it any more.
+const PROCESSOR_MAX_S: u32 = 600;
 
 /// A test program, and the folder that it runs in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -222,7 +224,12 @@ impl<'a> Trials<'a> {
         }
         fs::create_dir_all(&folder)?;
         let mut command = Command::new("sh");
-        command.args(["-c", &format!("ulimit -v {MEMORY_MAX_KIB}; exec \"$0\" \"$@\"")]).arg(path);
+        command
+            .args([
+                "-c",
+                &format!("ulimit -v {MEMORY_MAX_KIB}; ulimit -t {PROCESSOR_MAX_S}; exec \"$0\" \"$@\""),
+            ])
+            .arg(path);
         command.args(["--exact", "--test-threads=1"]).args(tests);
         command.current_dir(package).env("CARGO_MANIFEST_DIR", package).env("TMPDIR", folder);
         command.env("BARNRAISE_MUTANT", mutant).env("PROPTEST_CASES", PROPERTY_CASES);

@@ -286,6 +286,11 @@ impl From<framing::FrameError> for Unavailable {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+
+    use sqlx::Connection as _;
+    use sqlx::sqlite::SqliteConnection;
+
     use super::*;
 
     #[test]
@@ -308,5 +313,18 @@ mod tests {
         let peer = KeyPair::from_seed(&[2; 32]).public();
         let id = peer_id(peer).map(|id| id.to_string()).unwrap_or_default();
         assert_eq!(guest_name(peer), format!("guest {}", &id[id.len() - 8..]));
+    }
+    #[tokio::test]
+    async fn a_peer_is_told_that_the_disk_is_full_and_of_no_other_error() {
+        let mut database = SqliteConnection::connect("sqlite::memory:").await.unwrap();
+        // A table takes a second page.
+        sqlx::query("PRAGMA max_page_count = 1").execute(&mut database).await.unwrap();
+        let full = sqlx::query("CREATE TABLE tokens (peer TEXT)").execute(&mut database).await.unwrap_err();
+        let wrong = sqlx::query("SELECT * FROM nothing").execute(&mut database).await.unwrap_err();
+        let told = |error: sqlx::Error| match unavailable(StoreError::from(error)) {
+            AccessRefusal::Unavailable { reason } => reason,
+            other => panic!("{other}"),
+        };
+        assert_eq!((told(full) == FULL, told(wrong) == FULL), (true, false));
     }
 }

@@ -693,3 +693,15 @@ async fn the_gate_hears_by_itself_of_what_was_taken_back_and_what_expired() {
     keeping.await.unwrap();
     assert!(world.store().allowed().await.is_err(), "the database is closed");
 }
+
+#[tokio::test]
+async fn the_gate_says_which_tokens_the_authority_revoked() {
+    let world = world(AccessMode::Invitation).await;
+    let (revoked, kept) = (world.invited(2).await, world.invited(3).await);
+    let said = || (world.gate.revoked(), [&revoked, &kept].map(|token| world.gate.has_revoked(token)));
+    assert_eq!(said(), (Vec::new(), [false, false]));
+    let whose = RevocationTarget::Peer(pair(2).public());
+    world.store().revoke(&whose, false, world.now()).await.unwrap();
+    world.gate.on_revoked(&world.store().revoked_since(0, 512).await.unwrap().0);
+    assert_eq!(said(), (vec![revoked.claims.token_id], [true, false]));
+}

@@ -1,9 +1,12 @@
 //! Stores some models on the disk, each as the file that is downloaded. [`ModelStore`] decides which.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_protocol::access::UnixTime;
+use bytes::Bytes;
+use futures::stream::TryStreamExt as _;
 use object_store::PutPayload;
 use object_store::path::Path as ObjectPath;
 use tokio::sync::watch;
@@ -20,6 +23,15 @@ const _: () = assert!(
     KEPT_BYTES_MAX as usize
         >= barnraise_learning::graph::PARAMETERS_MAX * 4 + barnraise_learning::tensor_file::HEADER_BYTES_MAX
 );
+
+/// Why a model is not kept.
+#[derive(Debug, thiserror::Error)]
+enum KeepError {
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    #[error("the newest one cannot be read: {0}")]
+    Newest(#[from] io::Error),
+}
 
 /// The task that keeps models.
 #[derive(Debug)]
@@ -56,12 +68,12 @@ impl Keeper {
         }
     }
 
-    async fn on_model(&mut self, snapshot: Arc<Snapshot>) -> Result<(), StorageError> {
+    async fn on_model(&mut self, snapshot: Arc<Snapshot>) -> Result<(), KeepError> {
         let (now, epoch) = (snapshot.made_at, snapshot.epoch);
-        if self.shelf.wants(now, epoch) && snapshot.n_bytes() <= KEPT_BYTES_MAX {
-            let kept = StoredModel { epoch, made_at: now, n_bytes: snapshot.n_bytes() };
-            let payload: PutPayload = snapshot.pieces().collect();
-            self.storage.put(&path(&kept), payload).await?;
+        if self.shelf.wants(now, epoch) && snapshot.n_bytes <= KEPT_BYTES_MAX {
+            let kept = StoredModel { epoch, made_at: now, n_bytes: snapshot.n_bytes };
+            let pieces: Vec<Bytes> = snapshot.pieces().try_collect().await?;
+            self.storage.put(&path(&kept), PutPayload::from_iter(pieces)).await?;
             self.shelf.add(kept);
         }
         let gone = self.shelf.thin(now, epoch);

@@ -187,7 +187,7 @@ impl ModelFiles {
         let newest = latest.as_ref().map(|snapshot| ModelFile {
             epoch: snapshot.epoch,
             age_seconds: age(snapshot.made_at),
-            n_bytes: snapshot.n_bytes(),
+            n_bytes: snapshot.n_bytes,
         });
         let is_earlier =
             |kept: &&StoredModel| latest.as_ref().is_some_and(|latest| kept.epoch < latest.epoch);
@@ -218,7 +218,7 @@ impl ModelFiles {
         };
         let (epoch, made_at, n_bytes) = match kept {
             Some(kept) => (kept.epoch, kept.made_at, kept.n_bytes),
-            None => (newest.epoch, newest.made_at, newest.n_bytes()),
+            None => (newest.epoch, newest.made_at, newest.n_bytes),
         };
         // Weak: the order of the notes in the header may change after a restart.
         let tag = format!("W/\"{epoch}-{}\"", made_at.0);
@@ -231,7 +231,7 @@ impl ModelFiles {
                 let pieces = keeper::read(&self.storage, &kept).await?.ok_or(NoModel::Epoch(kept.epoch))?;
                 paced(pieces.map(|piece| piece.map_err(io::Error::other)), n_bytes, seat)
             }
-            None => paced(stream::iter(newest.pieces()).map(Ok), n_bytes, seat),
+            None => paced(newest.pieces(), n_bytes, seat),
         };
         let name = format!("attachment; filename=\"{}-{epoch}.safetensors\"", self.facts.run.identity.run_id);
         let file = [

@@ -42,7 +42,7 @@ impl SharedModel {
         let (run, license) = (Arc::clone(description), config.model.license.clone());
         let facts = Facts { run, layout: Arc::new(layout), license };
         let (keeper, kept) = Keeper::open(storage.clone(), &config.storage.keep_models).await?;
-        let (publisher, latest) = Publisher::new(facts.clone());
+        let (publisher, latest) = Publisher::new(facts.clone(), config.storage.folder.clone());
         let keeping = keeper.run(latest.clone());
         let files = ModelFiles::new(facts, latest, kept, storage.clone(), system_clock());
         let files = files.with_tokenizer(tokenizer).with_columns(columns)?.with_shards(shards);

@@ -193,6 +193,12 @@ impl Aggregators {
         });
     }
 
+    /// The standing that is sent to the other aggregators, for tests.
+    #[cfg(test)]
+    pub(super) fn standing(&self) -> watch::Receiver<Option<AggregatorStatus>> {
+        self.standing.subscribe()
+    }
+
     /// Sends a proposal to its members. One whose link is down or does not keep up is left out of the averaging.
     pub fn propose(&self, proposal: &Proposal) {
         for member in &proposal.members {

@@ -133,8 +133,6 @@ pub struct Optimizer {
     n_trained: usize,
     n_parameters: usize,
     state: OptimizerState,
-    /// Where a step's parameters are computed before they replace the old ones.
-    next: Vec<f32>,
 }
 
 impl Optimizer {
@@ -151,7 +149,6 @@ impl Optimizer {
             n_trained,
             n_parameters,
             state: OptimizerState::fresh(&spec, n_trained),
-            next: vec![0.0; n_parameters],
         })
     }
 
@@ -168,6 +165,23 @@ impl Optimizer {
         mean_gradient: &[f32],
         learning_rate: f32,
     ) -> Result<(), OptimizerError> {
+        parameters.copy_from_slice(&self.stepped(parameters, mean_gradient, learning_rate)?);
+        Ok(())
+    }
+
+    /// The parameters one step further, `[n_parameters]`, for those who keep the ones before it.
+    ///
+    /// # Shapes
+    /// - `parameters`, `mean_gradient`: `[n_parameters]`
+    ///
+    /// # Errors
+    /// On any error the state is as it was.
+    pub fn stepped(
+        &mut self,
+        parameters: &[f32],
+        mean_gradient: &[f32],
+        learning_rate: f32,
+    ) -> Result<Vec<f32>, OptimizerError> {
         check_length("the parameter vector", self.n_parameters, parameters.len())?;
         check_length("the mean gradient", self.n_parameters, mean_gradient.len())?;
         if !(learning_rate.is_finite() && learning_rate >= 0.0) {
@@ -176,19 +190,19 @@ impl Optimizer {
         if let Some(index) = mean_gradient.iter().position(|value| !value.is_finite()) {
             return Err(OptimizerError::NotFinite { index });
         }
-        let vectors = (&*parameters, mean_gradient);
+        let vectors = (parameters, mean_gradient);
         let step = OptimizerStep::new(self.spec, vectors, learning_rate, &self.segments, &self.state);
-        step.parameters_after(&self.state, &mut self.next);
+        let mut next = vec![0.0; self.n_parameters];
+        step.parameters_after(&self.state, &mut next);
         let (statistics, moves) = (&parameters[self.n_trained..], &mean_gradient[self.n_trained..]);
-        for ((next, value), by) in self.next[self.n_trained..].iter_mut().zip(statistics).zip(moves) {
+        for ((next, value), by) in next[self.n_trained..].iter_mut().zip(statistics).zip(moves) {
             *next = value - STATISTICS_UNIT * by;
         }
-        if let Some(index) = self.next.iter().position(|value| !value.is_finite()) {
+        if let Some(index) = next.iter().position(|value| !value.is_finite()) {
             return Err(OptimizerError::Diverged { index });
         }
         step.advance(&mut self.state);
-        parameters.copy_from_slice(&self.next);
-        Ok(())
+        Ok(next)
     }
 
     /// The hyperparameters.

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+use barnraise_protocol::access::KeyPair;
+
 use super::*;
 
 /// SQLx compares the checksums of applied migrations: a changed one would make existing databases unusable.
@@ -61,4 +63,31 @@ fn a_number_that_is_no_time_or_no_id_is_told_or_bounded() {
     let id = TokenId([7; 16]);
     assert_eq!(parse_id(&id_text(id)).unwrap(), id);
     assert!(matches!(parse_id("no id"), Err(StoreError::Value { what: "token id", .. })));
+}
+
+/// `barnraise revoke` refuses a name that it would find nobody by.
+#[tokio::test]
+async fn a_name_is_known_once_somebody_of_it_has_signed_in_or_had_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).await.unwrap();
+    let [signed_in, guest] = [2, 3].map(|seed| KeyPair::from_seed(&[seed; 32]).public());
+    let identity = Identity {
+        issuer: "https://id.example".into(),
+        subject: "7".into(),
+        name: "alice".into(),
+        email: String::new(),
+    };
+    store.sign_in(signed_in, &identity, UnixTime(1000)).await.unwrap();
+    let issued = IssuedToken {
+        token_id: TokenId([7; 16]),
+        user: "guest".into(),
+        peer: guest,
+        expires_at: UnixTime(2000),
+        invitation: String::new(),
+        may_host: false,
+    };
+    assert!(store.issue(&issued).await.unwrap());
+    for (name, is_known) in [("alice", true), ("guest", true), ("bob", false), ("", false)] {
+        assert_eq!(store.has_user(name).await.unwrap(), is_known, "{name}");
+    }
 }

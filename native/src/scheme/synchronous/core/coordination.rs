@@ -603,9 +603,12 @@ fn random() -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use barnraise_averaging::{AverageError, PartialMeanReason};
+    use std::time::Duration;
+
+    use barnraise_averaging::{AverageError, FaultError, PartialMeanReason};
     use barnraise_protocol::Sha256Hash;
     use barnraise_protocol::matchmaking::ProposedMember;
+    use barnraise_swarm::averaging::ReductionError;
 
     use super::*;
 
@@ -684,6 +687,52 @@ mod tests {
         let failed = Err(partial(PartialMeanReason::Deadline, expected, came));
         assert_eq!(coordination.update_failure_rate(&proposal, &failed), want.rate());
         assert!(want.rate() != prior);
+    }
+
+    #[test]
+    fn faults_are_told_of_a_mean_and_of_a_partial_one() {
+        let fault = || Fault {
+            peer: PeerKey(vec![2]),
+            part: 3,
+            error: FaultError::Reduction(ReductionError::NotAwaited),
+        };
+        let (values, parts) = (Vec::new(), Vec::new());
+        let whole = Averaged { values, parts, faults: vec![fault()], n_bytes_sent: 0, n_bytes_received: 0 };
+        let none = MemberSet::default();
+        let (round, reason, faults_so_far) = (0, PartialMeanReason::Deadline, vec![fault()]);
+        let cut = PartialMean { round, reason, expected: none, came: none, faults: faults_so_far };
+        let nothing = AveragingError::Whole(AverageError::NotAMember);
+        let ends = [
+            (Ok(Arc::new(whole)), 1),
+            (Err(GridError::PartialMean(Box::new(cut)).into()), 1),
+            (Err(nothing), 0),
+        ];
+        for (ended, n_faults) in ends {
+            let told = faults(&ended);
+            assert_eq!(told.len(), n_faults, "{ended:?}");
+            assert!(told.iter().all(|fault| fault.peer.0 == [2] && fault.part == 3), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn it_wakes_up_when_another_one_may_have_gone_silent() {
+        let mut coordination = coordination();
+        assert!(!coordination.has_others());
+        assert_eq!(coordination.next_deadline(), None);
+        let heard_at = Duration::from_secs(3);
+        coordination.matchmaking.on_status(heard_at, PeerKey(vec![2]), status(5));
+        assert_eq!(coordination.next_deadline(), Some(heard_at + SILENCE));
+    }
+
+    #[tokio::test]
+    async fn an_averaging_that_is_given_up_ends() {
+        let mut coordination = coordination();
+        let task = tokio::spawn(std::future::pending::<()>());
+        coordination.ongoing = Some(Ongoing { nonce: 1, task: task.abort_handle() });
+        coordination.give_up();
+        assert!(coordination.ongoing.is_none());
+        let ended = tokio::time::timeout(Duration::from_secs(60), task).await;
+        assert!(ended.is_ok_and(|ended| ended.is_err_and(|error| error.is_cancelled())));
     }
 
     #[test]

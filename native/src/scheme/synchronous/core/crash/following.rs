@@ -18,7 +18,8 @@ use crate::host::access::Gate;
 use crate::host::events::EventSender;
 use crate::net::speed::SpeedMeter;
 use crate::scheme::synchronous::aggregators::{AdoptError, AggregatorEvent, Reducers, ServedStorage};
-use crate::storage::checkpoint::Checkpoint;
+use crate::storage::checkpoint::{Checkpoint, Included};
+use crate::storage::journal::CommitRecord;
 use crate::storage::simulated::SimulatedDisk;
 
 /// The parts of a backbone that its connection to other aggregators needs.
@@ -35,36 +36,40 @@ pub(super) async fn nobody(_: Here) -> Option<Aggregators> {
     None
 }
 
+/// The connection to other aggregators, of which none is online.
+pub(super) async fn connect(world: &CrashHarness, here: Here, speed: SpeedMeter) -> Option<Aggregators> {
+    let Here { events, metrics, work, journal, checkpoints } = here;
+    let node = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await.unwrap();
+    let dht = Dht::start(node.clone(), DhtConfig::default()).unwrap();
+    let authority = Authority { key: world.key.public(), run_id: world.config.run.id.clone() };
+    let policy = Policy { mode: AccessMode::Open, authority, clock_tolerance: Duration::from_secs(30) };
+    let gate = Gate::new(policy, world.key.public(), system_clock());
+    let (reducers, accepting) = Reducers::start(&world.config, &node, gate, (work, metrics)).unwrap();
+    tokio::spawn(accepting);
+    let stored = ServedStorage { journal, checkpoints };
+    let helpers = (reducers, speed);
+    Aggregators::start(
+        world.configured(),
+        &world.description,
+        (node, dht),
+        helpers,
+        &stored,
+        EventSender::new(events),
+    )
+    .unwrap()
+}
+
 /// A backbone whose other aggregators are offline: the test sends their events.
 async fn start(world: &CrashHarness, disk: &SimulatedDisk, store: &Store) -> Alive {
     let others = |here: Here| async move {
-        let Here { events, metrics, work, journal, checkpoints } = here;
-        let node = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await.unwrap();
-        let dht = Dht::start(node.clone(), DhtConfig::default()).unwrap();
-        let authority = Authority { key: world.key.public(), run_id: world.config.run.id.clone() };
-        let policy = Policy { mode: AccessMode::Open, authority, clock_tolerance: Duration::from_secs(30) };
-        let gate = Gate::new(policy, world.key.public(), system_clock());
-        let (reducers, accepting) = Reducers::start(&world.config, &node, gate, (work, metrics)).unwrap();
-        tokio::spawn(accepting);
-        let speed = SpeedMeter::new(LinkSpeed::Auto, LinkSpeed::Auto);
-        let stored = ServedStorage { journal, checkpoints };
-        let helpers = (reducers, speed);
-        Aggregators::start(
-            world.configured(),
-            &world.description,
-            (node, dht),
-            helpers,
-            &stored,
-            EventSender::new(events),
-        )
-        .unwrap()
+        connect(world, here, SpeedMeter::new(LinkSpeed::Auto, LinkSpeed::Auto)).await
     };
     let storage = Storage::on(Arc::new(disk.clone()));
     world.start_among(storage, store, others).await.unwrap()
 }
 
 /// The model of another aggregator after `n_steps` steps.
-async fn model_of_others(run_id: &str, n_steps: u64) -> Checkpoint {
+pub(super) async fn model_of_others(run_id: &str, n_steps: u64) -> Checkpoint {
     let key = KeyPair::from_seed(&[9; 32]);
     let world = CrashHarness { key, ..CrashHarness::new(run_id) };
     let (disk, folder) = (SimulatedDisk::new(0), folder());
@@ -82,7 +87,7 @@ async fn model_of_others(run_id: &str, n_steps: u64) -> Checkpoint {
 }
 
 /// A run with another aggregator, which is offline.
-fn among_others(run_id: &str) -> CrashHarness {
+pub(super) fn among_others(run_id: &str) -> CrashHarness {
     let mut world = CrashHarness::new(run_id);
     world.config.aggregators.peers =
         vec![format!("/ip4/127.0.0.1/tcp/1/p2p/{}", PeerId::random()).parse().unwrap()];
@@ -90,20 +95,20 @@ fn among_others(run_id: &str) -> CrashHarness {
 }
 
 /// An event of the aggregator with this number.
-async fn tell(alive: &Alive, number: u8, event: AggregatorEvent) {
+pub(super) async fn tell(alive: &Alive, number: u8, event: AggregatorEvent) {
     let peer = PeerKey(vec![number]);
     alive.events.send(CoreEvent::Aggregator { peer, event }).await.unwrap();
 }
 
 /// The answer to an event that has one.
-async fn ask<T>(alive: &Alive, event: impl FnOnce(oneshot::Sender<T>) -> AggregatorEvent) -> T {
+pub(super) async fn ask<T>(alive: &Alive, event: impl FnOnce(oneshot::Sender<T>) -> AggregatorEvent) -> T {
     let (done, answered) = oneshot::channel();
     tell(alive, 7, event(done)).await;
     answered.await.expect("the backbone has ended")
 }
 
 /// Whether the model was taken, or why not yet.
-async fn take(alive: &Alive, model: &Checkpoint) -> Result<(), AdoptError> {
+pub(super) async fn take(alive: &Alive, model: &Checkpoint) -> Result<(), AdoptError> {
     ask(alive, |done| AggregatorEvent::Checkpoint(Box::new(model.clone()), done)).await.map(drop)
 }
 
@@ -279,5 +284,136 @@ async fn contributors_are_told_what_all_have_and_where_the_others_are() {
         }
     }
     alive.stop().await;
+    store.close().await;
+}
+
+/// A contribution as it is journaled.
+fn entry(world: &CrashHarness, id: u64, epoch: u64) -> JournalEntry {
+    let (offer, payload, _) = world.contribution(id, epoch);
+    JournalEntry {
+        peer: world.contributor(id).0.clone(),
+        group: AddressGroup(1),
+        offer,
+        milliseconds: 0,
+        accepted_at: UnixTime(0),
+        payload: payload.into(),
+        samples: None,
+    }
+}
+
+/// The contributions that are journaled for an epoch.
+async fn journaled(journal: &Journal, epoch: u64) -> Vec<u64> {
+    let (mut ids, mut entries) = (Vec::new(), journal.entries(epoch).await.unwrap());
+    while let Some((_, (_, id))) = entries.next_name().await.unwrap() {
+        ids.push(id);
+    }
+    ids
+}
+
+/// The backbone has entries of epochs 0 to 2, and of its steps that of epoch 1 is the last in the model of the others.
+#[tokio::test]
+async fn what_is_not_in_the_last_own_step_of_a_model_is_carried_and_what_came_before_it_is_not() {
+    const RUN: &str = "included";
+    const NONCE: u64 = 5;
+    let of_others = model_of_others(RUN, 3).await;
+    let (world, folder) = (among_others(RUN), folder());
+    let store = world.store(folder.path()).await;
+    let me = peer_id(world.key.public()).unwrap().to_bytes();
+    let included = BTreeMap::from([(me.clone(), Included { epoch: 1, nonce: NONCE })]);
+    let model = Checkpoint { included, ..of_others };
+    let aggregation = learner::round_config(world.configured(), world.layout.n_parameters()).aggregation;
+    // The step in the journal, the list of what went into the averaging of that number, and what is carried.
+    for (commit, averaged, carried) in [
+        (Some((NONCE, vec![0])), None, vec![111, 120, 121]),
+        (Some((NONCE, vec![1])), None, vec![110, 120, 121]),
+        (Some((NONCE + 1, vec![0])), Some(vec![1]), vec![110, 120, 121]),
+        (Some((NONCE, Vec::new())), Some(vec![0, 1]), vec![120, 121]),
+        (None, Some(vec![0]), vec![111, 120, 121]),
+        (None, None, vec![110, 111, 120, 121]),
+    ] {
+        let of = format!("{commit:?}, {averaged:?}");
+        let disk = SimulatedDisk::new(1);
+        let journal = Journal::new(Storage::on(Arc::new(disk.clone())));
+        let alive = start(&world, &disk, &store).await;
+        for epoch in 0..3_u64 {
+            for seq in 0..2_u32 {
+                let id = 100 + 10 * epoch + u64::from(seq);
+                journal.append(epoch, seq, &entry(&world, id, epoch)).await.unwrap();
+            }
+        }
+        if let Some((nonce, seqs)) = commit {
+            let (before, members) = (Sha256Hash::of(b"a model"), vec![me.clone(), vec![7]]);
+            let (n_samples, loss, learning_rate) = (256, 1.0, 1.0);
+            let record = CommitRecord {
+                epoch: 1,
+                before,
+                nonce,
+                members,
+                n_samples,
+                loss,
+                seqs,
+                aggregation,
+                learning_rate,
+            };
+            journal.commit(&record).await.unwrap();
+        }
+        if let Some(seqs) = averaged {
+            journal.write_averaged_entries(1, NONCE, &seqs).await.unwrap();
+        }
+        take(&alive, &model).await.unwrap();
+        assert_eq!(journaled(&journal, 3).await, carried, "{of}");
+        alive.stop().await;
+    }
+    store.close().await;
+}
+
+#[tokio::test]
+async fn what_was_accepted_for_an_epoch_that_was_not_reached_counts_for_the_open_one() {
+    let (world, folder, disk) = (CrashHarness::new("later"), folder(), SimulatedDisk::new(1));
+    let store = world.store(folder.path()).await;
+    let storage = Storage::on(Arc::new(disk.clone()));
+    let journal = Journal::new(storage.clone());
+    for (epoch, id) in [(0, 100), (4, 101)] {
+        journal.append(epoch, 0, &entry(&world, id, epoch)).await.unwrap();
+    }
+    let alive = world.start(storage, &store).await.unwrap();
+    // Answered after the start.
+    ask(&alive, AggregatorEvent::WantModel).await;
+    assert_eq!(journal.epochs().await.unwrap(), [0]);
+    assert_eq!(journaled(&journal, 0).await, [100, 101]);
+    alive.stop().await;
+    store.close().await;
+}
+
+#[tokio::test]
+async fn the_own_history_is_kept_as_far_as_a_model_of_others_may_have_come_from_it() {
+    const RUN: &str = "histories";
+    let model = model_of_others(RUN, 3).await;
+    assert_eq!((model.epoch, model.n_samples_total), (3, 768));
+    let (world, folder) = (among_others(RUN), folder());
+    let store = world.store(folder.path()).await;
+    // Samples of the own steps, and the points of them that are left: epoch, and samples until then.
+    for (of_steps, left) in [
+        ([256, 256, 1], vec![(1, 256), (2, 512)]),
+        ([256, 512, 1], vec![(1, 256), (2, 768)]),
+        ([256, 513, 1], vec![(1, 256)]),
+    ] {
+        let disk = SimulatedDisk::new(1);
+        let alive = start(&world, &disk, &store).await;
+        for (epoch, n_samples) in (0..).zip(of_steps) {
+            let before = ask(&alive, AggregatorEvent::WantModel).await.hash;
+            let mean = TensorCodec::F32.encode(&vec![0.25; world.layout.n_parameters()]).unwrap();
+            let (transfer, members) = (Transfer::of(&mean), vec![vec![7]]);
+            let header = StepHeader { epoch, before, nonce: 5, n_samples, loss: 1.0, members, transfer };
+            ask(&alive, |done| AggregatorEvent::Step(header, mean, done)).await.unwrap();
+        }
+        take(&alive, &model).await.unwrap();
+        let checkpoints = Checkpoints::new(Storage::on(Arc::new(disk.clone())), KEPT);
+        let loaded = checkpoints.load_latest(RUN, &world.config.model_spec()).await.unwrap();
+        let points = loaded.checkpoint.unwrap().history;
+        let points: Vec<(u64, u64)> = points.iter().map(|it| (it.epoch, it.n_samples_total)).collect();
+        assert_eq!(points, [left, vec![(3, 768)]].concat(), "{of_steps:?}");
+        alive.stop().await;
+    }
     store.close().await;
 }
