@@ -16,8 +16,8 @@ pub struct StatusPublisher {
     status: watch::Sender<RunStatus>,
     events: broadcast::Sender<LiveProgress>,
     unpublished_steps: VecDeque<HistoryPoint>,
-    /// Whether an evaluation came since the last time.
-    has_evaluated: bool,
+    /// Whether the published history is no longer that of the run.
+    has_new_history: bool,
 }
 
 impl StatusPublisher {
@@ -25,7 +25,7 @@ impl StatusPublisher {
     pub fn new(status: RunStatus) -> Self {
         let (status, _) = watch::channel(status);
         let (events, _) = broadcast::channel(LIVE_EVENTS);
-        Self { status, events, unpublished_steps: VecDeque::new(), has_evaluated: false }
+        Self { status, events, unpublished_steps: VecDeque::new(), has_new_history: false }
     }
 
     /// The status.
@@ -46,9 +46,9 @@ impl StatusPublisher {
         self.unpublished_steps.extend(step);
     }
 
-    /// An evaluation is in the history.
-    pub fn on_evaluated(&mut self) {
-        self.has_evaluated = true;
+    /// The history has an evaluation more, or is that of another branch.
+    pub fn on_new_history(&mut self) {
+        self.has_new_history = true;
     }
 
     /// Publishes the progress, the devices of the contributors, and what is new in the history.
@@ -61,7 +61,7 @@ impl StatusPublisher {
     ) {
         let devices = count(devices);
         let steps: Vec<HistoryPoint> = self.unpublished_steps.drain(..).collect();
-        let has_news = std::mem::take(&mut self.has_evaluated) || !steps.is_empty();
+        let has_news = std::mem::take(&mut self.has_new_history) || !steps.is_empty();
         let history = history.points();
         let evaluation = last_evaluation(history);
         let live =

@@ -455,7 +455,7 @@ impl SampledCore {
                     "evaluated"
                 );
                 self.history.set_accuracy(epoch, evaluation.accuracy);
-                self.publisher.on_evaluated();
+                self.publisher.on_new_history();
             }
             SampledEvent::Operator(request) => {
                 // The client may be gone.

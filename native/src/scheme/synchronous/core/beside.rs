@@ -81,7 +81,7 @@ impl Core {
             CoreEvent::Evaluated(Evaluated { epoch, evaluation }) => {
                 tracing::info!(epoch, accuracy = evaluation.accuracy, loss = evaluation.loss, "evaluated");
                 self.learner.on_evaluated(epoch, evaluation.accuracy);
-                self.outputs.status.on_evaluated();
+                self.outputs.status.on_new_history();
             }
             other @ (CoreEvent::Gradient { .. } | CoreEvent::Aggregator { .. } | CoreEvent::Operator(_)) => {
                 return Some(other);

@@ -114,6 +114,7 @@ impl Core {
         let state = self.beside(self.learner.publish(epoch)).await?;
         self.disk.pending_model = None;
         self.outputs.state.send_replace(state);
+        self.outputs.status.on_new_history();
         self.metrics.on_followed("checkpoint");
         self.go_on(false).await
     }

@@ -200,6 +200,15 @@ async fn a_step_of_others_is_taken_on_the_model_that_it_was_made_of_and_loses_no
     store.close().await;
 }
 
+/// Waits until this is the last point of the published history: epoch, samples until then, and training loss.
+async fn shows(alive: &mut Alive, last: (u64, u64, Option<f32>)) {
+    let is_shown = |status: &RunStatus| {
+        status.history.last().map(|point| (point.epoch, point.n_samples_total, point.train_loss))
+            == Some(last)
+    };
+    tokio::time::timeout(HANG, alive.status.wait_for(is_shown)).await.unwrap().unwrap();
+}
+
 /// As where a backbone that restarted made a step alone that the others made together.
 #[tokio::test]
 async fn what_is_in_a_model_of_others_is_shown_and_not_what_was_in_the_own_one() {
@@ -213,12 +222,9 @@ async fn what_is_in_a_model_of_others_is_shown_and_not_what_was_in_the_own_one()
     let (transfer, members, n_samples) = (Transfer::of(&mean), vec![vec![7]], model.n_samples_total + 1);
     let header = StepHeader { epoch: 0, before, nonce: 5, n_samples, loss: 1.0, members, transfer };
     ask(&alive, |done| AggregatorEvent::Step(header, mean, done)).await.unwrap();
+    shows(&mut alive, (1, n_samples, Some(1.0))).await;
     take(&alive, &model).await.unwrap();
-    let wanted = Some((1, model.n_samples_total, None));
-    let is_shown = |status: &RunStatus| {
-        status.history.last().map(|point| (point.epoch, point.n_samples_total, point.train_loss)) == wanted
-    };
-    tokio::time::timeout(HANG, alive.status.wait_for(is_shown)).await.unwrap().unwrap();
+    shows(&mut alive, (1, model.n_samples_total, None)).await;
     alive.stop().await;
     store.close().await;
 }
