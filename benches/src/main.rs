@@ -22,6 +22,7 @@ mod page;
 #[path = "../papers/mod.rs"]
 mod papers;
 mod paths;
+mod presets;
 mod python;
 mod ratio;
 mod shards;
@@ -70,6 +71,8 @@ enum BenchCommand {
     Compression(compression::CompressionArgs),
     /// What contributors on local steps learn and send, by seed
     LocalSteps(local_steps::LocalStepsArgs),
+    /// What each preset learns in ten minutes, beside baselines
+    Presets(presets::PresetArgs),
     /// What a model learns from pictures without their labels
     Swav(swav::SwavArgs),
     /// Batches stored in and found in the DHT, beside hivemind
@@ -148,6 +151,7 @@ fn main() -> Result<()> {
         BenchCommand::Codecs(args) => codecs::compare(&args),
         BenchCommand::Compression(args) => runtime.block_on(compression::compare(&args)),
         BenchCommand::LocalSteps(args) => runtime.block_on(local_steps::compare(&args)),
+        BenchCommand::Presets(args) => runtime.block_on(presets::measure(&args)),
         BenchCommand::Swav(args) => runtime.block_on(swav::learn(&args)),
         BenchCommand::Dht(args) => dht::compare(&args, &runtime),
         BenchCommand::ExpertSearch(args) => dht::experts::measure(&args),

@@ -13,7 +13,7 @@ mod files;
 mod guard_metrics;
 mod identity;
 mod logging;
-mod memory;
+pub mod memory;
 mod node;
 mod open_files;
 mod pending;

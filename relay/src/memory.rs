@@ -1,4 +1,4 @@
-//! Reads the memory limit, and returns freed memory to the system after a peak of connections.
+//! Reads the memory limit, and returns freed memory to the system after a peak.
 //!
 //! The allocator of glibc keeps freed memory that lies between memory in use, so a node would stay for days as
 //! large as in its busiest minute. It never looks at the memory itself: it counts connections.
@@ -45,7 +45,7 @@ pub(crate) fn keep_a_little() {
 
 /// Gives freed memory back to the system, where its allocator can be told to. Takes milliseconds: not for a task
 /// that others wait for.
-pub(crate) fn give_back() {
+pub fn give_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         // SAFETY: malloc_trim(3) takes a number, may be called from any thread and touches no memory in use.

@@ -14,6 +14,7 @@ use super::events::EventSender;
 use super::experts::AskedExperts;
 use super::models::Publisher;
 use super::states::PublishedState;
+use crate::computing::give_back_after;
 use crate::data::TrainingData;
 
 /// Most labelled samples that features are compared with.
@@ -72,6 +73,7 @@ impl Evaluator {
                 if let Some(publisher) = &self.publisher {
                     publisher.publish(epoch, (self.clock)(), evaluation, &newest.parameters);
                 }
+                give_back_after(newest.parameters.len());
                 if block_on(driver.send(Evaluated { epoch, evaluation })).is_err() {
                     return Ok(());
                 }

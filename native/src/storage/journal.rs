@@ -19,6 +19,7 @@ mod fuzz;
 
 use std::sync::Arc;
 
+use barnraise_learning::graph::PARAMETERS_MAX;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::commitment::Commitment;
@@ -42,10 +43,11 @@ const FOLDER: &str = "journal";
 const CORRUPT: &str = "corrupt";
 const COMMIT_NAME: &str = "commit";
 const MEAN_NAME: &str = "mean";
-/// Largest object of the journal.
-pub const ENTRY_BYTES_MAX: u64 = 512 * 1024 * 1024;
+/// Largest object of the journal: a gradient of the largest model, in single precision.
+pub const ENTRY_BYTES_MAX: u64 = 5 * 1024 * 1024 * 1024;
 /// Bytes at the start of an entry that contain all of its header.
 const ENTRY_START_BYTES: u64 = 4096;
+const _: () = assert!(ENTRY_BYTES_MAX >= PARAMETERS_MAX as u64 * 4 + ENTRY_START_BYTES);
 
 /// Name of a contribution: the bytes of its contributor's peer id, and the contributor's number for it.
 pub type ContributionName = (Vec<u8>, u64);

@@ -10,7 +10,7 @@ const NORM_MIN: f32 = 1e-12;
 
 /// Labelled features to compare with.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Neighbours {
+pub struct Neighbours {
     n_features: usize,
     n_classes: usize,
     /// `[n_labels, n_features]`, each of length 1.
@@ -20,14 +20,14 @@ pub(crate) struct Neighbours {
 
 impl Neighbours {
     /// Of `features` `[labels.len(), n_features]`.
-    pub(crate) fn new(mut features: Vec<f32>, labels: &[u8], n_classes: usize) -> Self {
+    pub fn new(mut features: Vec<f32>, labels: &[u8], n_classes: usize) -> Self {
         let n_features = (features.len() / labels.len().max(1)).max(1);
         features.chunks_exact_mut(n_features).for_each(to_unit);
         Self { n_features, n_classes, features, labels: labels.to_vec() }
     }
 
     /// Rows of `features`, `[labels.len(), n_features]`, whose predicted class is their label.
-    pub(crate) fn n_correct(&self, mut features: Vec<f32>, labels: &[u8]) -> usize {
+    pub fn n_correct(&self, mut features: Vec<f32>, labels: &[u8]) -> usize {
         let rows = features.chunks_exact_mut(self.n_features).zip(labels);
         rows.filter_map(|(row, &label)| {
             to_unit(row);

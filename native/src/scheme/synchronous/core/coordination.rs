@@ -26,6 +26,7 @@ use super::super::aggregators::{
 use super::super::learner::{Learner, LearnerError};
 use super::following::CarryOver;
 use super::{Core, name};
+use crate::computing::give_back_after;
 use crate::net::speed::Speeds;
 use crate::storage::journal::CommitRecord;
 
@@ -545,7 +546,10 @@ impl Core {
         self.crediting.worked(self.now().saturating_sub(began));
         self.on_new_model(record, state?);
         self.go_on(is_fresh).await?;
-        self.checkpoint_if_due().await
+        self.checkpoint_if_due().await?;
+        let n_parameters = self.learner.n_parameters();
+        drop(tokio::task::spawn_blocking(move || give_back_after(n_parameters)));
+        Ok(())
     }
 
     /// The round continues with the learner's model; `is_fresh` where no contribution was carried to it.
