@@ -219,3 +219,29 @@ fn both_disks_do_the_same() {
         assert_eq!(kind(disk.remove_folder(a)), NotFound);
     }
 }
+
+/// A file that goes between the reading of a folder and the look at it.
+#[cfg(unix)]
+#[test]
+fn what_goes_while_a_folder_is_listed_is_left_out() {
+    const N_FILES: usize = 400;
+    let folder = tempfile::tempdir().unwrap();
+    let disk = Disk::new(folder.path());
+    disk.write_new(Path::new("stays"), &[]).unwrap();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                let names = || (0..N_FILES).map(|number| folder.path().join(number.to_string()));
+                names().for_each(|file| std::fs::write(file, b"").unwrap());
+                names().for_each(|file| std::fs::remove_file(file).unwrap());
+            }
+        });
+        let listed: Vec<_> = (0..100).map(|_| disk.list(Path::new(""))).collect();
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        for listed in listed {
+            assert!(listed.unwrap().iter().any(|entry| entry.name == "stays"));
+        }
+    });
+    assert_eq!(disk.list(Path::new("")).unwrap().len(), 1);
+}

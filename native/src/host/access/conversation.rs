@@ -203,6 +203,7 @@ mod tests {
 
     use barnraise_protocol::access::{AccessMode, Nonce};
     use barnraise_relay::NodeConfig;
+    use barnraise_swarm::guard::PaceLimits;
     use libp2p::identity::Keypair;
 
     use super::super::tests::{AuthorityHarness, pair, peer_id, terms, world};
@@ -297,5 +298,45 @@ mod tests {
         let [own, carrier] = [2, 3].map(|seed| peer_id(pair(seed).public()));
         assert_eq!((speaker(own, &question), speaker(carrier, &question)), (Some(own), None));
         assert_eq!(speaker(carrier, &ContributorToBackbone::Claim), Some(carrier));
+    }
+
+    #[tokio::test]
+    async fn a_backbone_asks_another_one_which_answers_until_the_stream_ends() {
+        let world = world(AccessMode::Invitation).await;
+        world.store().invite("code", terms(1, world.now().after(60)), world.now()).await.unwrap();
+        let here = pair(1).public();
+        let access = Access {
+            gate: world.gate.clone(),
+            authority: Some(world.authority.clone()),
+            remote_authority: None,
+            here,
+        };
+        let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
+        let config = NodeConfig { listen, ..NodeConfig::default() };
+        let node = Node::start(Keypair::generate_ed25519(), config).await.unwrap();
+        let address = node.addresses().into_iter().next().unwrap();
+        let mut incoming = node.accept(access::PROTOCOL).unwrap();
+        let answering = Conversation { access, node };
+        let answered = tokio::spawn(async move {
+            let long = Duration::from_secs(60);
+            let limits = PaceLimits {
+                first_message: long,
+                idle: long,
+                message: long,
+                stall: long,
+                bytes_per_second_min: 1,
+            };
+            let (peer, stream) = incoming.recv().await.unwrap();
+            converse(&answering, peer, &mut Paced::new(stream, limits)).await
+        });
+        let node = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await.unwrap();
+        let redeem = ContributorToBackbone::Redeem { code: "code".to_owned() };
+        let granted = ask(&node, &address, &redeem).await.unwrap();
+        assert!(matches!(granted, BackboneToContributor::Granted(_)), "{granted:?}");
+        assert!(world.gate.check(node.peer_id()).is_ok());
+        answered.await.unwrap().unwrap();
+        let nobody: Multiaddr = "/ip4/127.0.0.1/tcp/1".parse().unwrap();
+        let error = ask(&node, &nobody, &redeem).await.unwrap_err();
+        assert!(matches!(error, AskError::NoPeer(_)), "{error}");
     }
 }

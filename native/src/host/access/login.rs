@@ -437,8 +437,11 @@ mod tests {
     use axum::body::Body;
     use axum::http::Request;
     use barnraise_protocol::access::{AccessMode, KeyPair};
+    use serde_json::json;
     use tower::ServiceExt as _;
 
+    use super::super::provider::tests::FakeProvider;
+    use super::super::store::IdentityKind;
     use super::super::tests::{AuthorityHarness, pair, world};
     use super::*;
     use crate::config::OidcSection;
@@ -552,7 +555,12 @@ mod tests {
     }
 
     fn login(world: &AuthorityHarness, page: &str) -> Login {
-        let (issuer, client_id) = ("http://127.0.0.1:9".to_owned(), "barnraise".to_owned());
+        login_at(world, page, "http://127.0.0.1:9")
+    }
+
+    /// The login of a run whose provider is `issuer`.
+    fn login_at(world: &AuthorityHarness, page: &str, issuer: &str) -> Login {
+        let (issuer, client_id) = (issuer.to_owned(), "barnraise".to_owned());
         let oidc = Some(OidcSection { issuer, client_id, client_secret_file: None });
         let section = AccessSection { page: Some(page.to_owned()), oidc, ..AccessSection::default() };
         Login::new(&section, Some(&world.authority)).unwrap().unwrap()
@@ -592,6 +600,64 @@ mod tests {
             let is_page = status != 200;
             assert_eq!(response.headers().contains_key(header::CONTENT_SECURITY_POLICY), is_page, "{path}");
         }
+    }
+
+    /// What the browser of this cookie is answered: status, headers and page.
+    async fn browse(
+        routes: &Router,
+        cookie: &str,
+        method: &str,
+        path: &str,
+        form: String,
+    ) -> (u16, HeaderMap, String) {
+        let request = Request::builder().method(method).uri(path).header(header::COOKIE, cookie);
+        let request = request.header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
+        let response = routes.clone().oneshot(request.body(Body::from(form)).unwrap()).await.unwrap();
+        let (head, body) = response.into_parts();
+        let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+        (head.status.as_u16(), head.headers, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn who_is_on_the_list_signs_in_and_others_are_told_that_they_are_not() {
+        let world = world(AccessMode::Allowlist).await;
+        let fake = FakeProvider::start().await;
+        let page = "https://barn.example";
+        let routes = login_at(&world, page, &fake.issuer).routes();
+        let (peer, name) = (pair(2).public(), IdentityKind::Name);
+        world.store().allow(&fake.issuer, name, "alice", world.now()).await.unwrap();
+        for (who, is_listed) in [("bob", false), ("alice", true)] {
+            let url = world.authority.login_url(peer).unwrap();
+            let path = url.strip_prefix(page).unwrap();
+            let (status, headers, _) = browse(&routes, "", "GET", path, String::new()).await;
+            assert_eq!(status, 303);
+            let cookie = headers[header::SET_COOKIE].to_str().unwrap().split(';').next().unwrap();
+            let to = url::Url::parse(headers[header::LOCATION].to_str().unwrap()).unwrap();
+            let asked: HashMap<String, String> = to.query_pairs().into_owned().collect();
+            fake.say(&asked["nonce"], &json!({ "preferred_username": who }), None, json!({ "sub": "7" }));
+            let back = format!("{CALLBACK_PATH}?code=code&state={}", asked["state"]);
+            let (status, _, said) = browse(&routes, cookie, "GET", &back, String::new()).await;
+            assert_eq!(status, if is_listed { 200 } else { 403 }, "{said}");
+            assert!(said.contains(who), "{said}");
+            assert_eq!(world.store().login(peer).await.unwrap(), None);
+            if is_listed {
+                let number = said.split("value=\"").nth(1).unwrap().split('"').next().unwrap();
+                let form = format!("number={number}");
+                let (status, _, said) = browse(&routes, cookie, "POST", "/login/confirm", form).await;
+                assert_eq!(status, 200, "{said}");
+            }
+        }
+        assert_eq!(world.store().login(peer).await.unwrap(), Some(("alice".to_owned(), true)));
+        assert!(world.authority.claim(peer).await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn the_pages_have_their_style_sheet() {
+        let world = world(AccessMode::Allowlist).await;
+        let routes = login(&world, "https://barn.example").routes();
+        let (status, headers, said) = browse(&routes, "", "GET", STYLE_PATH, String::new()).await;
+        assert_eq!((status, said.as_str()), (200, STYLE));
+        assert_eq!(headers[header::CONTENT_TYPE], "text/css; charset=utf-8");
     }
 
     #[test]

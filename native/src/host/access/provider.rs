@@ -249,12 +249,205 @@ fn failed(error: impl std::error::Error) -> ProviderError {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
+
+    use std::collections::BTreeMap;
+    use std::sync::Mutex as Lock;
+
+    use axum::extract::State;
+    use axum::http::{Uri, header};
+    use axum::response::{IntoResponse, Response};
+    use axum::{Json, Router};
+    use bytes::Bytes;
+    use openidconnect::core::{
+        CoreEdDsaPrivateSigningKey, CoreIdToken, CoreIdTokenClaims, CoreJsonWebKeySet,
+        CoreJwsSigningAlgorithm,
+    };
+    use openidconnect::{AccessToken, PrivateSigningKey as _};
+    use serde_json::{Value, json};
+    use tokio::net::TcpListener;
 
     use super::*;
 
     const ISSUER: &str = "https://id.example";
+    const CLIENT_ID: &str = "barnraise";
+    const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
+    const USER_INFO_PATH: &str = "/userinfo";
+    /// The access token that the provider gives.
+    const ACCESS: &str = "access";
+
+    /// A provider on this machine, with an answer for each path.
+    pub(in crate::host::access) struct FakeProvider {
+        pub(in crate::host::access) issuer: String,
+        answers: Lock<BTreeMap<&'static str, Value>>,
+        /// Paths that it was asked for.
+        asked: Lock<Vec<String>>,
+    }
+
+    impl FakeProvider {
+        pub(in crate::host::access) async fn start() -> Arc<Self> {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let issuer = format!("http://{}", listener.local_addr().unwrap());
+            let at = |path: &str| format!("{issuer}{path}");
+            let metadata = json!({
+                "issuer": issuer,
+                "authorization_endpoint": at("/authorize"),
+                "token_endpoint": at("/token"),
+                "userinfo_endpoint": at(USER_INFO_PATH),
+                "jwks_uri": at("/jwks"),
+                "response_types_supported": ["code"],
+                "subject_types_supported": ["public"],
+                "id_token_signing_alg_values_supported": ["EdDSA"],
+            });
+            let keys = CoreJsonWebKeySet::new(vec![key().as_verification_key()]);
+            let keys = serde_json::to_value(keys).unwrap();
+            let answers = Lock::new(BTreeMap::from([(DISCOVERY_PATH, metadata), ("/jwks", keys)]));
+            let fake = Arc::new(Self { issuer, answers, asked: Lock::default() });
+            let routes: Router = Router::new().fallback(answer).with_state(Arc::clone(&fake));
+            tokio::spawn(async move { axum::serve(listener, routes).await });
+            fake
+        }
+
+        /// A client of this provider.
+        fn client(&self) -> Provider {
+            let (issuer, client_id) = (self.issuer.clone(), CLIENT_ID.to_owned());
+            let section = OidcSection { issuer, client_id, client_secret_file: None };
+            Provider::new(&section, None, "https://barn.example/login/callback".to_owned()).unwrap()
+        }
+
+        /// Has the provider say this in its ID token, which belongs to the access token `of`, and as user info.
+        pub(in crate::host::access) fn say(
+            &self,
+            nonce: &str,
+            claims: &Value,
+            of: Option<&str>,
+            user_info: Value,
+        ) {
+            let mut all = json!({
+                "iss": self.issuer,
+                "aud": [CLIENT_ID],
+                "exp": 4_000_000_000_u64,
+                "iat": 1_700_000_000_u64,
+                "sub": "7",
+                "nonce": nonce,
+            });
+            all.as_object_mut().unwrap().extend(claims.as_object().unwrap().clone());
+            let all: CoreIdTokenClaims = serde_json::from_value(all).unwrap();
+            let of = of.map(|of| AccessToken::new(of.to_owned()));
+            let signed = CoreIdToken::new(all, &key(), CoreJwsSigningAlgorithm::EdDsa, of.as_ref(), None);
+            let id_token = signed.unwrap().to_string();
+            let tokens = json!({ "access_token": ACCESS, "token_type": "Bearer", "id_token": id_token });
+            self.answers.lock().unwrap().extend([("/token", tokens), (USER_INFO_PATH, user_info)]);
+        }
+
+        /// How often it was asked for `path` since the last call.
+        fn n_asked(&self, path: &str) -> usize {
+            let asked = std::mem::take(&mut *self.asked.lock().unwrap());
+            asked.iter().filter(|asked| *asked == path).count()
+        }
+    }
+
+    async fn answer(State(fake): State<Arc<FakeProvider>>, uri: Uri, _: Bytes) -> Response {
+        fake.asked.lock().unwrap().push(uri.path().to_owned());
+        let answer = fake.answers.lock().unwrap().get(uri.path()).cloned();
+        ([(header::CONNECTION, "close")], Json(answer)).into_response()
+    }
+
+    /// The provider's key, all of whose bytes are 0.
+    fn key() -> CoreEdDsaPrivateSigningKey {
+        let (label, key) = ("PRIVATE KEY", format!("MC4CAQAwBQYDK2VwBCIEI{}", "A".repeat(43)));
+        let pem = format!("-----BEGIN {label}-----\n{key}\n-----END {label}-----\n");
+        CoreEdDsaPrivateSigningKey::from_ed25519_pem(&pem, None).unwrap()
+    }
+
+    /// A login at which the provider says this.
+    async fn login(
+        fake: &FakeProvider,
+        client: &Provider,
+        claims: &Value,
+        of: Option<&str>,
+        user_info: Value,
+    ) -> Result<Identity, ProviderError> {
+        let begun = client.begin().await.unwrap();
+        fake.say(begun.secrets.nonce.secret(), claims, of, user_info);
+        client.finish("code".to_owned(), begun.secrets).await
+    }
+
+    #[tokio::test]
+    async fn name_and_address_come_from_the_user_info_where_the_id_token_lacks_them() {
+        let fake = FakeProvider::start().await;
+        let client = fake.client();
+        let (alice, bob) = (("alice", "alice@example.org"), ("bob", "bob@example.org"));
+        let name = || json!({ "preferred_username": alice.0 });
+        let email = |is_verified: bool| json!({ "email": alice.1, "email_verified": is_verified });
+        let both = json!({ "preferred_username": alice.0, "email": alice.1, "email_verified": true });
+        let unsaid = json!({ "email": alice.1 });
+        for (claims, is_verified, known, n_asked) in [
+            (both, true, alice, 0),
+            (name(), true, (alice.0, bob.1), 1),
+            (name(), false, (alice.0, ""), 1),
+            (email(true), true, (bob.0, alice.1), 1),
+            (email(true), false, (bob.0, alice.1), 1),
+            (email(false), true, bob, 1),
+            (email(false), false, (bob.0, ""), 1),
+            (unsaid, false, (bob.0, ""), 1),
+            (json!({}), true, bob, 1),
+        ] {
+            let said = json!({
+                "sub": "7",
+                "preferred_username": bob.0,
+                "email": bob.1,
+                "email_verified": is_verified,
+            });
+            fake.n_asked(USER_INFO_PATH);
+            let identity = login(&fake, &client, &claims, None, said).await.unwrap();
+            assert_eq!((identity.name.as_str(), identity.email.as_str()), known, "{claims}");
+            assert_eq!((&identity.issuer, identity.subject.as_str()), (&fake.issuer, "7"));
+            assert_eq!(fake.n_asked(USER_INFO_PATH), n_asked, "{claims}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_id_token_of_another_login_or_another_access_token_is_refused() {
+        let fake = FakeProvider::start().await;
+        let client = fake.client();
+        let as_it_is = || json!({});
+        for (claims, of, is_refused) in [
+            (as_it_is(), None, false),
+            (as_it_is(), Some(ACCESS), false),
+            (as_it_is(), Some("another"), true),
+            (json!({ "nonce": "another" }), None, true),
+            (json!({ "iss": ISSUER }), None, true),
+            (json!({ "aud": ["another"] }), None, true),
+            (json!({ "exp": 1_700_000_001_u64 }), None, true),
+        ] {
+            let finished = login(&fake, &client, &claims, of, json!({ "sub": "7" })).await;
+            let (got, what) = (matches!(finished, Err(ProviderError::Refused(_))), format!("{finished:?}"));
+            assert_eq!((got, finished.is_ok()), (is_refused, !is_refused), "{claims} of {of:?}: {what}");
+        }
+        let anothers = login(&fake, &client, &as_it_is(), None, json!({ "sub": "8" })).await;
+        assert!(matches!(anothers, Err(ProviderError::Provider(_))), "{anothers:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_provider_says_of_itself_is_asked_for_again_after_a_while() {
+        let fake = FakeProvider::start().await;
+        let client = fake.client();
+        let millisecond = Duration::from_millis(1);
+        for (later, n_asked) in [
+            (Duration::ZERO, 1),
+            (Duration::ZERO, 0),
+            (METADATA_MAX_AGE - millisecond, 0),
+            (millisecond, 1),
+            (METADATA_MAX_AGE - millisecond, 0),
+            (METADATA_MAX_AGE, 1),
+        ] {
+            tokio::time::advance(later).await;
+            client.begin().await.unwrap();
+            assert_eq!(fake.n_asked(DISCOVERY_PATH), n_asked, "after {later:?}");
+        }
+    }
 
     #[test]
     fn an_identity_has_plain_texts_of_bounded_length() {

@@ -179,6 +179,22 @@ async fn a_token_has_the_role_of_its_invitation_also_once_it_is_renewed() {
     }
 }
 
+/// The database has the role of the invitation, whatever token is asked for.
+#[tokio::test]
+async fn a_stored_token_has_the_role_of_its_invitation() {
+    let world = world(AccessMode::Invitation).await;
+    let (store, now) = (world.store(), world.now());
+    for (seed, code, may_host) in [(2, "host", true), (3, "guest", false)] {
+        let terms = InvitationTerms { may_host, ..terms(1, UnixTime(START + HOUR)) };
+        store.invite(code, terms, now).await.unwrap();
+        let asked = IssuedToken { may_host: !may_host, ..token_for(seed) };
+        let redeemed = store.redeem(code, asked, now).await.unwrap();
+        assert!(matches!(redeemed, RedeemOutcome::Yes(_)), "{redeemed:?}");
+        let stored = store.token_of(pair(seed).public(), now).await.unwrap().unwrap();
+        assert_eq!((stored.may_host, stored.token_id), (may_host, TokenId([seed; 16])), "{code}");
+    }
+}
+
 #[tokio::test]
 async fn the_list_says_who_may_host_when_a_token_is_renewed() {
     let world = world(AccessMode::Allowlist).await;
@@ -347,6 +363,7 @@ async fn a_list_lets_in_whom_it_names_and_forgets_whom_it_does_not() {
         assert!(!store.allow(issuer, kind, value, world.now()).await.unwrap().is_new);
         let token = world.authority.claim(peer).await.unwrap().unwrap();
         assert_eq!(token.claims.user, "alice");
+        assert!(store.is_allowed(&alice).await.unwrap());
         // A person of the same name at another provider.
         let other = Identity { issuer: "https://other.example".into(), ..alice.clone() };
         assert!(!store.is_allowed(&other).await.unwrap());

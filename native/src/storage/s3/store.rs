@@ -526,6 +526,19 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_copy_is_there_beside_what_was_copied() {
+        let store = RetryingStore(Arc::new(InMemory::new()));
+        let (from, to) = (ObjectPath::from("a"), ObjectPath::from("b"));
+        store.put(&from, PutPayload::from_static(b"1")).await.unwrap();
+        store.copy(&from, &to).await.unwrap();
+        for path in [from, to] {
+            assert_eq!(store.get(&path).await.unwrap().bytes().await.unwrap(), "1", "{path}");
+        }
+        let error = store.copy(&ObjectPath::from("c"), &ObjectPath::from("d")).await.unwrap_err();
+        assert!(matches!(error, Error::NotFound { .. }), "{error}");
+    }
+
     #[test]
     fn parts_have_one_size_but_the_last() {
         let pieces = [3, 0, 5, 4].map(|n_bytes| Bytes::from(vec![n_bytes as u8; n_bytes]));

@@ -133,3 +133,59 @@ async fn nothing_is_acknowledged_while_a_disk_stands_still() {
     alive.stop().await;
     store.close().await;
 }
+
+/// The checkpoints on the disk.
+fn checkpoints(disk: &SimulatedDisk) -> Vec<std::path::PathBuf> {
+    disk.names().into_iter().filter(|name| name.starts_with("checkpoints")).collect()
+}
+
+#[tokio::test]
+async fn a_checkpoint_that_could_not_be_stored_pauses_the_run_and_is_stored_once_the_disk_heals() {
+    let disk = SimulatedDisk::new(1);
+    let (world, store, _folder, mut alive) = world(&disk, "put-off").await;
+    contribute(&world, &mut alive, 0..PER_STEP).await;
+    alive.reaches(1).await;
+    alive.recording.catch_up().await.unwrap();
+    let before = checkpoints(&disk);
+    disk.fails_one_in(1);
+    let (done, stored) = oneshot::channel();
+    let event = AggregatorEvent::WantCheckpoint(done);
+    alive.events.send(CoreEvent::Aggregator { peer: PeerKey(vec![7]), event }).await.unwrap();
+    // It is dropped once that was tried.
+    let _ = stored.await;
+    assert_eq!(alive.room.trouble(), Some(DiskProblem::Failing));
+    assert_eq!(paused(&mut alive).await, DiskProblem::Failing.reason());
+    assert_eq!(checkpoints(&disk), before);
+    disk.fails_one_in(0);
+    goes_on(&mut alive).await;
+    let stored = Path::new("checkpoints/000000000001.ckpt");
+    assert!(checkpoints(&disk).iter().any(|name| name == stored), "{:?}", checkpoints(&disk));
+    alive.stop().await;
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_failing_disk_with_room_pauses_until_it_takes_writes_and_stores_no_checkpoint_before_its_time() {
+    let disk = SimulatedDisk::new(1);
+    let (world, store, _folder, mut alive) = world(&disk, "with-room").await;
+    contribute(&world, &mut alive, 0..PER_STEP).await;
+    alive.reaches(1).await;
+    alive.recording.catch_up().await.unwrap();
+    let before = checkpoints(&disk);
+    disk.fails_one_in(1);
+    let refused = alive.contribute(&world, PER_STEP).await;
+    assert!(matches!(refused, Some(Err(ContributionRefusal::Storage))), "{refused:?}");
+    paused(&mut alive).await;
+    // In that time the disk is looked at several times.
+    for _ in 0..10 {
+        alive.status.changed().await.unwrap();
+        assert!(alive.status.borrow().paused.is_some() && alive.room.trouble().is_some());
+    }
+    disk.fails_one_in(0);
+    goes_on(&mut alive).await;
+    assert_eq!(checkpoints(&disk), before);
+    contribute(&world, &mut alive, PER_STEP..2 * PER_STEP).await;
+    alive.reaches(2).await;
+    alive.stop().await;
+    store.close().await;
+}
