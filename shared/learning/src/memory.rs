@@ -9,9 +9,9 @@ use crate::error::ModelError;
 use crate::graph::ResolvedGraph;
 
 /// What a process takes without a model.
-const PROCESS_BYTES: u64 = 80 << 20;
+const PROCESS_BYTES: u64 = 105 << 20;
 /// Of a trained parameter at a backbone, with the moments of Adam.
-const BACKBONE_BYTES: u64 = 35;
+const BACKBONE_BYTES: u64 = 30;
 /// Of a trained parameter at a contributor.
 const CONTRIBUTOR_BYTES: u64 = 17;
 /// Of a frozen weight that computes, beside its encoded bytes.
