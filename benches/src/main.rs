@@ -93,7 +93,7 @@ enum BenchCommand {
     Soak(load::SoakArgs),
     /// A backbone that is killed a thousand times: is anything lost that it acknowledged, or counted twice?
     Kills(kills::KillArgs),
-    /// Bytes that a parameter costs a backbone and a native peer
+    /// Bytes that a parameter costs a backbone and who contributes
     Memory(memory::MemoryArgs),
     /// How soon a backbone's core answers while a large model steps
     Core(answers::CoreArgs),
@@ -105,7 +105,7 @@ enum BenchCommand {
     Dedloc(papers::dedloc::DedlocArgs),
     /// The experiments of Learning@home
     LearningAtHome(papers::learning_at_home::LearningAtHomeArgs),
-    /// The experiments of MoDEST, in virtual time
+    /// The experiments of MoDEST
     Modest(papers::modest::ModestArgs),
     /// One peer of `averaging`, in a process of its own
     #[command(hide = true)]
@@ -169,7 +169,7 @@ fn main() -> Result<()> {
         BenchCommand::Strangers(args) => runtime.block_on(strangers::compare(&args)),
         BenchCommand::Dedloc(args) => papers::dedloc::run(&args, &runtime),
         BenchCommand::LearningAtHome(args) => papers::learning_at_home::run(&args, &runtime),
-        BenchCommand::Modest(args) => papers::modest::run(&args),
+        BenchCommand::Modest(args) => papers::modest::run(&args, &runtime),
         BenchCommand::NativeSteps(args) => native_steps::steps(&args),
     }
 }

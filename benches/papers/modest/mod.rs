@@ -1,6 +1,7 @@
-//! MoDEST: its experiments, with the peers of runs without a server in virtual time.
+//! MoDEST: its experiments, with the peers of runs without a server in virtual time, and one with real processes and tabs.
 //!
-//! Nothing is learned: training takes time, and a model is a number of bytes. What is measured is the network's and the sampling's.
+//! In virtual time nothing is learned: training takes time, and a model is a number of bytes. What is measured is the network's and the
+//! sampling's.
 
 mod cities;
 mod crashes;
@@ -10,6 +11,7 @@ mod joins;
 #[allow(clippy::unwrap_used, dead_code, reason = "the simulation of the tests")]
 mod node;
 mod samples;
+mod survivors;
 mod traffic;
 #[path = "../../../shared/swarm/tests/sampled/world.rs"]
 #[allow(dead_code, reason = "the simulation of the tests")]
@@ -21,6 +23,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use barnraise_protocol::sampled::ACTIVITY_ROUNDS_MAX;
 use clap::{Args, Subcommand};
+use tokio::runtime::Runtime;
 
 use self::world::World;
 
@@ -55,16 +58,19 @@ enum ModestExperiment {
     Figure6,
     /// Bytes of four learning tasks, beside those of other algorithms
     Table4(traffic::TrafficArgs),
+    /// Processes and tabs of which most are killed: what the others come to
+    Survivors(survivors::SurvivorArgs),
 }
 
 /// Prints an experiment as a table in Markdown, and draws its picture.
-pub(crate) fn run(args: &ModestArgs) -> Result<()> {
+pub(crate) fn run(args: &ModestArgs, runtime: &Runtime) -> Result<()> {
     let (seed, folder) = (args.seed, &args.pictures);
     match &args.experiment {
         ModestExperiment::Figure4(options) => samples::run(options, seed, folder),
         ModestExperiment::Figure5(options) => joins::run(options, seed, folder),
         ModestExperiment::Figure6 => crashes::run(seed, folder),
         ModestExperiment::Table4(options) => traffic::run(options, seed, folder),
+        ModestExperiment::Survivors(options) => runtime.block_on(survivors::run(options)),
     }
 }
 

@@ -158,8 +158,14 @@ async fn a_checkpoint_that_could_not_be_stored_pauses_the_run_and_is_stored_once
     assert_eq!(checkpoints(&disk), before);
     disk.fails_one_in(0);
     goes_on(&mut alive).await;
+    // Its status is published while that is written.
     let stored = Path::new("checkpoints/000000000001.ckpt");
-    assert!(checkpoints(&disk).iter().any(|name| name == stored), "{:?}", checkpoints(&disk));
+    let storing = async {
+        while !checkpoints(&disk).iter().any(|name| name == stored) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(HANG, storing).await.unwrap();
     alive.stop().await;
     store.close().await;
 }
