@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use barnraise_relay::memory::give_back;
 use tracing::Span;
 
 /// Bytes that are computed with at once.
@@ -33,11 +32,9 @@ pub async fn compute<T: Send + 'static>(n_bytes: usize, work: impl FnOnce() -> T
 /// Models from this size on leave so much freed memory behind that it goes back to the system.
 const GIVEN_BACK_PARAMETERS_MIN: usize = 1 << 20;
 
-/// After work on all of a model: what it freed goes back to the system, if that is much. Blocks for some milliseconds.
-pub fn give_back_after(n_parameters: usize) {
-    if n_parameters >= GIVEN_BACK_PARAMETERS_MIN {
-        give_back();
-    }
+/// Whether work on all of a model frees so much that it is worth giving back ([`barnraise_relay::memory::give_back`]).
+pub fn frees_much(n_parameters: usize) -> bool {
+    n_parameters >= GIVEN_BACK_PARAMETERS_MIN
 }
 
 /// Parameters as little-endian bytes, which they are in memory.

@@ -6,6 +6,7 @@ use barnraise_learning::{ComputeDevice, DataShape, Evaluation, FrozenWeights, Mo
 use barnraise_protocol::dataset::{RowTargets, Samples, TableRows};
 use barnraise_protocol::run::ModelSpec;
 use barnraise_protocol::run::model::graph::Loss;
+use barnraise_relay::memory::give_back;
 use futures::executor::block_on;
 use tokio::sync::watch;
 
@@ -14,7 +15,7 @@ use super::events::EventSender;
 use super::experts::AskedExperts;
 use super::models::Publisher;
 use super::states::PublishedState;
-use crate::computing::give_back_after;
+use crate::computing::frees_much;
 use crate::data::TrainingData;
 
 /// Most labelled samples that features are compared with.
@@ -73,7 +74,9 @@ impl Evaluator {
                 if let Some(publisher) = &self.publisher {
                     publisher.publish(epoch, (self.clock)(), evaluation, &newest.parameters);
                 }
-                give_back_after(newest.parameters.len());
+                if frees_much(newest.parameters.len()) {
+                    give_back();
+                }
                 if block_on(driver.send(Evaluated { epoch, evaluation })).is_err() {
                     return Ok(());
                 }

@@ -314,6 +314,7 @@ mod tests {
         let id = peer_id(peer).map(|id| id.to_string()).unwrap_or_default();
         assert_eq!(guest_name(peer), format!("guest {}", &id[id.len() - 8..]));
     }
+
     #[tokio::test]
     async fn a_peer_is_told_that_the_disk_is_full_and_of_no_other_error() {
         let mut database = SqliteConnection::connect("sqlite::memory:").await.unwrap();

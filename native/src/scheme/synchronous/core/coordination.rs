@@ -10,6 +10,7 @@ use barnraise_averaging::{Averaged, Fault, GridError, PartialMean};
 use barnraise_protocol::average::MemberSet;
 use barnraise_protocol::contribute::{BackboneToContributor, OTHER_BACKBONES_MAX};
 use barnraise_protocol::matchmaking::{AggregatorStatus, ModelVersion, Proposal, Ready};
+use barnraise_relay::memory::give_back;
 use barnraise_swarm::collection::{CollectedMean, OtherAggregators};
 use barnraise_swarm::matchmaking::{
     FailureRate, GATHER, Matchmaking, MatchmakingAction, MatchmakingConfig, RETRY, SILENCE,
@@ -26,7 +27,7 @@ use super::super::aggregators::{
 use super::super::learner::{Learner, LearnerError};
 use super::following::CarryOver;
 use super::{Core, name};
-use crate::computing::give_back_after;
+use crate::computing::frees_much;
 use crate::net::speed::Speeds;
 use crate::storage::journal::CommitRecord;
 
@@ -547,8 +548,9 @@ impl Core {
         self.on_new_model(record, state?);
         self.go_on(is_fresh).await?;
         self.checkpoint_if_due().await?;
-        let n_parameters = self.learner.n_parameters();
-        drop(tokio::task::spawn_blocking(move || give_back_after(n_parameters)));
+        if frees_much(self.learner.n_parameters()) {
+            drop(tokio::task::spawn_blocking(give_back));
+        }
         Ok(())
     }
 

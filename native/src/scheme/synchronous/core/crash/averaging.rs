@@ -17,7 +17,7 @@ use bytesize::ByteSize;
 use prometheus_client::encoding::text;
 
 use super::super::coordination::Coordination;
-use super::following::{Here, among_others, ask, connect, model_of_others, take, tell};
+use super::following::{Here, among_others, ask, connect, entry, model_of_others, take, tell};
 use super::*;
 use crate::config::LinkSpeed;
 use crate::net::speed::SpeedMeter;
@@ -177,14 +177,6 @@ impl Among {
         let ModelVersion { epoch, hash: before, .. } = model;
         let transfer = Transfer::of(&mean);
         (StepHeader { epoch, before, nonce, n_samples: 256, loss: 1.0, members, transfer }, mean)
-    }
-
-    /// As the journal has a contribution.
-    fn entry(&self, id: u64, epoch: u64) -> JournalEntry {
-        let (offer, payload, _) = self.world.contribution(id, epoch);
-        let (peer, group) = (self.world.contributor(id).0.clone(), AddressGroup(1));
-        let (accepted_at, payload) = (UnixTime(0), payload.into());
-        JournalEntry { peer, group, offer, milliseconds: 0, accepted_at, payload, samples: None }
     }
 }
 
@@ -367,14 +359,14 @@ async fn a_step_alone_has_all_that_was_collected_once_and_can_be_given_to_the_ot
     // Carried before a step failed: one of this step, and one that is not in it.
     let (journal, later) = (among.journal(), 50);
     for (sequence, id) in [(0, 0), (1, later)] {
-        journal.append(1, sequence, &among.entry(id, 0)).await.unwrap();
+        journal.append(1, sequence, &entry(&among.world, id, 0)).await.unwrap();
     }
     among.contribute(N_HERE..PER_STEP).await;
     among.alive.reaches(1).await;
     let n_samples = among.standing().await.n_samples;
     assert_eq!(n_samples, u64::from(SAMPLES) / 2, "by half for its age");
     let mut entries = journal.entries(1).await.unwrap();
-    assert_eq!(entries.next_name().await.unwrap(), Some((1, among.entry(later, 0).name())));
+    assert_eq!(entries.next_name().await.unwrap(), Some((1, entry(&among.world, later, 0).name())));
     assert_eq!(entries.next_name().await.unwrap(), None);
     let commit = journal.commit_of(0).await.unwrap().unwrap().unwrap();
     assert_eq!((commit.seqs.len() as u64, &commit.members), (PER_STEP, &vec![among.me()]));
@@ -436,7 +428,7 @@ async fn contributions_of_an_epoch_that_the_followed_model_has_not_reached_count
         let among = Among::new(&format!("later-{is_followed}")).await;
         // Answered once it has started.
         assert_eq!(among.standing().await.n_samples, 0);
-        among.journal().append(2, 0, &among.entry(0, 2)).await.unwrap();
+        among.journal().append(2, 0, &entry(&among.world, 0, 2)).await.unwrap();
         let followed = if is_followed { Ok(()) } else { Err(FollowError::Nobody(Vec::new())) };
         tell(&among.alive, 7, AggregatorEvent::Followed(followed)).await;
         assert_eq!(among.standing().await.n_samples, u64::from(SAMPLES), "{is_followed}");

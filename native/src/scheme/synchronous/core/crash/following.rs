@@ -294,7 +294,7 @@ async fn contributors_are_told_what_all_have_and_where_the_others_are() {
 }
 
 /// A contribution as it is journaled.
-fn entry(world: &CrashHarness, id: u64, epoch: u64) -> JournalEntry {
+pub(super) fn entry(world: &CrashHarness, id: u64, epoch: u64) -> JournalEntry {
     let (offer, payload, _) = world.contribution(id, epoch);
     JournalEntry {
         peer: world.contributor(id).0.clone(),
