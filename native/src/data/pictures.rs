@@ -18,7 +18,9 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::dataset::{ImageShape, LabelledImages, SampleKind, Samples};
+use barnraise_protocol::dataset::{
+    ImageShape, LabelledImages, SampleKind, Samples, class_folder, class_of_folder,
+};
 use image::imageops::FilterType;
 use image::{DynamicImage, ImageDecoder as _, ImageReader, Limits};
 use serde::{Deserialize, Serialize};
@@ -125,13 +127,13 @@ pub enum PicturesError {
         other: String,
     },
     /// A folder whose class the run does not have.
-    #[error("{}: the run has no class {name:?}; it has {}", folder.display(), known.join(", "))]
+    #[error("{}: the run has no class {name:?}; folders of its classes are {}", folder.display(), known.join(", "))]
     UnknownClass {
         /// The folder of folders.
         folder: PathBuf,
         /// Name of one of them.
         name: String,
-        /// The run's classes.
+        /// What the folders of the run's classes may be called.
         known: Vec<String>,
     },
     /// Too few pictures of a class to train on one and hold out another.
@@ -386,11 +388,11 @@ pub fn labelled(
     let (names, mut files) = settings.files(folder)?;
     let mut classes = Vec::with_capacity(names.len());
     for name in names {
-        let Some(class) = class_names.iter().position(|known| *known == name) else {
-            let (folder, known) = (folder.to_owned(), class_names.to_vec());
-            return Err(PicturesError::UnknownClass { folder, name, known });
+        let Some(class) = class_of_folder(&name, class_names) else {
+            let known = class_names.iter().map(|name| class_folder(name)).collect();
+            return Err(PicturesError::UnknownClass { folder: folder.to_owned(), name, known });
         };
-        classes.push(class as u8);
+        classes.push(class);
     }
     files.iter_mut().for_each(|file| file.class = classes[usize::from(file.class)]);
     let decoded = settings.decode_files(Vec::new(), &files, shape)?;

@@ -300,6 +300,22 @@ pub enum DatasetError {
     Manifest(&'static str),
 }
 
+/// The class that a folder's name is of, of `class_names`: letters count without regard to case, and a dash stands for
+/// what no folder may have in its name, such as the slash of `T-shirt/top`. A name that is a class's to the letter is
+/// that class's.
+pub fn class_of_folder(folder: &str, class_names: &[String]) -> Option<u8> {
+    let exact = class_names.iter().position(|name| name == folder);
+    let folder = class_folder(folder).to_lowercase();
+    let class =
+        exact.or_else(|| class_names.iter().position(|name| class_folder(name).to_lowercase() == folder));
+    class.and_then(|class| u8::try_from(class).ok())
+}
+
+/// The name of a class as a folder may have it on every system: a dash stands for what it may not have.
+pub fn class_folder(class_name: &str) -> String {
+    class_name.replace(['/', '\\', ':', '*', '?', '"', '<', '>', '|'], "-")
+}
+
 impl Manifest {
     /// Checks all bounds.
     ///

@@ -5,7 +5,8 @@ use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::dataset::{
     COLUMNS_MAX, DataStream, DatasetError, ImageShape, LABEL_BYTES_MAX, LabelledImages, Manifest,
     PREPROCESSING_BYTES_MAX, RatingShape, Ratings, RowTargets, SHARDS_MAX, SampleKind, Samples, ShardEntry,
-    TARGETS_MAX, TableRows, TableShape, TableTarget, TokenSequences, TokenShape,
+    TARGETS_MAX, TableRows, TableShape, TableTarget, TokenSequences, TokenShape, class_folder,
+    class_of_folder,
 };
 
 fn names(names: &[&str]) -> Vec<String> {
@@ -314,4 +315,27 @@ fn shards_of_frozen_weights_are_numbered_after_those_of_samples() {
     assert_eq!(manifest.validate(), Ok(()));
     manifest.frozen.push(frozen);
     assert!(manifest.validate().is_err(), "both count");
+}
+
+#[test]
+fn a_folder_is_of_the_class_whose_name_it_has_as_far_as_a_folder_may() {
+    let names = names(&["T-shirt/top", "a-b", "A:B", "a/b", "Ankle boot"]);
+    for (folder, class) in [
+        ("T-shirt-top", Some(0)),
+        ("t-shirt-TOP", Some(0)),
+        ("T-shirt/top", Some(0)),
+        ("T-shirt top", None),
+        ("T-shirt", None),
+        ("a-b", Some(1)),
+        ("A-B", Some(1)),
+        ("A:B", Some(2)),
+        ("a/b", Some(3)),
+        ("ankle boot", Some(4)),
+        ("", None),
+    ] {
+        assert_eq!(class_of_folder(folder, &names), class, "{folder}");
+    }
+    assert_eq!(class_folder("T-shirt/top"), "T-shirt-top");
+    let many: Vec<String> = (0..257).map(|class| class.to_string()).collect();
+    assert_eq!((class_of_folder("255", &many), class_of_folder("256", &many)), (Some(255), None));
 }

@@ -285,3 +285,22 @@ fn an_archive_with_classes_in_two_places_or_none_is_refused_and_so_is_half_of_on
     let zip = zip_of(&entries_of(folder.path()));
     assert!(refused(&zip[..zip.len() / 2]).contains("the list of its entries"));
 }
+
+#[test]
+fn pictures_of_ones_own_are_of_the_runs_classes_as_far_as_a_folder_may_be_called_so() {
+    let folder = tempfile::tempdir().unwrap();
+    red_and_blue(folder.path());
+    let shape = ImageShape { height: 12, width: 16, channels: 3 };
+    let labels = |names: [&str; 3]| {
+        labelled(folder.path(), shape, &names.map(String::from)).map(|pictures| pictures.labels)
+    };
+    let sorted = labels(["green", "RED", "Blue"]).unwrap();
+    assert_eq!(sorted, [[2; 10], [1; 10]].concat(), "blue lies before red");
+    let error = labels(["red", "light/blue", "green"]).unwrap_err().to_string();
+    assert!(
+        error.ends_with("no class \"blue\"; folders of its classes are red, light-blue, green"),
+        "{error}"
+    );
+    std::fs::rename(folder.path().join("blue"), folder.path().join("light-blue")).unwrap();
+    assert_eq!(labels(["red", "light/blue", "green"]).unwrap(), [[1; 10], [0; 10]].concat());
+}

@@ -7,7 +7,7 @@ mod keeping;
 use std::collections::BTreeMap;
 
 use barnraise_messages::{Activity, PageToPeer};
-use barnraise_protocol::dataset::ImageShape;
+use barnraise_protocol::dataset::{ImageShape, class_of_folder};
 
 pub(crate) use self::files::{FilesProgress, OwnFiles};
 pub(crate) use self::keeping::{OwnKeeping, StoreOutcome};
@@ -141,15 +141,11 @@ impl PageState {
     }
 }
 
-/// The class whose name a folder on the way to a file has, the innermost first; without regard to case.
+/// The class that a folder on the way to a file is of, the innermost first.
 pub(crate) fn class_of_path(path: &str, class_names: &[String]) -> Option<u8> {
     let mut folders: Vec<&str> = path.split('/').collect();
     folders.pop();
-    let class = |folder: &&str| {
-        let folder = folder.to_lowercase();
-        class_names.iter().position(|name| name.to_lowercase() == folder)
-    };
-    folders.iter().rev().find_map(class).and_then(|class| u8::try_from(class).ok())
+    folders.iter().rev().find_map(|folder| class_of_folder(folder, class_names))
 }
 
 #[cfg(test)]
@@ -183,11 +179,12 @@ mod tests {
 
     #[test]
     fn the_folder_of_a_picture_is_its_class() {
-        let names = ["T-shirt", "Trouser"].map(String::from);
+        let names = ["T-shirt/top", "Trouser"].map(String::from);
         for (path, class) in [
             ("mine/Trouser/a.jpg", Some(1)),
-            ("t-shirt/a.jpg", Some(0)),
-            ("Trouser/T-Shirt/x/a.jpg", Some(0)),
+            ("t-shirt-top/a.jpg", Some(0)),
+            ("Trouser/T-Shirt-Top/x/a.jpg", Some(0)),
+            ("T-shirt/top/a.jpg", None),
             ("mine/other/a.jpg", None),
             ("Trouser", None),
             ("", None),
