@@ -1,6 +1,7 @@
 // Fetches the training program, reports progress to the page, and starts the program. The program is cached for the
 // next visit, and used, only if its hash is the one that the build wrote here. Messages that come before the
-// program listens are queued and delivered afterwards. It knows nothing of the protocol.
+// program listens are queued and delivered afterwards. A worker with the name "replica" gets the program from the one that
+// started it. It knows nothing of the protocol.
 
 const PROGRAM = "{{asset:peer_bg.wasm}}";
 const GLUE = "{{asset:peer.js}}";
@@ -16,9 +17,12 @@ const AGAIN_AFTER_MS = 1000;
 class OutdatedError extends Error {}
 
 const messages = [];
+let onFirst;
+const first = new Promise((resolve) => { onFirst = resolve; });
 const keep = (event) => {
   event.stopImmediatePropagation();
   messages.push(event.data);
+  onFirst();
 };
 self.addEventListener("message", keep);
 
@@ -119,10 +123,22 @@ async function glue() {
   }
 }
 
-async function load() {
+async function start() {
   const [peer, module] = await Promise.all([glue(), program()]);
   await peer.default({ module_or_path: module });
   await peer.start();
+}
+
+async function replicate() {
+  await first;
+  const { module, setup } = messages.shift();
+  const peer = await glue();
+  await peer.default({ module_or_path: module });
+  peer.replicate(setup);
+}
+
+async function load() {
+  await (self.name === "replica" ? replicate() : start());
   self.removeEventListener("message", keep);
   for (const data of messages) self.dispatchEvent(new MessageEvent("message", { data }));
 }

@@ -32,16 +32,17 @@ pub(crate) async fn compare(args: &TabArgs) -> Result<()> {
 /// In TF.js only the small models are written down; its wasm backend has no gradient of a convolution, so its CPU backend stands in.
 fn contenders(device: Device, model: &str) -> Vec<Contender> {
     let native = Contender::Native { n_threads: 1 };
+    let (tab, of_two) = (Contender::Tab("cpu"), Contender::Tab("cpu, threads: 2"));
     let is_of_tfjs = model == "lenet" || model.starts_with("mlp-");
     match device {
-        Device::Cpu if model == "lenet" => vec![Contender::Tab("cpu"), Contender::TfJs("cpu"), native],
+        Device::Cpu if model == "lenet" => vec![tab, of_two, Contender::TfJs("cpu"), native],
         Device::Cpu if is_of_tfjs => {
-            vec![Contender::Tab("cpu"), Contender::TfJs("wasm"), Contender::TfJs("cpu"), native]
+            vec![tab, of_two, Contender::TfJs("wasm"), Contender::TfJs("cpu"), native]
         }
-        Device::Cpu => vec![Contender::Tab("cpu"), native],
+        Device::Cpu => vec![tab, of_two, native],
         Device::Webgpu if is_of_tfjs => {
-            vec![Contender::Tab("wgpu"), Contender::TfJs("webgpu"), Contender::Tab("cpu")]
+            vec![Contender::Tab("wgpu"), Contender::TfJs("webgpu"), tab]
         }
-        Device::Webgpu => vec![Contender::Tab("wgpu"), Contender::Tab("cpu")],
+        Device::Webgpu => vec![Contender::Tab("wgpu"), tab],
     }
 }

@@ -13,7 +13,8 @@ function workerOf({ engine, device }) {
 
 function ask(worker, request) {
   return new Promise((resolve) => {
-    worker.onmessage = ({ data }) => resolve(data);
+    // What it tells its page of its threads is no answer.
+    worker.onmessage = ({ data }) => { if (data.type !== "threads") resolve(data); };
     worker.onerror = (event) => resolve({ error: event.message ?? "the worker could not be started" });
     worker.postMessage(request);
   });

@@ -1,11 +1,22 @@
 // Our side: the workload module, one workload for each model.
-import init, { Workload } from "./peer/bench-peer.js";
+import init, { Workload, replicate } from "./peer/bench-peer.js";
 
-const ready = init({ module_or_path: new URL("./peer/bench-peer_bg.wasm", import.meta.url) });
 const workloads = new Map();
+let ready;
 
-self.onmessage = async ({ data: { device, model, n_steps } }) => {
+// One more thread of a workload, as web/worker.js starts it.
+async function begin({ module, setup }) {
+  const waiting = [];
+  self.onmessage = ({ data }) => waiting.push(data);
+  await init({ module_or_path: module });
+  replicate(setup);
+  for (const data of waiting) self.dispatchEvent(new MessageEvent("message", { data }));
+}
+
+if (self.name === "replica") self.onmessage = ({ data }) => begin(data).catch(() => self.postMessage(null));
+else self.onmessage = async ({ data: { device, model, n_steps } }) => {
   try {
+    ready ??= init({ module_or_path: new URL("./peer/bench-peer_bg.wasm", import.meta.url) });
     await ready;
     if (!workloads.has(model)) workloads.set(model, await Workload.open(device, model));
     const workload = workloads.get(model);

@@ -189,11 +189,34 @@ impl Workload {
     }
 }
 
+impl Workload {
+    #[cfg(target_arch = "wasm32")]
+    fn divided(mut self, model: &str, n_threads: usize) -> Result<Self, WorkloadError> {
+        let case = Case::new(model)?;
+        let others = n_threads.saturating_sub(1);
+        if let Some(start) = barnraise_peer::start_replicas(&case.spec, case.data, others) {
+            self.trainer = self.trainer.with_replicas(&case.spec, start);
+        }
+        Ok(self)
+    }
+
+    /// Natively threads are the engine's.
+    #[cfg(not(target_arch = "wasm32"))]
+    fn divided(self, _model: &str, _n_threads: usize) -> Result<Self, WorkloadError> {
+        Ok(self)
+    }
+}
+
 #[wasm_bindgen]
 impl Workload {
-    /// [`Workload::new`] for JavaScript.
+    /// [`Workload::new`] for JavaScript. On the processor `cpu, threads: 2` computes on two.
     pub async fn open(device: String, model: String) -> Result<Workload, JsError> {
-        Self::new(&device, &model).await.map_err(|error| JsError::new(&error.to_string()))
+        let (device, n_threads) = match device.split_once(", threads: ") {
+            Some((device, n_threads)) => (device, n_threads.parse().unwrap_or(1)),
+            None => (device.as_str(), 1),
+        };
+        let workload = Self::new(device, &model).await.map_err(|error| JsError::new(&error.to_string()))?;
+        workload.divided(&model, n_threads).map_err(|error| JsError::new(&error.to_string()))
     }
 
     /// [`Workload::steps`] for JavaScript.

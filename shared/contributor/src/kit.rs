@@ -248,6 +248,8 @@ pub(crate) struct Kit<'a, P: Platform> {
     bytes_received: u64,
     sleep_watch: SleepWatch,
     is_idle: bool,
+    /// Other threads of this device take part in passes.
+    is_divided: bool,
     is_starved: bool,
     stop_deadline: Option<Moment>,
     /// The activity that it ended with: [`Activity::NotAdmitted`] or [`Activity::Broken`].
@@ -314,6 +316,7 @@ impl<'a, P: Platform> Kit<'a, P> {
             bytes_received: 0,
             sleep_watch: SleepWatch::default(),
             is_idle: true,
+            is_divided: false,
             is_starved: false,
             stop_deadline: None,
             fatal_error: None,

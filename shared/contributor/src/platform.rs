@@ -4,6 +4,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use barnraise_learning::DeviceChoice;
+use barnraise_learning::replicas::StartReplicas;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::contribute::DeviceKind;
@@ -86,6 +87,12 @@ pub trait Platform {
 
     /// The kind of a device on this platform.
     fn device_kind(&self, choice: DeviceChoice) -> DeviceKind;
+
+    /// More threads for the passes of a run's model with `n_parameters`, beside the one that asks for them, where there are any.
+    fn replicas(&self, run: &RunDescription, n_parameters: usize) -> Option<StartReplicas> {
+        let _ = (run, n_parameters);
+        None
+    }
 
     /// Completes at `at` or soon after.
     fn sleep_until(&self, at: Moment) -> impl Future<Output = ()>;

@@ -40,7 +40,7 @@ const N_CLASSES: usize = 10;
 const TOKENS: TokenShape = TokenShape { length: 16, vocabulary: 60, mask: Some(1) };
 /// Ids of it that no sample has.
 const N_SPECIAL: u32 = 3;
-const N_SAMPLES: usize = 32;
+pub(crate) const N_SAMPLES: usize = 32;
 /// Where the batch is cut in two for the accumulation check, unevenly.
 const CUT: usize = 11;
 
@@ -63,23 +63,7 @@ fn outcome(name: String, got: &[f32], want: &[f32], tolerance: f32) -> CheckOutc
 /// A device that failed. A wrong result is not an error but an outcome that did not pass.
 pub async fn run(device: &ComputeDevice) -> Result<Vec<CheckOutcome>, ModelError> {
     let mut outcomes = Vec::new();
-    let images = DataShape::Images { shape: SHAPE, n_classes: N_CLASSES };
-    let text = DataShape::Tokens(TOKENS);
-    let table = DataShape::Rows { n_columns: 7, target: RowTarget::Class(3) };
-    let ratings = DataShape::Ratings(RatingShape { n_users: 9, n_items: 6 });
-    let models = [
-        ("LeNet", Preset::LeNet, images),
-        ("MLP", Preset::Mlp { hidden: vec![64, 32] }, images),
-        ("ResNet-18", Preset::ResNet18(RESNET), images),
-        ("ViT", Preset::Vit(Vit { patch: 7, width: 16, layers: 2, heads: 2 }), images),
-        ("ALBERT", albert(), text),
-        ("GPT-2", gpt(GptFamily::Gpt2), text),
-        ("Llama", gpt(GptFamily::Llama), text),
-        ("SwAV", swav(), images),
-        ("MLP of a table", Preset::Mlp { hidden: vec![16] }, table),
-        ("Matrix factorization", Preset::MatrixFactorization { factors: 4 }, ratings),
-    ];
-    for (name, preset, data) in models {
+    for (name, preset, data) in models() {
         // Balanced over the pictures of a pass, what SwAV computes is of that pass as a whole; and its targets, which
         // have no gradient, move with the parameters.
         let spec = preset.model(11);
@@ -103,8 +87,32 @@ pub async fn run(device: &ComputeDevice) -> Result<Vec<CheckOutcome>, ModelError
     Ok(outcomes)
 }
 
+/// Every architecture, small, with a name and what it is of.
+pub(crate) fn models() -> [(&'static str, Preset, DataShape); 10] {
+    let images = DataShape::Images { shape: SHAPE, n_classes: N_CLASSES };
+    let text = DataShape::Tokens(TOKENS);
+    let table = DataShape::Rows { n_columns: 7, target: RowTarget::Class(3) };
+    let ratings = DataShape::Ratings(RatingShape { n_users: 9, n_items: 6 });
+    [
+        ("LeNet", Preset::LeNet, images),
+        ("MLP", Preset::Mlp { hidden: vec![64, 32] }, images),
+        ("ResNet-18", Preset::ResNet18(RESNET), images),
+        ("ViT", Preset::Vit(Vit { patch: 7, width: 16, layers: 2, heads: 2 }), images),
+        ("ALBERT", albert(), text),
+        ("GPT-2", gpt(GptFamily::Gpt2), text),
+        ("Llama", gpt(GptFamily::Llama), text),
+        ("SwAV", swav(), images),
+        ("MLP of a table", Preset::Mlp { hidden: vec![16] }, table),
+        ("Matrix factorization", Preset::MatrixFactorization { factors: 4 }, ratings),
+    ]
+}
+
 /// The pseudo-gradient of a whole trajectory and of one that ends early.
-async fn local_steps(trainer: Trainer, spec: &ModelSpec, samples: &Samples) -> Result<Vec<f32>, ModelError> {
+pub(crate) async fn local_steps(
+    trainer: Trainer,
+    spec: &ModelSpec,
+    samples: &Samples,
+) -> Result<Vec<f32>, ModelError> {
     let steps = LocalSteps {
         steps: 3,
         optimizer: OptimizerDescription::SgdMomentum { momentum: 0.9, nesterov: true, weight_decay: 0.0 },
@@ -214,7 +222,10 @@ async fn differences(
 }
 
 /// With the tokens masked as in an evaluation, so that losses can be compared.
-async fn gradient(trainer: &mut Trainer, batches: &[&Samples]) -> Result<MeanGradient, ModelError> {
+pub(crate) async fn gradient(
+    trainer: &mut Trainer,
+    batches: &[&Samples],
+) -> Result<MeanGradient, ModelError> {
     for samples in batches {
         trainer.accumulate_samples(samples, EVALUATION_DRAW).await?;
     }
@@ -232,7 +243,7 @@ fn weighted(parts: &[MeanGradient]) -> Vec<f32> {
     mean
 }
 
-fn synthetic_samples(data: DataShape) -> Samples {
+pub(crate) fn synthetic_samples(data: DataShape) -> Samples {
     match data {
         DataShape::Images { .. } => Samples::Images(blobs()),
         DataShape::Tokens(shape) => Samples::Tokens(progressions(shape)),

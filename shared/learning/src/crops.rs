@@ -7,6 +7,7 @@
 
 use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::run::model::graph::LARGE_CROPS;
+use serde::{Deserialize, Serialize};
 
 use crate::batch::{PIXEL_MEAN, PIXEL_STD};
 use crate::random::{SplitMix64, state_of};
@@ -36,7 +37,7 @@ pub(crate) struct CropSizes {
 }
 
 /// Crops of a micro-batch, as the model sees them: normalized, channels first.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Crops {
     /// Pictures.
     pub(crate) n_samples: usize,

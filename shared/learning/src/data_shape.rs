@@ -4,9 +4,10 @@ use barnraise_protocol::dataset::{
     ImageShape, LabelledImages, RatingShape, Ratings, RowTargets, SampleKind, Samples, TableRows, TableShape,
     TableTarget, TokenSequences, TokenShape,
 };
+use serde::{Deserialize, Serialize};
 
 /// The sizes that a model's layers depend on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DataShape {
     /// Pictures, each of one class.
     Images {
@@ -29,7 +30,7 @@ pub enum DataShape {
 }
 
 /// What is to be told of a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RowTarget {
     /// One of so many classes.
     Class(usize),

@@ -33,6 +33,9 @@ pub enum ModelError {
     /// Hosted experts, which this peer cannot reach: without them it would train another model.
     #[error("the experts of this model are on other machines, which are not reached from here yet")]
     UnreachableExperts,
+    /// A model whose passes cannot be divided among threads that know its description alone.
+    #[error("a pass of this model cannot be divided among threads")]
+    Indivisible,
     /// A flat vector of another model.
     #[error("{got} values given, the model has {want} parameters")]
     ParameterCount {

@@ -17,6 +17,7 @@ pub mod hosted;
 pub mod local;
 pub mod neighbours;
 pub mod optimizer;
+pub mod replicas;
 pub mod schedule;
 pub mod tensor_file;
 pub mod tokenizer;

@@ -5,6 +5,7 @@
 //! sequence in an epoch computes the same gradient. Pure host code.
 
 use barnraise_protocol::dataset::TokenShape;
+use serde::{Deserialize, Serialize};
 
 use crate::random::{SplitMix64, state_of};
 
@@ -14,7 +15,7 @@ pub const MASKED_SHARE: f64 = 0.15;
 pub const EVALUATION_DRAW: u64 = u64::MAX;
 
 /// Sequences with tokens masked.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MaskedTokens {
     /// What the model sees, `[n_sequences, length]`.
     pub inputs: Vec<u32>,

@@ -31,7 +31,7 @@ use self::recommend::Newcomers;
 use crate::augmentation::{self, augmented};
 use crate::batch::{self, Batch};
 use crate::data_shape::DataShape;
-use crate::device::ComputeDevice;
+use crate::device::{ComputeDevice, DeviceChoice, DeviceError};
 use crate::engine::{Engine, Input, PassRead};
 use crate::error::ModelError;
 use crate::experts::ExpertPort;
@@ -40,6 +40,7 @@ use crate::graph::ResolvedGraph;
 use crate::local::LocalSteps;
 use crate::parameters::ParameterLayout;
 use crate::random;
+use crate::replicas::{self, Replicas, StartReplicas};
 use crate::scaling::LossScaler;
 use crate::statistics::{self, Statistics};
 
@@ -47,6 +48,8 @@ use crate::statistics::{self, Statistics};
 pub const IN_FLIGHT_MAX: usize = 2;
 /// Most micro-batches that wait for hosted experts at once: each keeps its activations.
 pub const EXPERTS_IN_FLIGHT_MAX: usize = 16;
+/// Most parameters of a model that makes local steps on several threads.
+const LOCAL_PARAMETERS_MAX: usize = 1 << 18;
 /// Samples of one forward pass of [`Trainer::evaluate`] and [`Trainer::predict`].
 pub const EVALUATION_CHUNK: usize = 256;
 
@@ -82,6 +85,8 @@ pub struct Trainer {
     seed: u64,
     device: ComputeDevice,
     engine: Engine,
+    /// Other threads that compute on the same model.
+    replicas: Option<Box<Replicas>>,
     /// Loss scale, in mixed precision only.
     scaler: Option<LossScaler>,
     local: Option<Box<LocalSteps>>,
@@ -134,6 +139,7 @@ impl Trainer {
             lacks_experts: spec.hosted.is_some(),
             device,
             engine,
+            replicas: None,
             local: None,
             newcomers: None,
             augmentation: None,
@@ -150,6 +156,34 @@ impl Trainer {
         self.lacks_experts = false;
         self.engine.ask_experts(port);
         self
+    }
+
+    /// From now on each pass is divided among this thread and those that `start` gives, where it computes on the processor and
+    /// the model allows it. They start with the first pass, and end with the trainer.
+    #[must_use]
+    pub fn with_replicas(mut self, spec: &ModelSpec, start: StartReplicas) -> Self {
+        // Local steps send all parameters to each thread, and a gradient back, with each pass.
+        let is_worth_it = self.local.is_none() || self.layout().n_parameters() <= LOCAL_PARAMETERS_MAX;
+        let is_on_cpu = self.device.choice() == DeviceChoice::Cpu;
+        if is_on_cpu && is_worth_it && replicas::is_divisible(spec, &self.graph) {
+            self.replicas = Some(Box::new(Replicas::new(start, self.layout().n_parameters())));
+        }
+        self
+    }
+
+    /// Whether other threads take part in the next passes, where there are any. Where they do not, they end once they have no part of
+    /// a gradient.
+    pub fn divide(&mut self, is_divided: bool) {
+        if let Some(replicas) = &mut self.replicas {
+            replicas.take_part(is_divided);
+        }
+    }
+
+    /// Ends the other threads until the next pass. What they have computed is computed once more where it is wanted.
+    pub fn end_threads(&mut self) {
+        if let Some(replicas) = &mut self.replicas {
+            replicas.end();
+        }
     }
 
     /// Whether experts on other peers belong to its model.
@@ -198,14 +232,14 @@ impl Trainer {
     pub fn load_parameters(&mut self, flat: &[f32]) -> Result<(), ModelError> {
         self.device.check()?;
         self.layout().check_length(flat.len())?;
-        self.engine.load(flat);
+        load(&mut self.engine, self.replicas.as_deref_mut(), flat);
         if let Some(local) = &mut self.local {
             local.begin(flat);
         }
         if let Some(newcomers) = &mut self.newcomers {
             newcomers.on_loaded();
         }
-        self.reset();
+        self.forget_samples();
         Ok(())
     }
 
@@ -230,7 +264,15 @@ impl Trainer {
         let before_newcomers = self.newcomers.as_ref().and_then(|newcomers| newcomers.loaded());
         let of_epoch = self.local.as_ref().map(|local| local.epoch_parameters());
         if let Some(loaded) = before_newcomers.or(of_epoch) {
-            self.engine.load(loaded);
+            load(&mut self.engine, self.replicas.as_deref_mut(), loaded);
+        }
+    }
+
+    /// Reads the gradient sum of all threads.
+    async fn take_sum(&mut self) -> Result<Vec<f32>, DeviceError> {
+        match &mut self.replicas {
+            Some(replicas) => replicas.take(&mut self.engine).await,
+            None => self.engine.take().await,
         }
     }
 
@@ -290,7 +332,7 @@ impl Trainer {
         self.check_experts()?;
         self.device.check()?;
         if let Some(local) = &self.local {
-            self.engine.load(local.parameters());
+            load(&mut self.engine, self.replicas.as_deref_mut(), local.parameters());
         }
         Ok(n_samples)
     }
@@ -298,7 +340,8 @@ impl Trainer {
     /// Makes a local step with the gradient of the only batch that was added.
     async fn step_locally(&mut self, n_samples: u32) -> Result<(), ModelError> {
         self.settle(0).await?;
-        let mut mean = self.engine.take().await.map_err(|error| self.device.failed(error))?;
+        let sum = self.take_sum().await;
+        let mut mean = sum.map_err(|error| self.device.failed(error))?;
         self.device.check()?;
         self.layout().check_length(mean.len())?;
         // A value that is not finite is reported when the pseudo-gradient is taken.
@@ -342,7 +385,7 @@ impl Trainer {
             Some(local) => Ok(local.take().map_err(|index| ModelError::NotFinite { index })),
             None => {
                 let n_trained = self.layout().n_trained();
-                self.engine.take().await.map(|sum| mean_values(sum, n_trained, n_samples).map(Some))
+                self.take_sum().await.map(|sum| mean_values(sum, n_trained, n_samples).map(Some))
             }
         };
         let finished = self.finished;
@@ -432,6 +475,14 @@ impl Trainer {
 
     fn reset(&mut self) {
         self.engine.reset();
+        if let Some(replicas) = &mut self.replicas {
+            replicas.reset();
+        }
+        self.forget_samples();
+    }
+
+    /// The gradient is gone already.
+    fn forget_samples(&mut self) {
         self.n_samples = 0;
         self.in_flight().clear();
         self.finished = Statistics::default();
@@ -456,6 +507,14 @@ impl Trainer {
         let values = pass.await;
         self.device.check()?;
         Ok(values.map_err(|error| self.device.failed(error))?)
+    }
+}
+
+/// Replaces the parameters in all threads.
+fn load(engine: &mut Engine, replicas: Option<&mut Replicas>, flat: &[f32]) {
+    engine.load(flat);
+    if let Some(replicas) = replicas {
+        replicas.load(flat);
     }
 }
 

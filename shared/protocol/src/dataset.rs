@@ -191,7 +191,7 @@ pub enum Samples {
 }
 
 /// Rows of a table.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TableRows {
     /// Columns of numbers.
     pub n_columns: usize,
@@ -202,7 +202,7 @@ pub struct TableRows {
 }
 
 /// What is to be told of rows.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum RowTargets {
     /// `[n_samples]`, each below the number of classes.
     Classes(Vec<u8>),
@@ -216,7 +216,7 @@ pub enum RowTargets {
 }
 
 /// Ratings of items by users.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ratings {
     /// `[n_samples]`
     pub users: Vec<u32>,

@@ -200,6 +200,11 @@ pub enum PeerToPage {
         /// The transports that failed before it, each with the reason.
         failures: Vec<(TransportKind, String)>,
     },
+    /// So many threads of the processor compute a pass; 1 where the worker does it alone.
+    Threads {
+        /// At least 1.
+        n_threads: u32,
+    },
     /// Open a WebRTC connection, which only a page can do. A `MessagePort` comes with it, for the messages of
     /// [`rtc`] about that connection.
     DialRtc {

@@ -396,7 +396,11 @@ pub(crate) fn device_line(page: &PageState) -> String {
     }
     match &page.peer {
         WorkerState::Ready { device: DeviceKind::BrowserCpu, .. } => {
-            format!("On the processor{}.", why_the_processor(page))
+            let why = why_the_processor(page);
+            match page.n_threads {
+                0 | 1 => format!("On the processor{why}."),
+                n => format!("On the processor, with {n} threads{why}."),
+            }
         }
         WorkerState::Ready { device, device_name } => {
             let via = if *device == DeviceKind::BrowserWebGpu { " through WebGPU" } else { "" };

@@ -101,6 +101,8 @@ pub(crate) struct PageState {
     pub(crate) leaders: Option<Box<Contributions>>,
     /// Why the device changed.
     pub(crate) device_change: Option<DeviceChange>,
+    /// Of the processor, that compute a pass.
+    pub(crate) n_threads: u32,
     /// Why the worker is gone.
     pub(crate) trouble: Option<PeerLoss>,
     /// A notice that does not stop anything.
@@ -186,6 +188,7 @@ impl PageState {
             experts: None,
             leaders: None,
             device_change: None,
+            n_threads: 1,
             trouble: None,
             notice: None,
             gallery: None,
@@ -435,6 +438,7 @@ impl PageState {
             }
             PeerToPage::Event(event) => return self.on_contributor_event(now_ms, event),
             PeerToPage::Receipts { receipts } => return vec![PageAction::Remember(receipts)],
+            PeerToPage::Threads { n_threads } => self.n_threads = n_threads,
             PeerToPage::Connected { transport, failures } => {
                 self.last_transport = Some(transport);
                 self.connection = Some((transport, failures));
@@ -555,6 +559,7 @@ impl PageState {
         device_name: String,
     ) -> Vec<PageAction> {
         self.peer = WorkerState::Ready { device, device_name };
+        self.n_threads = 1;
         self.identity = Some(identity.clone());
         let mut actions = vec![PageAction::KeepIdentity(identity)];
         if self.giving.name.is_some() {

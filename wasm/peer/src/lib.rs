@@ -2,7 +2,8 @@
 //!
 //! `worker.js` calls [`start`] once; from then on page and worker exchange `barnraise-messages`. The
 //! contributor is the same as the native peer's; this crate adds the browser's clock, its
-//! shard cache and its transports. It never touches the document, which is the page's.
+//! shard cache and its transports. It never touches the document, which is the page's. Other workers of
+//! the tab run [`replicate`] instead, and compute parts of its passes.
 #![cfg(target_arch = "wasm32")]
 #![cfg_attr(feature = "tests", allow(clippy::unwrap_used, clippy::panic))]
 
@@ -12,6 +13,7 @@ mod own;
 mod page;
 mod peer;
 mod platform;
+mod replica;
 mod rows;
 mod text;
 mod web;
@@ -19,8 +21,9 @@ mod web;
 #[cfg(feature = "tests")]
 wasm_bindgen_test::wasm_bindgen_test_configure!(run_in_dedicated_worker);
 
-/// The swarm of a tab, for benchmarks.
-pub use platform::{Behaviour, NetworkError, swarm};
+/// The swarm of a tab and its other threads, for benchmarks.
+pub use platform::{Behaviour, NetworkError, start_replicas, swarm};
+pub use replica::replicate;
 
 use std::cell::RefCell;
 

@@ -2,6 +2,7 @@
 
 use barnraise_learning::{ModelError, Trainer};
 use barnraise_protocol::dataset::Samples;
+use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::Moment;
 
 use crate::platform::Platform;
@@ -59,6 +60,14 @@ pub(crate) async fn batch<P: Platform>(
     }
     let took = platform.now().saturating_sub(began);
     ComputeOutcome { trainer, done: ComputeResult::Batch { n_samples, took, is_ended, result } }
+}
+
+/// The trainer of a run, whose passes more threads take part in where the platform has them.
+pub(crate) fn divided<P: Platform>(platform: &P, run: &RunDescription, trainer: Trainer) -> Trainer {
+    match platform.replicas(run, trainer.layout().n_parameters()) {
+        Some(start) => trainer.with_replicas(&run.model, start),
+        None => trainer,
+    }
 }
 
 /// Class probabilities of one image.

@@ -257,6 +257,9 @@ impl<P: Platform> Kit<'_, P> {
         if until.is_none() {
             self.is_idle = true;
             self.stop_deadline = None;
+            if let Some(trainer) = self.run.as_mut().and_then(|run| run.trainer.as_mut()) {
+                trainer.end_threads();
+            }
             self.start_request_fetch();
             return;
         }

@@ -15,7 +15,7 @@ use barnraise_swarm::shards::Exchange;
 use futures::FutureExt;
 use futures::future::Fuse;
 
-use super::compute::{ComputeOutcome, ComputeResult, TrialVerdict};
+use super::compute::{ComputeOutcome, ComputeResult, TrialVerdict, divided};
 use super::driver::Driver;
 use super::experts::{OfPlatform, ShownTokens};
 use super::frozen::Frozen;
@@ -232,7 +232,8 @@ impl<P: Platform> Driver<'_, P> {
         };
         let session = self.kit.expert_session;
         self.kit.expert_session = session.wrapping_add(1);
-        let mut trainer = scheme.trainer(&run.description, frozen, self.kit.device.clone())?;
+        let trainer = scheme.trainer(&run.description, frozen, self.kit.device.clone())?;
+        let mut trainer = divided(self.kit.platform, &run.description, trainer);
         let network = OfPlatform {
             platform: self.kit.platform,
             meter: Rc::clone(&self.kit.meter),
@@ -336,6 +337,8 @@ impl<P: Platform> Driver<'_, P> {
             run.is_warm = true;
             if verdict == TrialVerdict::Slower {
                 run.loaded = None;
+                let processor = run.trainer.take();
+                run.trainer = processor.map(|it| divided(self.kit.platform, &run.description, it));
                 self.change_device(ComputeDevice::cpu(), DeviceChange::Slower);
             }
         }

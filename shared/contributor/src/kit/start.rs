@@ -136,12 +136,16 @@ impl<'a, P: Platform> Kit<'a, P> {
             return None;
         }
         let run = self.run.as_mut()?;
-        let trainer = run.trainer.take()?;
+        let mut trainer = run.trainer.take()?;
         let micro_batch = run.description.scheme.micro_batch_size();
         let n_samples = match run.description.is_cuttable() {
             true => self.pacer.pass_samples(micro_batch),
             false => micro_batch,
         };
+        // A device that is to stay cool or responsive, or is short of memory, lends one thread.
+        self.is_divided =
+            !self.pacer.wants_ends() && self.speed.is_worth_dividing(n_samples, self.is_divided);
+        trainer.divide(self.is_divided);
         let Some(drawn) = run.samples.take(n_samples as usize) else {
             run.trainer = Some(trainer);
             self.is_starved = true;

@@ -79,6 +79,11 @@ impl GraphEngine {
         self.found.take();
     }
 
+    /// Reads the parameters that are trained.
+    pub(crate) async fn parameters(&self) -> Result<Vec<f32>, DeviceError> {
+        self.tensors.read_parameters().await
+    }
+
     pub(crate) fn reset(&mut self) {
         self.tensors.reset();
         self.statistics.reset();

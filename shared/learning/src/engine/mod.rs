@@ -17,6 +17,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use barnraise_protocol::dataset::{Ratings, TableRows};
+use serde::{Deserialize, Serialize};
 
 use self::graph::GraphEngine;
 pub(crate) use self::graph::{ExpertEngine, TokenCache};
@@ -57,8 +58,8 @@ pub(crate) enum Input<'a> {
     },
 }
 
-/// An [`Input`] that owns its data, to repeat a pass with.
-#[derive(Debug, Clone)]
+/// An [`Input`] that owns its data, to repeat a pass with, or to have another thread make it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum OwnedInput {
     Images { images: Vec<u8>, labels: Vec<u8> },
     Tokens(Vec<u32>),
@@ -129,6 +130,15 @@ impl Engine {
             Self::Graph(engine) => engine.load(flat),
             #[cfg(feature = "wgpu")]
             Self::Fused(engine) => engine.load(flat),
+        }
+    }
+
+    /// Reads the parameters that are trained, `[n_trained]`. The fused kernels do not tell theirs.
+    pub(crate) async fn parameters(&self) -> Result<Vec<f32>, DeviceError> {
+        match self {
+            Self::Graph(engine) => engine.parameters().await,
+            #[cfg(feature = "wgpu")]
+            Self::Fused(_) => Err(DeviceError::Execution("the parameters are not read back".into())),
         }
     }
 

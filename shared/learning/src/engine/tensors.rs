@@ -126,10 +126,19 @@ impl FlatTensors {
 
     /// Reads the gradient sum, `[n_trained]`, and drops it; empty where there is none.
     pub(super) async fn take(&mut self) -> Result<Vec<f32>, DeviceError> {
-        let Some(sum) = self.gradient_sum.take() else {
-            return Ok(Vec::new());
-        };
-        let transaction = sum.into_iter().fold(Transaction::default(), Transaction::register);
+        match self.gradient_sum.take() {
+            Some(sum) => self.read(sum).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Reads the parameters, `[n_trained]`.
+    pub(super) async fn read_parameters(&self) -> Result<Vec<f32>, DeviceError> {
+        self.read(self.parameters.clone()).await
+    }
+
+    async fn read(&self, tensors: Vec<Tensor<1>>) -> Result<Vec<f32>, DeviceError> {
+        let transaction = tensors.into_iter().fold(Transaction::default(), Transaction::register);
         let mut flat = Vec::with_capacity(self.layout.n_parameters());
         for data in transaction.execute_async().await.map_err(|error| failed(&error))? {
             flat.extend_from_slice(values(&data)?);

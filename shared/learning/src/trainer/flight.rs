@@ -36,10 +36,16 @@ impl Trainer {
         n_samples: u32,
     ) -> Result<(), ModelError> {
         self.n_samples = self.n_samples.saturating_add(n_samples);
-        let scale = self.scaler.as_ref().map(|scaler| scaler.scale());
-        let again = |scale| Mixed { input: OwnedInput::of(input), seeds: seeds.clone(), scale };
-        let mixed = scale.map(again);
-        self.launch(input, seeds, mixed).await;
+        if let Some(replicas) = &mut self.replicas {
+            // They compute on the processor, in single precision.
+            let read = replicas.step(&mut self.engine, input, seeds, n_samples as usize).await;
+            self.queue(read, None).await;
+        } else {
+            let scale = self.scaler.as_ref().map(|scaler| scaler.scale());
+            let again = |scale| Mixed { input: OwnedInput::of(input), seeds: seeds.clone(), scale };
+            let mixed = scale.map(again);
+            self.launch(input, seeds, mixed).await;
+        }
         if self.local.is_some() {
             return self.step_locally(n_samples).await;
         }
@@ -51,7 +57,12 @@ impl Trainer {
             (Some(Mixed { scale, .. }), Some(half)) => Arithmetic::Mixed { scale: *scale, half },
             _ => Arithmetic::Single,
         };
-        let mut read = maybe_done(self.engine.step(input, seeds, arithmetic).await);
+        let read = self.engine.step(input, seeds, arithmetic).await;
+        self.queue(read, mixed).await;
+    }
+
+    async fn queue(&mut self, read: PassRead, mixed: Option<Mixed>) {
+        let mut read = maybe_done(read);
         // Polled once, the read is queued behind this pass and does not wait for later ones.
         let _ = futures::poll!(&mut read);
         self.in_flight().push_back(QueuedPass { read, mixed });

@@ -166,6 +166,9 @@ fn the_device_line_explains_the_cpu() {
     assert!(device_line(&page).contains("WebGPU has no graphics processor"));
     page.device_choice = DeviceChoice::Cpu;
     assert_eq!(device_line(&page), "On the processor.");
+    page.on_event(0.0, PageEvent::FromPeer(PeerToPage::Threads { n_threads: 4 }));
+    assert_eq!(device_line(&page), "On the processor, with 4 threads.");
+    page.on_event(0.0, PageEvent::FromPeer(PeerToPage::Threads { n_threads: 1 }));
     page.device_choice = DeviceChoice::Auto;
     page.device_change = Some(DeviceChange::Slower);
     assert_eq!(device_line(&page), "On the processor, which is faster here than this graphics adapter.");

@@ -94,6 +94,7 @@ pub(crate) struct LeaderState {
     pub(super) activity: Activity,
     pub(super) contribution: Contribution,
     pub(super) device_change: Option<DeviceChange>,
+    pub(super) n_threads: u32,
     pub(super) trouble: Option<PeerLoss>,
     pub(super) reviving: Option<PeerLoss>,
     /// The next leader has no more memory.

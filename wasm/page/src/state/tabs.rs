@@ -275,6 +275,7 @@ impl PageState {
             self.forget_asking();
         }
         self.device_change = standing.device_change;
+        self.n_threads = standing.n_threads;
         self.trouble = standing.trouble;
         self.endurance.reviving = standing.reviving;
         self.endurance.n_memory_crashes = standing.n_memory_crashes;
@@ -300,6 +301,7 @@ impl PageState {
             activity: self.activity.clone(),
             contribution: self.contribution.clone(),
             device_change: self.device_change.clone(),
+            n_threads: self.n_threads,
             trouble: self.trouble.clone(),
             reviving: self.endurance.reviving.clone(),
             n_memory_crashes: self.endurance.n_memory_crashes,
@@ -378,6 +380,7 @@ fn is_passed_on(message: &PeerToPage) -> bool {
         PeerToPage::Loading { .. }
             | PeerToPage::Ready { .. }
             | PeerToPage::Connected { .. }
+            | PeerToPage::Threads { .. }
             | PeerToPage::DialRtc { .. }
             | PeerToPage::OwnFilesRead { .. }
             | PeerToPage::NoOwnFiles { .. }

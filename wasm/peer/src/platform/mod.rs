@@ -4,15 +4,18 @@ mod cache;
 mod clock;
 mod message_channel;
 mod network;
+mod replicas;
 mod rtc;
 
 use std::rc::Rc;
 
 use barnraise_contributor::{IncomingStreams, Platform, PlatformError};
 use barnraise_learning::DeviceChoice;
+use barnraise_learning::replicas::StartReplicas;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::contribute::DeviceKind;
+use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::{Moment, PeerKey};
 use libp2p::PeerId;
 use web_time::Instant;
@@ -23,6 +26,7 @@ pub(crate) use cache::ShardCache;
 use clock::Yielder;
 pub use network::{Behaviour, NetworkError, swarm};
 pub(crate) use network::{TabNetwork, fetch_status};
+pub use replicas::start_replicas;
 
 /// The browser as the contributor sees it.
 pub(crate) struct BrowserPlatform {
@@ -72,6 +76,10 @@ impl Platform for BrowserPlatform {
 
     fn device_kind(&self, choice: DeviceChoice) -> DeviceKind {
         Self::kind(choice)
+    }
+
+    fn replicas(&self, run: &RunDescription, n_parameters: usize) -> Option<StartReplicas> {
+        replicas::of_run(run, n_parameters)
     }
 
     async fn sleep_until(&self, at: Moment) {
