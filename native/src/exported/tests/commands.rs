@@ -237,7 +237,7 @@ fn pictures_are_told_and_evaluated_by_their_folders() {
     );
     fs::rename(bench.path("bright"), bench.path("light")).unwrap();
     let said = bench.refused(&bench.args(&[bench.root.path()], None));
-    assert!(said.contains("no class \"light\"; it has bright, dark"), "{said}");
+    assert!(said.contains("no class \"light\"; folders of its classes are bright, dark"), "{said}");
 }
 
 #[test]
