@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::atomic::AtomicUsize;
 
@@ -42,6 +42,12 @@ fn threads(spec: &ModelSpec, data: DataShape, n_left: &[usize]) -> (StartReplica
         n_left.iter().map(replica).collect()
     };
     (Box::new(start), n_calls)
+}
+
+/// Of pictures, with its samples.
+fn first_model() -> (ModelSpec, DataShape, Samples) {
+    let (_, preset, data) = models().into_iter().next().unwrap();
+    (preset.model(11), data, synthetic_samples(data))
 }
 
 fn trainer(spec: &ModelSpec, data: DataShape) -> Trainer {
@@ -89,9 +95,7 @@ fn what_is_divided_among_threads_is_what_one_computes() {
 
 #[test]
 fn what_a_thread_has_lost_is_computed_here() {
-    let (_, preset, data) = models().into_iter().next().unwrap();
-    let spec = preset.model(11);
-    let samples = synthetic_samples(data);
+    let (spec, data, samples) = first_model();
     let mut alone = trainer(&spec, data);
     let want = block_on(gradient(&mut alone, &[&samples, &samples, &samples])).unwrap();
     // It fails before it has begun, with its first, second or third pass, with the answer to the gradient, and later.
@@ -113,9 +117,7 @@ fn what_a_thread_has_lost_is_computed_here() {
 
 #[test]
 fn threads_begin_with_the_first_pass_and_again_where_the_parameters_are() {
-    let (_, preset, data) = models().into_iter().next().unwrap();
-    let spec = preset.model(11);
-    let samples = synthetic_samples(data);
+    let (spec, data, samples) = first_model();
     let (start, n_calls) = threads(&spec, data, &[usize::MAX]);
     let mut divided = trainer(&spec, data).with_replicas(&spec, start);
     let moved = divided.layout().initial_parameters(12);
@@ -142,14 +144,14 @@ fn threads_begin_with_the_first_pass_and_again_where_the_parameters_are() {
 #[test]
 fn a_model_that_looks_at_all_samples_of_a_pass_has_no_replica() {
     let preset = Preset::ResNet18(ResNet { norm: Norm::Batch, small_pictures: true, width: 4 });
-    let (_, _, data) = models().into_iter().next().unwrap();
+    let (_, data, _) = first_model();
     assert!(matches!(ReplicaEngine::new(&preset.model(1), data), Err(ModelError::Indivisible)));
 }
 
 #[test]
 fn a_replica_takes_parameters_of_its_model_alone() {
-    let (_, preset, data) = models().into_iter().next().unwrap();
-    let mut replica = ReplicaEngine::new(&preset.model(1), data).unwrap();
+    let (spec, data, _) = first_model();
+    let mut replica = ReplicaEngine::new(&spec, data).unwrap();
     assert_eq!(block_on(replica.answer(ReplicaCall::Load(&[0.0; 3]))), None);
     assert_eq!(block_on(replica.answer(ReplicaCall::Step(vec![9; 4]))), None);
     assert_eq!(block_on(replica.answer(ReplicaCall::Reset)), Some(Vec::new()));
@@ -158,9 +160,7 @@ fn a_replica_takes_parameters_of_its_model_alone() {
 
 #[test]
 fn what_threads_have_when_they_end_is_computed_here() {
-    let (_, preset, data) = models().into_iter().next().unwrap();
-    let spec = preset.model(11);
-    let samples = synthetic_samples(data);
+    let (spec, data, samples) = first_model();
     let want = block_on(gradient(&mut trainer(&spec, data), &[&samples, &samples])).unwrap();
     let (start, _) = threads(&spec, data, &[usize::MAX; 2]);
     let mut divided = trainer(&spec, data).with_replicas(&spec, start);
@@ -175,9 +175,7 @@ fn what_threads_have_when_they_end_is_computed_here() {
 
 #[test]
 fn threads_that_have_failed_are_started_again_with_other_parameters_a_few_times() {
-    let (_, preset, data) = models().into_iter().next().unwrap();
-    let spec = preset.model(11);
-    let samples = synthetic_samples(data);
+    let (spec, data, samples) = first_model();
     let (start, n_calls) = threads(&spec, data, &[0]);
     let mut divided = trainer(&spec, data).with_replicas(&spec, start);
     for nth in 1..6 {
@@ -206,9 +204,7 @@ impl Replica for LateReplica {
 
 #[test]
 fn a_thread_that_has_not_begun_is_not_waited_for() {
-    let (_, preset, data) = models().into_iter().next().unwrap();
-    let spec = preset.model(11);
-    let samples = synthetic_samples(data);
+    let (spec, data, samples) = first_model();
     let mut alone = trainer(&spec, data);
     let want = block_on(gradient(&mut alone, &[&samples])).unwrap();
     let n_calls = Arc::new(AtomicUsize::new(0));
@@ -231,9 +227,8 @@ fn a_thread_that_has_not_begun_is_not_waited_for() {
 
 #[test]
 fn gradients_are_fetched_before_too_much_is_kept() {
-    let (_, preset, data) = models().into_iter().next().unwrap();
-    let spec = preset.model(11);
-    let Samples::Images(pictures) = synthetic_samples(data) else { return };
+    let (spec, data, samples) = first_model();
+    let Samples::Images(pictures) = samples else { panic!("no pictures") };
     let input = Input::Images { images: &pictures.images, labels: &pictures.labels };
     let graph = Arc::new(ResolvedGraph::of_model(&spec, data).unwrap());
     let flat = graph.layout().initial_parameters(spec.seed);
