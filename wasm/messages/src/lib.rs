@@ -39,9 +39,19 @@ pub enum PageToPeer {
         /// The transport that reached the backbone the last time on this network.
         transport: Option<TransportKind>,
     },
+    /// First message to another worker than the one that contributes: host experts of the run's model, until [`Self::Stop`].
+    /// Answered by [`PeerToPage::Hosting`] again and again, and by [`PeerToPage::NotHosting`] at the end.
+    Host {
+        /// As of [`Self::Hello`].
+        origin: String,
+        /// Which device to compute on.
+        device: DeviceChoice,
+        /// The transport that reached the backbone the last time on this network.
+        transport: Option<TransportKind>,
+    },
     /// Contribute until told otherwise.
     Start,
-    /// Offer what is finished, then stop.
+    /// Offer what is finished, then stop. A host hands its experts over first.
     Stop,
     /// Changes the contributor's pacing. Before the first one it works without rests.
     Pacing(PacingSettings),
@@ -205,6 +215,18 @@ pub enum PeerToPage {
         /// At least 1.
         n_threads: u32,
     },
+    /// What a host of experts has done since [`PageToPeer::Host`]; told when it has changed, at most once a second.
+    Hosting {
+        /// What it did.
+        work: HostedWork,
+        /// Why it serves no expert at the moment; `None` where it serves some, or is on its way to.
+        problem: Option<String>,
+    },
+    /// The worker hosts no longer: nothing follows.
+    NotHosting {
+        /// Why not; `None` after [`PageToPeer::Stop`].
+        reason: Option<String>,
+    },
     /// Open a WebRTC connection, which only a page can do. A `MessagePort` comes with it, for the messages of
     /// [`rtc`] about that connection.
     DialRtc {
@@ -335,6 +357,26 @@ pub enum PeerToPage {
         /// The request, and the reason.
         message: String,
     },
+}
+
+/// What a host of experts has done in this tab.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct HostedWork {
+    /// Experts that it serves.
+    pub n_experts: u32,
+    /// Experts that it has room for; 0 before the run is known.
+    pub n_room: u32,
+    /// Parameters of those that it serves.
+    pub n_parameters: u64,
+    /// Rows that experts have computed for others.
+    pub n_forward: u64,
+    /// Rows that they have learned from.
+    pub n_backward: u64,
+    /// Bytes from others.
+    pub bytes_received: u64,
+    /// Bytes to others.
+    pub bytes_sent: u64,
 }
 
 #[cfg(test)]

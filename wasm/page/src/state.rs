@@ -476,6 +476,8 @@ impl PageState {
             PeerToPage::Downloaded { bytes } => self.limits.on_received(bytes),
             // Handled by the driver.
             PeerToPage::DialRtc { .. } | PeerToPage::Events { .. } => {}
+            // Of another worker.
+            PeerToPage::Hosting { .. } | PeerToPage::NotHosting { .. } => {}
             PeerToPage::SelfCheck { device, checks } => self.checks = Some((device, checks)),
             PeerToPage::Failed { message } if matches!(self.peer, WorkerState::Ready { .. }) => {
                 self.on_failed(message);

@@ -169,7 +169,7 @@ impl RunningPeer {
     async fn serve(mut self, mut messages: mpsc::Receiver<PageToPeer>) {
         while let Some(message) = messages.next().await {
             match message {
-                PageToPeer::Hello { .. } => failed("hello was said before".to_owned()),
+                PageToPeer::Hello { .. } | PageToPeer::Host { .. } => failed("hello was said before".to_owned()),
                 PageToPeer::Start => self.command(ContributorCommand::Start).await,
                 PageToPeer::Stop => self.command(ContributorCommand::Stop).await,
                 PageToPeer::Pacing(pacing) => self.command(ContributorCommand::Pacing(pacing)).await,

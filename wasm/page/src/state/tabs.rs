@@ -381,6 +381,8 @@ fn is_passed_on(message: &PeerToPage) -> bool {
             | PeerToPage::Ready { .. }
             | PeerToPage::Connected { .. }
             | PeerToPage::Threads { .. }
+            | PeerToPage::Hosting { .. }
+            | PeerToPage::NotHosting { .. }
             | PeerToPage::DialRtc { .. }
             | PeerToPage::OwnFilesRead { .. }
             | PeerToPage::NoOwnFiles { .. }
