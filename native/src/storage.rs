@@ -14,7 +14,6 @@ pub mod journal;
 pub mod model_store;
 mod s3;
 pub mod schema;
-pub mod sealed;
 #[cfg(test)]
 pub(crate) mod simulated;
 
@@ -25,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use self::sealed::SealError;
+use barnraise_protocol::sealed::SealError;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
@@ -34,7 +33,6 @@ use object_store::path::Path as ObjectPath;
 use object_store::{GetResult, ObjectStore, ObjectStoreExt, PutPayload};
 
 pub use self::files::{DirectoryEntry, Disk, Files};
-
 pub use self::s3::{S3Url, S3UrlError};
 
 /// Name of the file whose lock says that a process uses the folder.
@@ -531,6 +529,12 @@ fn list_all(files: &dyn Files, folder: &Path) -> io::Result<Vec<ObjectInfo>> {
 
 fn object_error(path: &ObjectPath, source: object_store::Error) -> StorageError {
     StorageError::Object { path: path.to_string(), source }
+}
+
+/// Bytes as tests write them down.
+#[cfg(test)]
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

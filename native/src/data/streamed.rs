@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::dataset::{DataStream, ShardEntry};
+use barnraise_protocol::sealed::{self, ObjectKind, SealError};
 use barnraise_protocol::streamed::{StreamWindow, StreamedShard};
 use bytes::Bytes;
 use object_store::path::Path as ObjectPath;
@@ -16,7 +17,6 @@ use serde::{Deserialize, Serialize};
 
 use super::text::TextError;
 use super::text::stream::{StreamPosition, StreamReader, StreamSettings};
-use crate::storage::sealed::{self, ObjectKind, SealError};
 use crate::storage::{Storage, StorageError};
 
 const KIND: ObjectKind = ObjectKind { name: *b"strm", what: "record of a stream", version: 1 };

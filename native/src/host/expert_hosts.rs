@@ -2,6 +2,14 @@
 //! other.
 
 pub(crate) mod keeper;
-pub(crate) mod layers;
 mod leases;
 pub(crate) mod service;
+#[cfg(test)]
+pub(crate) mod testing;
+
+use barnraise_protocol::experts::ExpertPlace;
+
+/// Name of an expert in a folder.
+pub(crate) fn name((layer, uid): ExpertPlace) -> String {
+    format!("{}-{uid}", layer.0)
+}

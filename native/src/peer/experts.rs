@@ -35,6 +35,8 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use barnraise_contributor::Credentials;
+use barnraise_contributor::hosting::ExpertDevice;
+use barnraise_learning::hosted::HostedLayer;
 use barnraise_learning::{ComputeDevice, DeviceChoice, open_device};
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::commitment::run_hash;
@@ -50,7 +52,6 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use self::control::HostControl;
-use self::device::ExpertDevice;
 use self::driver::ExpertHosting;
 use self::operating::HostOperating;
 use self::state::HostState;
@@ -67,7 +68,6 @@ use crate::config::cache_folder;
 use crate::host::access;
 use crate::host::addresses::AddressGroups;
 use crate::host::expert_hosts::keeper::CheckpointKeeper;
-use crate::host::expert_hosts::layers::HostedLayer;
 use crate::storage::Storage;
 
 /// A host keeps so many checkpoints of others for each expert that it has room for: twice as many as it is asked to on average,
@@ -157,7 +157,7 @@ async fn host(setup: HostSetup, display: &Display, leaving: CancellationToken) -
     let Some(own_access) = leaving.run_until_cancelled(Box::pin(gaining)).await else { return Ok(()) };
     let own_access = own_access?;
     let (state, store) = opened(&described, (storage, key, home), n_room).await?;
-    let started = ExpertDevice::start(described.model.clone(), state.layers.clone(), device)?;
+    let started = device::start(ExpertDevice::new(described.model.clone(), state.layers.clone(), device))?;
     let id = &described.identity.run_id;
     display.say(&format!("Room for {n_room} experts of `{id}`: asking the run which ones are wanted."));
     let (state, (control, requests)) = (Arc::new(state), HostControl::new());
@@ -257,5 +257,5 @@ fn layers(run: &RunDescription) -> anyhow::Result<Vec<HostedLayer>> {
             run.identity.run_id
         );
     }
-    HostedLayer::of_run(run)
+    Ok(HostedLayer::of_run(run)?)
 }

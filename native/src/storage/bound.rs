@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use barnraise_protocol::sealed::{self, ObjectKind, SealError};
 use object_store::path::Path as ObjectPath;
 
-use super::sealed::{self, ObjectKind, SealError};
 use super::{Storage, StorageError};
 
 pub(super) const KIND: ObjectKind =
@@ -66,7 +66,7 @@ mod tests {
         let values = BoundValues::from(values);
         write(&storage, &values).await.unwrap();
         let bytes = storage.get(&ObjectPath::from(NAME), BYTES_MAX).await.unwrap().unwrap();
-        assert_eq!(sealed::hex(&bytes), GOLDEN);
+        assert_eq!(crate::storage::hex(&bytes), GOLDEN);
         assert_eq!(read(&storage).await.unwrap(), Some(values));
     }
 

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use barnraise_protocol::api::HistoryPoint;
 use barnraise_protocol::run::ModelSpec;
+use barnraise_protocol::sealed::{self, ObjectKind, SealError};
 use bytes::Bytes;
 use object_store::PutPayload;
 use object_store::path::Path as ObjectPath;
 use serde::{Deserialize, Serialize};
 
 pub use self::keeping::AGES;
-use super::sealed::{self, ObjectKind, SealError};
 use super::{Chunks, Damage, SetAside, Storage, StorageError};
 use crate::computing::{ParameterBytes, compute};
 
@@ -423,7 +423,7 @@ mod tests {
             ..checkpoint(2)
         };
         let bytes = encode(&want).unwrap();
-        assert_eq!(sealed::hex(&bytes), GOLDEN);
+        assert_eq!(crate::storage::hex(&bytes), GOLDEN);
         assert_eq!(decode(&bytes).unwrap(), want);
     }
 

@@ -1,8 +1,8 @@
 //! Any bytes on the disk: what is inside of an envelope is anything, because who can write there can seal it.
 
 use barnraise_fuzz::fuzz;
+use barnraise_protocol::sealed::{self, ObjectKind};
 
-use super::sealed::{self, ObjectKind};
 use super::{bound, checkpoint};
 
 const KIND: ObjectKind = ObjectKind { name: *b"fuzz", what: "trial", version: 2 };

@@ -24,13 +24,13 @@ use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::commitment::Commitment;
 use barnraise_protocol::gradient::Offer;
+use barnraise_protocol::sealed::{self, ObjectKind, SealError};
 use barnraise_swarm::AddressGroup;
 use barnraise_swarm::robust::Aggregation;
 use bytes::Bytes;
 use object_store::path::Path as ObjectPath;
 use serde::{Deserialize, Serialize};
 
-use super::sealed::{self, ObjectKind, SealError};
 use super::{Damage, SetAside, Storage, StorageError};
 use crate::computing::compute;
 

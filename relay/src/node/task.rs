@@ -389,6 +389,10 @@ impl NodeTask {
 
     fn on_identify(&mut self, event: identify::Event) {
         let identify::Event::Received { peer_id, info, .. } = event else { return };
+        if info.listen_addrs.iter().all(is_relayed) {
+            // It listens nowhere itself, as a tab, to which no hole is punched.
+            self.fulfil(peer_id);
+        }
         if self.swarm.behaviour().routing.is_enabled()
             && routing::serves(&info)
             && let Some(addresses) = self.lookups.begin(peer_id, info.listen_addrs)

@@ -499,7 +499,7 @@ enum Woken {
 }
 
 /// The next of some operations; never where there is none.
-async fn next<T>(operations: &mut FuturesUnordered<LocalBoxFuture<'_, T>>) -> T {
+pub(crate) async fn next<T>(operations: &mut FuturesUnordered<LocalBoxFuture<'_, T>>) -> T {
     match operations.next().await {
         Some(done) => done,
         None => future::pending().await,

@@ -20,7 +20,7 @@ mod outcomes;
 mod publish;
 pub(crate) mod scheme;
 mod shards;
-mod sleep;
+pub(crate) mod sleep;
 mod speed;
 mod start;
 mod trial;

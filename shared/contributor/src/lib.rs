@@ -14,6 +14,7 @@ mod experts;
 mod fixture;
 #[cfg(test)]
 mod fuzz;
+pub mod hosting;
 mod kit;
 mod platform;
 mod race;

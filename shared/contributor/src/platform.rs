@@ -183,6 +183,12 @@ pub trait Platform {
         Err(PlatformError::NoPeers { protocol })
     }
 
+    /// Where others reach this peer, as binary multiaddresses without its peer id, the best first; nowhere, for now or for ever,
+    /// where there are none.
+    fn addresses(&self) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
+
     /// Opens a stream to a host of experts, or to a member of a run without a server, at the addresses that it announced. Where a
     /// connection with it stands, there need be none.
     fn open_host(

@@ -3,11 +3,14 @@
 //! A call back recomputes what the call before it computed, so that nothing is kept in between (appendix C). Steps are made on
 //! the host's processor, by the optimizers that a run's aggregators have.
 
+mod layers;
+
 use std::sync::Arc;
 
 use barnraise_protocol::experts::checkpoints::STEPS_MAX;
 use barnraise_protocol::run::{HostedExperts, ModelSpec};
 
+pub use self::layers::{HostedLayer, HostedLayerError, layer_of};
 use crate::device::{ComputeDevice, DeviceError};
 use crate::engine::ExpertEngine;
 use crate::graph::HostedBody;

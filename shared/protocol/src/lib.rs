@@ -33,6 +33,7 @@ pub mod reduce;
 pub mod refusal;
 pub mod run;
 pub mod sampled;
+pub mod sealed;
 pub mod shard;
 pub mod state;
 pub mod streamed;

@@ -9,8 +9,9 @@ use barnraise_protocol::bulk::{Partial, Transfer};
 use barnraise_protocol::dht::checkpoints::{self as records, CheckpointRecord, RECORD_KEEPERS_MAX};
 use barnraise_protocol::dht::{Record, UnixMillis};
 use barnraise_protocol::experts::checkpoints::{
-    self, CheckpointAnswer, CheckpointError, CheckpointQuestion, CheckpointRefusal, CheckpointVersion,
-    ExpertCheckpoint, OfferOutcome, STEPS_MAX,
+    self, BYTES_PER_SECOND_MIN, CheckpointAnswer, CheckpointError, CheckpointQuestion, CheckpointRefusal,
+    CheckpointVersion, ExpertCheckpoint, OfferOutcome, STEPS_MAX, TRANSFER_GRACE, TRANSFER_TIMEOUT,
+    transfer_time,
 };
 use barnraise_protocol::experts::leases::{
     self, ExpertLease, FROZEN_MAX, GRANTORS_MAX, Grantors, GrantorsError, HOST_ADDRESS_BYTES_MAX,
@@ -518,4 +519,11 @@ fn a_record_of_a_checkpoint_keeps_within_its_limits() {
 fn a_checkpoint_of_more_steps_than_any_host_makes_is_not_valid() {
     let is_valid = |n_steps| checkpoint(5, n_steps, b"bytes").is_valid("barn", &grantors(1));
     assert!(is_valid(STEPS_MAX) && !is_valid(STEPS_MAX + 1));
+}
+
+#[test]
+fn a_transfer_has_the_time_of_its_bytes_and_no_more_than_half_an_hour() {
+    assert_eq!(transfer_time(0), TRANSFER_GRACE);
+    assert_eq!(transfer_time(BYTES_PER_SECOND_MIN * 10), TRANSFER_GRACE + Duration::from_secs(10));
+    assert_eq!(transfer_time(u64::MAX), TRANSFER_TIMEOUT);
 }

@@ -49,5 +49,6 @@ pub use self::search::{
     QUERIES_MAX, QUERY_PREFIXES_MAX, QUERY_ROWS_MAX, QueryError, QueryId,
 };
 pub use self::seen::{
-    ExpertSeen, ExpertTallies, ExpertsSeen, LayerSeen, SEEN_EXPERTS_MAX, SEEN_LAYERS_MAX, SEEN_TIME,
+    ExpertSeen, ExpertTallies, ExpertsSeen, HostedWork, LayerSeen, SEEN_EXPERTS_MAX, SEEN_LAYERS_MAX,
+    SEEN_TIME,
 };

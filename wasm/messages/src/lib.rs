@@ -16,7 +16,7 @@ pub use barnraise_protocol::check::CheckOutcome;
 use barnraise_protocol::contribute::DeviceKind;
 use barnraise_protocol::receipt::SignedReceipt;
 pub use barnraise_swarm::activity::{Activity, Contribution, ContributorEvent, DeviceChange, Interruption};
-pub use barnraise_swarm::experts::{ExpertSeen, ExpertsSeen, LayerSeen};
+pub use barnraise_swarm::experts::{ExpertSeen, ExpertsSeen, HostedWork, LayerSeen};
 pub use barnraise_swarm::pacing::{Duty, PacingSettings, PassTime};
 use serde::{Deserialize, Serialize};
 pub use serde_bytes::ByteBuf;
@@ -357,26 +357,6 @@ pub enum PeerToPage {
         /// The request, and the reason.
         message: String,
     },
-}
-
-/// What a host of experts has done in this tab.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct HostedWork {
-    /// Experts that it serves.
-    pub n_experts: u32,
-    /// Experts that it has room for; 0 before the run is known.
-    pub n_room: u32,
-    /// Parameters of those that it serves.
-    pub n_parameters: u64,
-    /// Rows that experts have computed for others.
-    pub n_forward: u64,
-    /// Rows that they have learned from.
-    pub n_backward: u64,
-    /// Bytes from others.
-    pub bytes_received: u64,
-    /// Bytes to others.
-    pub bytes_sent: u64,
 }
 
 #[cfg(test)]

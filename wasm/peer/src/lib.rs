@@ -9,6 +9,7 @@
 
 mod earlier;
 mod experts;
+mod hosting;
 mod own;
 mod page;
 mod peer;

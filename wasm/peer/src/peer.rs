@@ -18,6 +18,7 @@ use wasm_bindgen_futures::spawn_local;
 
 use crate::earlier::EarlierModel;
 use crate::experts::TrialExperts;
+use crate::hosting;
 use crate::own::{self, OwnFilesError};
 use crate::page::{self, EventSender};
 use crate::platform::{BrowserPlatform, NetworkError, TabNetwork};
@@ -30,9 +31,17 @@ const RETRY_MS: u32 = 3000;
 /// Serves the page until its messages end, which they do with the worker.
 pub(crate) async fn run(mut messages: mpsc::Receiver<PageToPeer>) {
     while let Some(message) = messages.next().await {
-        let PageToPeer::Hello { origin, identity, device, invitation, transport } = message else {
-            failed("say hello first".to_owned());
-            continue;
+        let (origin, identity, device, invitation, transport) = match message {
+            PageToPeer::Hello { origin, identity, device, invitation, transport } => {
+                (origin, identity, device, invitation, transport)
+            }
+            PageToPeer::Host { origin, device, transport } => {
+                return hosting::run((origin, device, transport), messages).await;
+            }
+            _ => {
+                failed("say hello first".to_owned());
+                continue;
+            }
         };
         match start_peer(origin, identity, device, invitation, transport).await {
             Ok(peer) => return peer.serve(messages).await,
@@ -43,7 +52,7 @@ pub(crate) async fn run(mut messages: mpsc::Receiver<PageToPeer>) {
 
 /// Why the worker cannot begin.
 #[derive(Debug, thiserror::Error)]
-enum StartError {
+pub(crate) enum StartError {
     /// The device that was asked for is not there.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -125,7 +134,7 @@ async fn start_peer(
     })
 }
 
-async fn open(choice: DeviceChoice) -> Result<ComputeDevice, DeviceError> {
+pub(crate) async fn open(choice: DeviceChoice) -> Result<ComputeDevice, DeviceError> {
     match choice {
         DeviceChoice::Cpu => Ok(ComputeDevice::cpu()),
         DeviceChoice::WebGpu => open_device(barnraise_learning::DeviceChoice::Wgpu).await,
@@ -169,7 +178,9 @@ impl RunningPeer {
     async fn serve(mut self, mut messages: mpsc::Receiver<PageToPeer>) {
         while let Some(message) = messages.next().await {
             match message {
-                PageToPeer::Hello { .. } | PageToPeer::Host { .. } => failed("hello was said before".to_owned()),
+                PageToPeer::Hello { .. } | PageToPeer::Host { .. } => {
+                    failed("hello was said before".to_owned())
+                }
                 PageToPeer::Start => self.command(ContributorCommand::Start).await,
                 PageToPeer::Stop => self.command(ContributorCommand::Stop).await,
                 PageToPeer::Pacing(pacing) => self.command(ContributorCommand::Pacing(pacing)).await,

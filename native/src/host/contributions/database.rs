@@ -302,7 +302,7 @@ mod tests {
     /// Of a database that there is, a migration that was made is compared: with other words it could not be opened.
     #[test]
     fn no_migration_is_ever_changed() {
-        let short = |migration: &Migration| crate::storage::sealed::hex(&migration.checksum[..8]);
+        let short = |migration: &Migration| crate::storage::hex(&migration.checksum[..8]);
         let made: Vec<String> = migrator().migrations.iter().map(short).collect();
         assert_eq!(made, ["7952b09786ffb57d", "95c0f5290171dd21", "44283db47aad6ec1", "95cbf6128441004e"]);
     }

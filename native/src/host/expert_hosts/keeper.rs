@@ -8,15 +8,18 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use barnraise_learning::hosted::{HostedLayer, layer_of};
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{PublicKey, UnixTime};
 use barnraise_protocol::bulk::{self, BulkError, ChunkSource, Withdrawn};
 use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::checkpoints::{
-    self, CheckpointAnswer, CheckpointError, CheckpointQuestion, CheckpointRefusal, ExpertCheckpoint,
+    self, BYTES_PER_SECOND_MIN, CheckpointAnswer, CheckpointError, CheckpointQuestion, CheckpointRefusal,
+    ExpertCheckpoint, transfer_time,
 };
 use barnraise_protocol::experts::leases::Grantors;
 use barnraise_protocol::hash::Hasher;
+use barnraise_protocol::sealed::{self, ObjectKind};
 use barnraise_relay::Paced;
 use barnraise_swarm::Moment;
 use barnraise_swarm::experts::checkpoints::{CheckpointShelf, OfferVerdict};
@@ -24,10 +27,9 @@ use barnraise_swarm::guard::PaceLimits;
 use futures::{AsyncRead, AsyncWrite};
 use object_store::path::Path as ObjectPath;
 
-use super::layers::{HostedLayer, layer_of, name};
+use super::name;
 use crate::computing::compute;
 use crate::host::clock::system_clock;
-use crate::storage::sealed::{self, ObjectKind};
 use crate::storage::{Storage, StorageError};
 
 const KIND: ObjectKind = ObjectKind { name: *b"expk", what: "kept expert", version: 1 };
@@ -42,19 +44,8 @@ pub(crate) const PACE: PaceLimits = PaceLimits {
     stall: Duration::from_secs(30),
     bytes_per_second_min: BYTES_PER_SECOND_MIN,
 };
-/// Pace below which a checkpoint is not worth the slot that it takes.
-const BYTES_PER_SECOND_MIN: u64 = 16 * 1024;
-/// Beside the time that the bytes take.
-const TRANSFER_GRACE: Duration = Duration::from_secs(30);
-/// Longest time of a transfer: at the slowest, six GiB by a link of a home.
-const TRANSFER_TIMEOUT: Duration = Duration::from_secs(1800);
 /// Clocks of peers differ by so much.
 const CLOCK_SKEW_MAX: u64 = 60;
-
-/// Longest time of a transfer of so many bytes, at both of its ends.
-pub(crate) fn transfer_time(n_bytes: u64) -> Duration {
-    (TRANSFER_GRACE + Duration::from_secs(n_bytes / BYTES_PER_SECOND_MIN)).min(TRANSFER_TIMEOUT)
-}
 
 /// The checkpoints of one run that this peer keeps.
 pub(crate) struct CheckpointKeeper {
@@ -402,7 +393,7 @@ mod tests {
     use barnraise_protocol::experts::{ExpertUid, LayerId};
     use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
 
-    use super::super::layers::tests::layers;
+    use super::super::testing::layers;
     use super::*;
     use crate::storage::simulated::SimulatedDisk;
 
@@ -562,14 +553,6 @@ mod tests {
         current.lease.grants.clear();
         assert!(!is_current(&current, now));
     }
-
-    #[test]
-    fn a_transfer_has_the_time_of_its_bytes_and_no_more_than_half_an_hour() {
-        assert_eq!(transfer_time(0), TRANSFER_GRACE);
-        assert_eq!(transfer_time(BYTES_PER_SECOND_MIN * 10), TRANSFER_GRACE + Duration::from_secs(10));
-        assert_eq!(transfer_time(u64::MAX), TRANSFER_TIMEOUT);
-    }
-
     #[tokio::test]
     async fn nothing_is_kept_for_a_peer_that_is_not_the_host() {
         let kept = keeper(&SimulatedDisk::new(3)).await;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::bail;
+use barnraise_learning::hosted::HostedLayer;
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::experts::LayerId;
@@ -18,7 +19,6 @@ use bytesize::ByteSize;
 use libp2p::{PeerId, Stream};
 
 use super::keeper::{self, CheckpointKeeper};
-use super::layers::HostedLayer;
 use super::leases::LeaseService;
 use crate::config::RunConfig;
 use crate::host::access::Exclusion;
@@ -161,7 +161,7 @@ async fn keep(services: ExpertServices, mut caller: Caller, stream: Stream) -> R
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::super::layers::tests::layers;
+    use super::super::testing::layers;
     use super::*;
     use crate::config::ExpertsSection;
 

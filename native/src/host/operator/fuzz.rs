@@ -1,9 +1,9 @@
 //! Any bytes as the commands of an operator that last.
 
 use barnraise_fuzz::fuzz;
+use barnraise_protocol::sealed;
 
 use super::state::{OPERATOR_STATE, OperatorState};
-use crate::storage::sealed;
 
 #[test]
 fn operators_words() {

@@ -1,10 +1,10 @@
 //! The lasting effects of operator commands, stored in the run's folder: a restart goes on with them.
 
+use barnraise_protocol::sealed::{self, ObjectKind, SealError};
 use object_store::path::Path as ObjectPath;
 use serde::{Deserialize, Serialize};
 
 use super::settings::Settings;
-use crate::storage::sealed::{self, ObjectKind, SealError};
 use crate::storage::{Storage, StorageError};
 
 pub(crate) const OPERATOR_STATE: ObjectKind =
@@ -142,7 +142,7 @@ mod tests {
         };
         store.save(&kept).await.unwrap();
         let bytes = storage.get(&path(), STATE_BYTES_MAX).await.unwrap().unwrap();
-        assert_eq!(sealed::hex(&bytes), GOLDEN);
+        assert_eq!(crate::storage::hex(&bytes), GOLDEN);
         assert_eq!(store.load().await.unwrap(), kept);
     }
 

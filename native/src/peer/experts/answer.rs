@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use barnraise_contributor::hosting::{served_request, wire_refusal};
+use barnraise_learning::hosted::layer_of;
 use barnraise_protocol::access::AccessRefusal;
 use barnraise_protocol::experts::{self, ExpertRefusal, ExpertRequest, ExpertRequestError};
 use barnraise_relay::tasks::{self, TaskSet};
 use barnraise_relay::{Node, NodeError, Paced, Violation};
-use barnraise_swarm::experts::serving::{RequestKey, ServedRequest, ServingRefusal, WAIT_MAX};
+use barnraise_swarm::experts::serving::{RequestKey, ServedRequest};
 use barnraise_swarm::guard::PaceLimits;
 use barnraise_swarm::{AddressGroup, PeerKey};
 use futures::future::Abortable;
@@ -17,7 +19,6 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::state::HostState;
 use crate::host::access::Exclusion;
-use crate::host::expert_hosts::layers::layer_of;
 use crate::net::address_slots::AddressSlots;
 use crate::net::transfer_slots::TransferSlots;
 
@@ -124,7 +125,7 @@ async fn answer(
     let pace = stream.pace();
     let request = experts::receive(&mut stream).await?;
     let admitted = served(state, from, &request);
-    let admitted = admitted.and_then(|served| state.admit(served).map_err(|refusal| wire(&refusal)));
+    let admitted = admitted.and_then(|served| state.admit(served).map_err(|refusal| wire_refusal(&refusal)));
     let key = match admitted {
         Ok(key) => key,
         Err(refusal) => return experts::refuse(&mut stream, refusal).await,
@@ -143,7 +144,7 @@ async fn answer(
             Ok(prepared) => experts::reply(&mut stream, &prepared).await,
             Err(_) => experts::refuse(&mut stream, ExpertRefusal::NotFinite).await,
         },
-        Ok(Err(refusal)) => experts::refuse(&mut stream, wire(&refusal)).await,
+        Ok(Err(refusal)) => experts::refuse(&mut stream, wire_refusal(&refusal)).await,
         // The request was dropped: nobody waits for it.
         Err(_) => Ok(()),
     }
@@ -155,47 +156,10 @@ fn served(
     (peer, group): (PeerId, AddressGroup),
     request: &ExpertRequest,
 ) -> Result<ServedRequest, ExpertRefusal> {
-    request.check()?;
     let place = (request.layer, request.uid);
     let (Some(layer), Some(expert)) = (layer_of(&state.layers, place), state.number_of(&place)) else {
         return Err(ExpertRefusal::Unknown);
     };
-    if request.run_id != state.run_id {
-        return Err(ExpertRefusal::Unknown);
-    }
-    for (want, got) in
-        [(layer.body.n_values(), request.input_values), (layer.body.n_given(), request.output_values)]
-    {
-        if want as u64 != u64::from(got) {
-            return Err(ExpertRefusal::Shape { want: want as u64, got: got.into() });
-        }
-    }
-    let n_values = u64::from(request.input_values) + 2 * u64::from(request.output_values);
-    Ok(ServedRequest {
-        client: PeerKey(peer.to_bytes()),
-        group,
-        expert,
-        pass: request.pass,
-        n_rows: request.n_rows,
-        // Decoded, in the batch, and encoded again.
-        n_bytes: u64::from(request.n_rows).saturating_mul(n_values).saturating_mul(8),
-        request_id: request.request_id,
-        deadline: state.now() + WAIT_MAX,
-    })
-}
-
-fn wire(refusal: &ServingRefusal) -> ExpertRefusal {
-    let millis = |after: Duration| u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
-    match *refusal {
-        ServingRefusal::Unknown => ExpertRefusal::Unknown,
-        ServingRefusal::Busy { retry_after } => ExpertRefusal::Busy { retry_after_ms: millis(retry_after) },
-        ServingRefusal::Duplicate => ExpertRefusal::Duplicate,
-        ServingRefusal::InProgress { retry_after } => {
-            ExpertRefusal::InProgress { retry_after_ms: millis(retry_after) }
-        }
-        ServingRefusal::Rows { max, got } => ExpertRefusal::TooLarge { max: max.into(), got: got.into() },
-        ServingRefusal::TooLarge { max, got } => ExpertRefusal::TooLarge { max, got },
-        ServingRefusal::Draining => ExpertRefusal::Draining,
-        ServingRefusal::Failed => ExpertRefusal::Failed,
-    }
+    let client = PeerKey(peer.to_bytes());
+    served_request((&state.run_id, layer, expert), (client, group, state.now()), request)
 }

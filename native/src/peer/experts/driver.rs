@@ -7,14 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
-use barnraise_learning::hosted::ExpertState;
+use barnraise_contributor::hosting::{
+    AddError, ExpertJob, JobDone, StoredCheckpoint, StoredExpert, give_stored, newest,
+};
+use barnraise_learning::hosted::{ExpertState, layer_of};
 use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::checkpoints::CheckpointVersion;
 use barnraise_protocol::experts::leases::ExpertLease;
 use barnraise_relay::tasks::{self, TaskSet};
 use barnraise_swarm::experts::checkpoints::LostCheck;
 use barnraise_swarm::experts::leases::HANDED_MAX;
-use barnraise_swarm::experts::serving::{CountedState, ServingAction};
+use barnraise_swarm::experts::serving::CountedState;
 use futures::StreamExt as _;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -22,16 +25,14 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::super::display::Display;
 use super::control::HostRequest;
-use super::copies::{self, StoredCheckpoint, give_stored};
-use super::device::{AddError, ExpertJob, JobDone, StartedDevice};
+use super::device::StartedDevice;
 use super::handing::{HandingTasks, HandoverNews, hand_over};
 use super::leasing::{self, EVENTS_MAX, LeaseEvent};
 use super::places::HeldPlaces;
 use super::saving::{ExpertSaver, ExpertToSave, SavedExpert};
 use super::state::{HostState, ServedExpert};
-use super::store::{ExpertStore, StoredExpert};
+use super::store::ExpertStore;
 use super::{announce, answer, batches, gate, keep, lost, shown};
-use crate::host::expert_hosts::layers::layer_of;
 
 /// Interval of what is said about the work.
 const SAY_EVERY: Duration = Duration::from_secs(10);
@@ -106,7 +107,7 @@ impl ExpertHosting<'_> {
             if !places.news.is_empty() && say_places_at.is_none() {
                 say_places_at = Some(tokio::time::Instant::now() + SAY_PLACES_AFTER);
             }
-            let deadline = state.lock().runtime.next_deadline();
+            let deadline = state.lock().requests.runtime.next_deadline();
             let due = if places.is_storing { None } else { places.schedule.next_deadline() };
             let handover = places.handover.as_ref().and_then(|handover| handover.next_deadline(state.now()));
             let deadline = [deadline, due, handover, places.lost.next_deadline()].into_iter().flatten().min();
@@ -258,7 +259,7 @@ impl ExpertHosting<'_> {
                 _ => true,
             });
             let version = own.as_ref().map(StoredExpert::version);
-            match copies::newest(&state, place, version, refused).await {
+            match newest(&*state, place, version, refused).await {
                 Ok(newest) => drop(ready.send((lease, newest.or(own))).await),
                 Err(error) => {
                     // To begin it anew would lose what it has learned elsewhere.
@@ -363,23 +364,11 @@ impl ExpertHosting<'_> {
     /// Does all that the runtime wants.
     fn act(&self, places: &mut HeldPlaces) {
         let state = &self.state;
-        loop {
-            let action = state.lock().runtime.poll_action();
-            match action {
-                None => return,
-                Some(ServingAction::Compute(batch)) => {
-                    let layer = places.numbers.get(&batch.expert).map(|(layer, _)| *layer);
-                    places.jobs.push_back(batches::gather_rows(state, &batch, layer));
-                }
-                Some(ServingAction::Refuse { key, refusal }) => {
-                    if let Some(held) = state.lock().held.remove(&key) {
-                        let _ = held.answer.send(Err(refusal));
-                    }
-                }
-                Some(ServingAction::Drop(key)) => {
-                    state.lock().held.remove(&key);
-                }
-            }
+        let mut inner = state.lock();
+        while let Some(batch) = inner.requests.next_batch() {
+            let layer = places.numbers.get(&batch.expert).map(|(layer, _)| *layer);
+            let is_frozen = layer.is_some_and(|layer| inner.is_frozen(layer));
+            places.jobs.push_back(inner.requests.job(batch, is_frozen));
         }
     }
 
@@ -448,7 +437,7 @@ impl ExpertHosting<'_> {
         (expert, state): (u32, ExpertState),
         is_last: bool,
     ) -> Option<ExpertToSave> {
-        let counted = self.state.lock().runtime.counted(expert).unwrap_or_default();
+        let counted = self.state.lock().requests.runtime.counted(expert).unwrap_or_default();
         let place = *places.numbers.get(&expert)?;
         let term = *places.terms.get(&place)?;
         Some(ExpertToSave { place, stored: StoredExpert { term, state, counted }, is_last })
@@ -500,8 +489,7 @@ impl ExpertHosting<'_> {
     ) {
         let (state, place) = (&self.state, lease.place);
         let added = result.and_then(|(counted, n_steps)| {
-            let added = state.with(|runtime, now| runtime.on_expert_added(now, expert, &counted));
-            added.map_err(anyhow::Error::from)?;
+            state.with(|runtime, now| runtime.on_expert_added(now, expert, &counted))?;
             if places.stopping.contains(&place) {
                 // What it has counted is stored with it, and nothing more is computed.
                 state.with(|runtime, now| runtime.on_expert_closed(now, expert));
@@ -551,10 +539,11 @@ impl ExpertHosting<'_> {
 
     fn say(&self) {
         let mut inner = self.state.lock();
-        let (n_forward, n_backward) = (inner.n_forward, inner.n_backward);
-        (inner.n_forward, inner.n_backward) = (0, 0);
+        let requests = &mut inner.requests;
+        let (n_forward, n_backward) =
+            (std::mem::take(&mut requests.n_forward), std::mem::take(&mut requests.n_backward));
         let n_steps: u64 = inner.experts.values().map(|expert| expert.n_steps).sum();
-        let speed = inner.runtime.load().rows_per_second;
+        let speed = inner.requests.runtime.load().rows_per_second;
         drop(inner);
         if n_forward + n_backward > 0 {
             self.display.say(&format!(
@@ -577,7 +566,7 @@ fn spawn_giving(
     let giving = tasks::spawn("giving checkpoints to keepers", async move {
         while let Some(checkpoint) = to_give.recv().await {
             let (place, version) = (checkpoint.lease.place, checkpoint.version);
-            let n_keepers = give_stored(&state, checkpoint).await;
+            let n_keepers = give_stored(&*state, checkpoint).await;
             let n_steps = version.n_steps;
             tracing::debug!(expert = %place.1, n_steps, n_keepers, "a checkpoint was given to its keepers");
             if given.send((place, version, n_keepers)).await.is_err() {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use barnraise_contributor::hosting::{StoredCheckpoint, give_stored};
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::leases::PLACES_MAX;
@@ -11,7 +12,6 @@ use barnraise_relay::tasks::TaskSet;
 use barnraise_swarm::experts::leases::HANDED_MAX;
 use tokio::sync::mpsc;
 
-use super::copies::{StoredCheckpoint, give_stored};
 use super::leasing::{self, LeasingError};
 use super::state::HostState;
 

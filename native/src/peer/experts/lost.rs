@@ -1,11 +1,12 @@
 //! Whether the file of an expert that another host has may be deleted here.
 
+use barnraise_contributor::hosting::{NewestError, newest};
 use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::checkpoints::CheckpointVersion;
 
+use super::leasing;
 use super::state::HostState;
 use super::store::{ExpertStore, ExpertStoreError};
-use super::{copies, leasing};
 
 /// Why a file stays for now.
 #[derive(Debug, thiserror::Error)]
@@ -15,7 +16,7 @@ enum LostExpertError {
     #[error(transparent)]
     Store(#[from] ExpertStoreError),
     #[error(transparent)]
-    Newest(#[from] copies::NewestError),
+    Newest(#[from] NewestError),
 }
 
 /// The version of the file of a place, and of the newest state that other peers gave: an expert can go on from it. `None` where
@@ -45,6 +46,6 @@ async fn compared(
     }
     let Some(own) = store.load(place).await? else { return Ok(None) };
     let own = own.version();
-    let newest = copies::newest(state, place, Some(own), Vec::new()).await?;
+    let newest = newest(state, place, Some(own), Vec::new()).await?;
     Ok(newest.map(|newest| (own, newest.version())))
 }

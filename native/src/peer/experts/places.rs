@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
+use barnraise_contributor::hosting::ExpertJob;
 use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::checkpoints::CheckpointVersion;
 use barnraise_protocol::experts::leases::ExpertLease;
@@ -15,7 +16,6 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 
-use super::device::ExpertJob;
 use super::handing::HandoverNews;
 
 /// The keepers of an expert that is handed over have at least so long, also where the time for all is over.

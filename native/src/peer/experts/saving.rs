@@ -4,14 +4,15 @@
 use std::sync::Arc;
 
 use anyhow::Context;
+use barnraise_contributor::hosting::StoredExpert;
 use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::checkpoints::CheckpointVersion;
+use barnraise_protocol::sealed::SealError;
 use barnraise_relay::tasks;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::store::{ExpertStore, ExpertStoreError, StoredExpert};
-use crate::storage::sealed::SealError;
+use super::store::{ExpertStore, ExpertStoreError, sealed};
 
 /// States that may wait for the disk, with the one that it writes: they are copies.
 const SAVES_MAX: usize = 4;
@@ -126,7 +127,7 @@ async fn forget(store: &ExpertStore, place: ExpertPlace) {
 async fn save(store: &ExpertStore, expert: ExpertToSave) -> SavedExpert {
     let ExpertToSave { place, stored, is_last } = expert;
     let version = stored.version();
-    let (bytes, error) = match stored.sealed().await {
+    let (bytes, error) = match sealed(stored).await {
         Ok(bytes) => {
             let saved = store.save(place, bytes.clone()).await;
             (Some(bytes), saved.err().map(SaveError::from))

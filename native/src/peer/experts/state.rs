@@ -1,9 +1,11 @@
 //! What the driver of a host shares with its conversations, its leases and its announcements.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use barnraise_contributor::hosting::{ExpertAnswer, HeldRequests};
+use barnraise_learning::hosted::HostedLayer;
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::dht::experts::AnnouncedExpert;
 use barnraise_protocol::experts::leases::ExpertLease;
@@ -11,23 +13,14 @@ use barnraise_protocol::experts::{ExpertPlace, ExpertTensors, LayerId};
 use barnraise_swarm::Moment;
 use barnraise_swarm::experts::leases::LeaseHolder;
 use barnraise_swarm::experts::serving::{ExpertRuntime, RequestKey, ServedRequest, ServingRefusal};
-use tokio::sync::{Notify, oneshot};
+use futures::channel::oneshot;
+use tokio::sync::Notify;
 
 use super::super::home::HomeBackbone;
 use super::view::{HandedOver, HostStage, HostView, ServedExpertView};
 use crate::host::access::Gate;
 use crate::host::addresses::AddressGroups;
 use crate::host::expert_hosts::keeper::CheckpointKeeper;
-use crate::host::expert_hosts::layers::HostedLayer;
-
-/// What the device gave for a request: the steps behind it, and the rows.
-pub(super) type Answer = Result<(u64, Vec<f32>), ServingRefusal>;
-
-/// A request that waits for the device, or whose answer is on its way.
-pub(super) struct HeldTensors {
-    pub(super) tensors: ExpertTensors,
-    pub(super) answer: oneshot::Sender<Answer>,
-}
 
 /// What the conversations share with the driver.
 pub(super) struct HostState {
@@ -68,8 +61,7 @@ pub(super) struct ServedExpert {
 
 /// What changes.
 pub(super) struct Inner {
-    pub(super) runtime: ExpertRuntime,
-    pub(super) held: HashMap<RequestKey, HeldTensors>,
+    pub(super) requests: HeldRequests,
     pub(super) experts: BTreeMap<ExpertPlace, ServedExpert>,
     /// Layers whose experts make no step here, as this host's operator wants.
     pub(super) frozen: BTreeSet<LayerId>,
@@ -77,8 +69,6 @@ pub(super) struct Inner {
     pub(super) frozen_by_run: BTreeSet<LayerId>,
     pub(super) stage: HostStage,
     pub(super) handed_over: Option<HandedOver>,
-    pub(super) n_forward: u64,
-    pub(super) n_backward: u64,
 }
 
 impl HostState {
@@ -112,7 +102,7 @@ impl HostState {
 
     /// Does something with the runtime, and lets the driver do what follows.
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut ExpertRuntime, Moment) -> T) -> T {
-        let result = f(&mut self.lock().runtime, self.now());
+        let result = f(&mut self.lock().requests.runtime, self.now());
         self.changed.notify_one();
         result
     }
@@ -129,23 +119,19 @@ impl HostState {
     }
 
     /// The tensors of an admitted request are here. Its answer comes later.
-    pub(super) fn on_received(&self, key: RequestKey, tensors: ExpertTensors) -> oneshot::Receiver<Answer> {
-        let receiver = self.lock().on_received(self.now(), key, tensors);
+    pub(super) fn on_received(
+        &self,
+        key: RequestKey,
+        tensors: ExpertTensors,
+    ) -> oneshot::Receiver<ExpertAnswer> {
+        let receiver = self.lock().requests.on_received(self.now(), key, tensors);
         self.changed.notify_one();
         receiver
     }
 
-    /// The conversation about a request is over: its answer has left, or its stream broke at any moment. Rows that the device
-    /// has are kept until it has computed them.
+    /// The conversation about a request is over.
     pub(super) fn on_over(&self, key: RequestKey) {
-        let mut inner = self.lock();
-        let now = self.now();
-        inner.runtime.on_lost(now, key);
-        inner.runtime.on_answered(now, key);
-        if !inner.runtime.holds(key) {
-            inner.held.remove(&key);
-        }
-        drop(inner);
+        self.lock().requests.on_over(self.now(), key);
         self.changed.notify_one();
     }
 
@@ -161,11 +147,11 @@ impl HostState {
             uid: uid.to_string(),
             n_steps: expert.n_steps,
             n_requests: expert.n_requests,
-            n_rows_waiting: inner.runtime.rows_waiting(expert.number),
+            n_rows_waiting: inner.requests.runtime.rows_waiting(expert.number),
             is_frozen: inner.is_frozen(*layer),
             stored_s_ago: expert.stored_at.map(|at| now.saturating_sub(at).as_secs()),
         });
-        let load = inner.runtime.load();
+        let load = inner.requests.runtime.load();
         HostView {
             run: self.run_id.clone(),
             peer: self.home.node.peer_id().to_string(),
@@ -183,7 +169,8 @@ impl HostState {
     pub(super) fn announced(&self) -> Vec<(LayerId, AnnouncedExpert)> {
         let inner = self.lock();
         let announced = |(&(layer, uid), expert): (&ExpertPlace, &ServedExpert)| {
-            let n_waiting = u32::try_from(inner.runtime.rows_waiting(expert.number)).unwrap_or(u32::MAX);
+            let n_waiting =
+                u32::try_from(inner.requests.runtime.rows_waiting(expert.number)).unwrap_or(u32::MAX);
             (layer, AnnouncedExpert { uid, n_waiting, n_steps: expert.n_steps })
         };
         inner.experts.iter().map(announced).collect()
@@ -195,35 +182,10 @@ impl Inner {
     pub(super) fn is_frozen(&self, layer: LayerId) -> bool {
         self.frozen.contains(&layer) || self.frozen_by_run.contains(&layer)
     }
-
-    fn on_received(
-        &mut self,
-        now: Moment,
-        key: RequestKey,
-        tensors: ExpertTensors,
-    ) -> oneshot::Receiver<Answer> {
-        let (answer, receiver) = oneshot::channel();
-        if self.runtime.holds(key) {
-            self.held.insert(key, HeldTensors { tensors, answer });
-            self.runtime.on_received(now, key);
-        } else {
-            // The runtime ended the request while they were on their way: nobody would ever answer it.
-            let _ = answer.send(Err(ServingRefusal::Unknown));
-        }
-        receiver
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use std::time::Duration;
-
-    use barnraise_protocol::experts::ExpertPass;
-    use barnraise_swarm::experts::serving::CountedState;
-    use barnraise_swarm::{AddressGroup, PeerKey};
-
     use super::super::batches;
     use super::*;
 
@@ -233,36 +195,5 @@ mod tests {
         inner.frozen_by_run = BTreeSet::from([LayerId(2)]);
         let frozen: Vec<bool> = (0..4).map(|layer| inner.is_frozen(LayerId(layer))).collect();
         assert_eq!(frozen, [false, true, true, false]);
-    }
-
-    #[test]
-    fn tensors_that_come_after_the_end_of_their_request_are_refused_and_not_kept() {
-        let minute = Duration::from_secs(60);
-        let mut inner = batches::idle(BTreeSet::new(), &[]);
-        for expert in 0..2 {
-            inner.runtime.on_expert_added(Moment::ZERO, expert, &CountedState::default()).unwrap();
-        }
-        let request = |expert, deadline| ServedRequest {
-            client: PeerKey(vec![1]),
-            group: AddressGroup(1),
-            expert,
-            pass: ExpertPass::Forward,
-            n_rows: 1,
-            n_bytes: 100,
-            request_id: 0,
-            deadline,
-        };
-        let tensors = || ExpertTensors { inputs: vec![1.0], gradients: None };
-        let refused = Ok(Err(ServingRefusal::Unknown));
-        let closed = inner.runtime.on_request(Moment::ZERO, request(0, minute)).unwrap();
-        inner.runtime.on_expert_closed(Moment::ZERO, 0);
-        assert_eq!(inner.on_received(Moment::ZERO, closed, tensors()).try_recv(), refused);
-        let late = inner.runtime.on_request(Moment::ZERO, request(1, minute)).unwrap();
-        inner.runtime.on_timeout(minute);
-        assert_eq!(inner.on_received(minute, late, tensors()).try_recv(), refused);
-        assert!(inner.held.is_empty());
-        let good = inner.runtime.on_request(minute, request(1, 2 * minute)).unwrap();
-        assert!(inner.on_received(minute, good, tensors()).try_recv().is_err(), "it waits");
-        assert!(inner.held.contains_key(&good));
     }
 }

@@ -4,21 +4,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use barnraise_learning::OptimizerState;
-use barnraise_learning::hosted::{ExpertError, ExpertState};
+use barnraise_contributor::hosting::StoredExpert;
+use barnraise_learning::hosted::{HostedLayer, layer_of};
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::experts::{ExpertPlace, ExpertUid, LayerId};
-use barnraise_swarm::experts::checkpoints::CheckpointVersion;
-use barnraise_swarm::experts::serving::{CountedState, CountedStateError};
+use barnraise_protocol::sealed::{self as envelope, ObjectKind, SealError};
 use object_store::path::Path as ObjectPath;
-use serde::{Deserialize, Serialize};
 
-use crate::computing::{ParameterBytes, compute};
-use crate::host::expert_hosts::layers::{HostedLayer, layer_of, name};
-use crate::storage::sealed::{self, ObjectKind, SealError};
+use crate::computing::compute;
+use crate::host::expert_hosts::name;
 use crate::storage::{Storage, StorageError};
 
-const KIND: ObjectKind = ObjectKind { name: *b"exps", what: "expert", version: 2 };
 const FROZEN_KIND: ObjectKind = ObjectKind { name: *b"expf", what: "list of frozen layers", version: 1 };
 const FOLDER: &str = "experts";
 /// Beside the experts. It names no place.
@@ -39,37 +35,6 @@ pub(super) enum ExpertStoreError {
     /// Likewise.
     #[error("{path}: {source}; to freeze no layer, take the file away")]
     Frozen { path: String, source: SealError },
-}
-
-/// Why stored bytes are no state of an expert that this host can go on from.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum StoredExpertError {
-    #[error(transparent)]
-    Sealed(#[from] SealError),
-    #[error(transparent)]
-    State(#[from] ExpertError),
-    #[error(transparent)]
-    Counted(#[from] CountedStateError),
-    #[error("it is another state than its holder has signed")]
-    Version,
-}
-
-/// An expert with what it has counted.
-#[derive(Debug, Clone)]
-pub(super) struct StoredExpert {
-    /// Of the lease under which it has stepped.
-    pub(super) term: u64,
-    pub(super) state: ExpertState,
-    pub(super) counted: CountedState,
-}
-
-/// Before the raw parameters.
-#[derive(Serialize, Deserialize)]
-struct ExpertHeader {
-    term: u64,
-    n_parameters: u64,
-    optimizer: OptimizerState,
-    counted: CountedState,
 }
 
 /// The experts of one run in a folder.
@@ -101,11 +66,11 @@ impl ExpertStore {
     pub(super) async fn load(&self, place: ExpertPlace) -> Result<Option<StoredExpert>, ExpertStoreError> {
         let path = self.path(place);
         let Some(bytes) = self.storage.get(&path, EXPERT_BYTES_MAX).await? else { return Ok(None) };
-        let opened = compute(bytes.len(), move || open(&bytes)).await;
+        let opened = compute(bytes.len(), move || StoredExpert::open(&bytes)).await;
         opened.map(Some).map_err(|source| ExpertStoreError::Sealed { path: path.to_string(), source })
     }
 
-    /// Stores what [`seal`] gave.
+    /// Stores what [`sealed`] gave.
     pub(super) async fn save(&self, place: ExpertPlace, sealed: Arc<[u8]>) -> Result<(), ExpertStoreError> {
         Ok(self.storage.put(&self.path(place), bytes::Bytes::from_owner(sealed)).await?)
     }
@@ -121,7 +86,7 @@ impl ExpertStore {
         let Some(bytes) = self.storage.get(&path, FROZEN_BYTES_MAX).await? else {
             return Ok(BTreeSet::new());
         };
-        let opened = sealed::open_parts(FROZEN_KIND, &bytes);
+        let opened = envelope::open_parts(FROZEN_KIND, &bytes);
         opened
             .map(|(layers, _)| layers)
             .map_err(|source| ExpertStoreError::Frozen { path: path.to_string(), source })
@@ -130,7 +95,7 @@ impl ExpertStore {
     /// Stores them.
     pub(super) async fn save_frozen(&self, layers: &BTreeSet<LayerId>) -> Result<(), ExpertStoreError> {
         let path = self.folder().join(FROZEN_FILE);
-        let sealed = sealed::seal_parts(FROZEN_KIND, layers, &[]);
+        let sealed = envelope::seal_parts(FROZEN_KIND, layers, &[]);
         let sealed = sealed.map_err(|source| ExpertStoreError::Frozen { path: path.to_string(), source })?;
         Ok(self.storage.put(&path, sealed).await?)
     }
@@ -144,62 +109,10 @@ impl ExpertStore {
     }
 }
 
-impl StoredExpert {
-    /// Which state it is.
-    pub(super) fn version(&self) -> CheckpointVersion {
-        CheckpointVersion { term: self.term, n_steps: self.state.optimizer.n_steps }
-    }
-
-    /// As it is stored, and as other peers keep it.
-    pub(super) async fn sealed(self) -> Result<Arc<[u8]>, SealError> {
-        let n_bytes = size_of_val(self.state.parameters.as_slice());
-        compute(n_bytes, move || seal(self).map(Arc::from)).await
-    }
-
-    /// From what another peer kept of an expert of `layer`. The holder of its lease has made it, who may be anybody.
-    pub(super) async fn opened(
-        bytes: Vec<u8>,
-        layer: HostedLayer,
-        version: CheckpointVersion,
-    ) -> Result<Self, StoredExpertError> {
-        let n_bytes = bytes.len();
-        let opening = move || {
-            let opened = open(&bytes)?;
-            opened.check(&layer)?;
-            if opened.version() != version {
-                return Err(StoredExpertError::Version);
-            }
-            Ok(opened)
-        };
-        compute(n_bytes, opening).await
-    }
-
-    /// Checks that an expert of this layer can go on from it.
-    pub(super) fn check(&self, layer: &HostedLayer) -> Result<(), StoredExpertError> {
-        self.state.check(&layer.optimizer, layer.body.graph.layout())?;
-        Ok(self.counted.check()?)
-    }
-}
-
-fn seal(expert: StoredExpert) -> Result<Vec<u8>, SealError> {
-    let StoredExpert { term, state: ExpertState { parameters, optimizer }, counted } = expert;
-    let header = ExpertHeader { term, n_parameters: parameters.len() as u64, optimizer, counted };
-    let parameters = ParameterBytes(Arc::new(parameters));
-    sealed::seal_parts(KIND, &header, &[parameters.as_ref()])
-}
-
-fn open(bytes: &[u8]) -> Result<StoredExpert, SealError> {
-    let (header, raw): (ExpertHeader, &[u8]) = sealed::open_parts(KIND, bytes)?;
-    let (values, rest) = raw.as_chunks::<4>();
-    if values.len() as u64 != header.n_parameters || !rest.is_empty() {
-        return Err(SealError::Payload("its parameters are cut".into()));
-    }
-    let parameters: Vec<f32> = values.iter().map(|value| f32::from_le_bytes(*value)).collect();
-    if !parameters.iter().all(|value| value.is_finite()) {
-        return Err(SealError::Payload("a parameter is not finite".into()));
-    }
-    let state = ExpertState { parameters, optimizer: header.optimizer };
-    Ok(StoredExpert { term: header.term, state, counted: header.counted })
+/// An expert as it is stored, and as other peers keep it.
+pub(super) async fn sealed(expert: StoredExpert) -> Result<Arc<[u8]>, SealError> {
+    let n_bytes = size_of_val(expert.state.parameters.as_slice());
+    compute(n_bytes, move || expert.seal().map(Arc::from)).await
 }
 
 /// The place that a file is named after, such as `2-3.17`.
@@ -213,8 +126,14 @@ pub(super) fn place_of(name: &str) -> Option<ExpertPlace> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use barnraise_contributor::hosting::StoredExpertError;
+    use barnraise_learning::OptimizerState;
+    use barnraise_learning::hosted::ExpertState;
+    use barnraise_swarm::experts::checkpoints::CheckpointVersion;
+    use barnraise_swarm::experts::serving::CountedState;
+
     use super::*;
-    use crate::host::expert_hosts::layers::tests::layers;
+    use crate::host::expert_hosts::testing::layers;
 
     #[tokio::test]
     async fn an_expert_is_stored_under_its_place_and_read_again() {
@@ -227,13 +146,10 @@ mod tests {
         let state = ExpertState { parameters: vec![0.5, -1.0], optimizer };
         let stored = StoredExpert { term: 9, state: state.clone(), counted: CountedState::default() };
         assert_eq!(stored.version(), CheckpointVersion { term: 9, n_steps: 4 });
-        let sealed = stored.clone().sealed().await.unwrap();
-        store.save(place, sealed.clone()).await.unwrap();
+        let bytes = sealed(stored.clone()).await.unwrap();
+        store.save(place, bytes).await.unwrap();
         let loaded = store.load(place).await.unwrap().unwrap();
         assert_eq!((loaded.version(), &loaded.state), (stored.version(), &state));
-        // What an older program wrote is refused by name.
-        let older = ObjectKind { version: 1, ..KIND };
-        assert!(open(&sealed::seal(older, b"")).unwrap_err().is_version());
         let other = ExpertStore::new(store.storage.clone(), Sha256Hash([8; 32]));
         assert!(other.load(place).await.unwrap().is_none(), "of another run");
         other.delete(place).await.unwrap();
@@ -244,8 +160,8 @@ mod tests {
         store.save_frozen(&frozen).await.unwrap();
         assert_eq!(store.frozen().await.unwrap(), frozen);
         assert_eq!(place_of(FROZEN_FILE), None);
-        let bytes = sealed::seal_parts(FROZEN_KIND, &frozen, &[]).unwrap();
-        assert_eq!(sealed::hex(&bytes[sealed::HEADER_BYTES..]), "040000000203ac02");
+        let bytes = envelope::seal_parts(FROZEN_KIND, &frozen, &[]).unwrap();
+        assert_eq!(crate::storage::hex(&bytes[envelope::HEADER_BYTES..]), "040000000203ac02");
         store.storage.put(&store.path(place), b"barn".to_vec()).await.unwrap();
         assert!(store.load(place).await.unwrap_err().to_string().contains("take the file away"));
     }
@@ -260,13 +176,13 @@ mod tests {
         let state = ExpertState { parameters: vec![0.5; n_parameters], optimizer };
         let good = StoredExpert { term: 9, state, counted: CountedState::default() };
         let opened = async |made: StoredExpert, version: CheckpointVersion| {
-            let sealed = made.sealed().await.unwrap();
+            let sealed = sealed(made).await.unwrap();
             assert!(sealed.len() as u64 <= layer.checkpoint_bytes_max());
-            StoredExpert::opened(sealed.to_vec(), layer.clone(), version).await
+            StoredExpert::open_kept(&sealed, &layer, version)
         };
         let back = opened(good.clone(), good.version()).await.unwrap();
         assert_eq!((back.version(), &back.state), (good.version(), &good.state), "another peer kept it");
-        assert!(good.clone().sealed().await.unwrap().len() as u64 >= layer.checkpoint_bytes_min());
+        assert!(sealed(good.clone()).await.unwrap().len() as u64 >= layer.checkpoint_bytes_min());
         let other = CheckpointVersion { n_steps: 5, ..good.version() };
         assert!(matches!(opened(good.clone(), other).await, Err(StoredExpertError::Version)));
         let forged: [fn(&mut ExpertState); 9] = [

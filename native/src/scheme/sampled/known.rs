@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::Context;
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::sampled::{VIEW_BYTES_MAX, View};
+use barnraise_protocol::sealed::{self, ObjectKind};
 use barnraise_swarm::sampled::SampledPeer;
 use object_store::path::Path as ObjectPath;
 use tokio::time::Instant;
 
 use super::driver::SampledDriver;
 use crate::storage::Storage;
-use crate::storage::sealed::{self, ObjectKind};
 
 const KNOWN: ObjectKind = ObjectKind { name: *b"smpl", what: "participants", version: 2 };
 /// With the envelope.

@@ -8,7 +8,7 @@ use barnraise_protocol::{Sha256Hash, TensorCodec};
 use proptest::prelude::*;
 
 use super::*;
-use crate::storage::sealed::hex;
+use crate::storage::hex;
 
 fn entry(epoch: u64, id: u64, payload: Vec<u8>) -> JournalEntry {
     let transfer = Transfer { n_bytes: payload.len() as u64, sha256: Sha256Hash::of(&payload) };

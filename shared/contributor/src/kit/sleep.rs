@@ -16,14 +16,19 @@ const ASLEEP_MIN: Duration = Duration::from_secs(15);
 /// Tells a sleep from a wait: during a sleep many monotonic clocks stand still, the wall clock does not. Where both
 /// run on, the silent connection is noticed instead.
 #[derive(Debug, Default)]
-pub(super) struct SleepWatch(Option<(Moment, UnixTime)>);
+pub(crate) struct SleepWatch(Option<(Moment, UnixTime)>);
 
 impl SleepWatch {
+    /// By how much the wall clock has run ahead since the previous call, to a second.
+    pub(crate) fn lead(&mut self, now: Moment, wall: UnixTime) -> Duration {
+        let Some((now_before, wall_before)) = self.0.replace((now, wall)) else { return Duration::ZERO };
+        let by_wall = Duration::from_secs(wall.0.saturating_sub(wall_before.0));
+        by_wall.saturating_sub(now.saturating_sub(now_before))
+    }
+
     /// Whether the device was asleep since the previous call.
     fn was_asleep(&mut self, now: Moment, wall: UnixTime) -> bool {
-        let Some((now_before, wall_before)) = self.0.replace((now, wall)) else { return false };
-        let by_wall = Duration::from_secs(wall.0.saturating_sub(wall_before.0));
-        by_wall.saturating_sub(now.saturating_sub(now_before)) >= ASLEEP_MIN
+        self.lead(now, wall) >= ASLEEP_MIN
     }
 }
 

@@ -13,6 +13,7 @@
 //! that holder.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,13 @@ pub const PROTOCOL: &str = "/barnraise/expert-checkpoints/3";
 pub const MESSAGE_BYTES_MAX: usize = 4096;
 /// Most steps of an expert: a thousand a second for 34 years. A checkpoint that claims more would never be followed by a newer one.
 pub const STEPS_MAX: u64 = 1 << 40;
+
+/// Pace below which a checkpoint is not worth the slot that it takes.
+pub const BYTES_PER_SECOND_MIN: u64 = 16 * 1024;
+/// Beside the time that the bytes take.
+pub const TRANSFER_GRACE: Duration = Duration::from_secs(30);
+/// Longest time of a transfer: at the slowest, six GiB by a link of a home.
+pub const TRANSFER_TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// Domain separator: nothing else that a host signs begins with it.
 const DOMAIN: &[u8] = b"barnraise expert checkpoint 1\0";
@@ -197,6 +205,12 @@ impl ExpertCheckpoint {
     pub fn version(&self) -> CheckpointVersion {
         CheckpointVersion { term: self.lease.term, n_steps: self.n_steps }
     }
+}
+
+/// Longest time of a transfer of so many bytes, at both of its ends.
+#[must_use]
+pub fn transfer_time(n_bytes: u64) -> Duration {
+    (TRANSFER_GRACE + Duration::from_secs(n_bytes / BYTES_PER_SECOND_MIN)).min(TRANSFER_TIMEOUT)
 }
 
 fn signed_bytes(

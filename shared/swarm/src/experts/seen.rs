@@ -20,6 +20,25 @@ const STEPS_MAX: u64 = (1 << 53) - 1;
 /// Most hosts that are counted.
 const HOSTS_MAX: usize = 4096;
 
+/// What a host of experts has done, for the person whose device it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostedWork {
+    /// Experts that it serves.
+    pub n_experts: u32,
+    /// Experts that it has room for; 0 before the run is known.
+    pub n_room: u32,
+    /// Parameters of those that it serves.
+    pub n_parameters: u64,
+    /// Rows that experts have computed for others.
+    pub n_forward: u64,
+    /// Rows that they have learned from.
+    pub n_backward: u64,
+    /// Bytes from others.
+    pub bytes_received: u64,
+    /// Bytes to others.
+    pub bytes_sent: u64,
+}
+
 /// An expert that is hosted, or was asked lately.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpertSeen {

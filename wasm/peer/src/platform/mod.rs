@@ -111,6 +111,10 @@ impl Platform for BrowserPlatform {
         self.network.accept(protocol)
     }
 
+    fn addresses(&self) -> Vec<Vec<u8>> {
+        self.network.addresses()
+    }
+
     async fn open_host(
         &self,
         host: &PeerKey,

@@ -9,7 +9,8 @@
 //!
 //! A host, or an aggregator of a run without a server, is dialled where it listens for browsers, and else through a relay, for
 //! most the backbone ([`links`]). The relay sees nothing of what it carries: the host proves its peer id at its end. No failure
-//! there touches the backbone's connection. Nobody dials the tab; those whom it dialled may open streams.
+//! there touches the backbone's connection. Those whom the tab dialled may open streams. Nobody dials it, but where it hosts experts:
+//! then it has a place at its backbone, by which others reach it ([`TabNetwork::addresses`]).
 
 mod addresses;
 mod error;
@@ -28,15 +29,17 @@ use barnraise_swarm::PeerKey;
 use futures::channel::{mpsc, oneshot};
 use futures::lock::Mutex;
 use futures::{SinkExt, StreamExt, select_biased};
+use libp2p::core::transport::ListenerId;
 use libp2p::identity::Keypair;
+use libp2p::multiaddr::Protocol;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, SwarmEvent};
-use libp2p::{Multiaddr, PeerId, StreamProtocol, Swarm};
+use libp2p::{Multiaddr, PeerId, StreamProtocol, Swarm, relay};
 use wasm_bindgen_futures::spawn_local;
 use web_time::Instant;
 
 pub(crate) use addresses::fetch_status;
-use addresses::{Circuit, PageOrigin, TransportAddresses, Way, dialable, ways};
+use addresses::{Circuit, PageOrigin, TransportAddresses, Way, circuits, dialable, ways};
 pub use error::NetworkError;
 use links::PeerLinks;
 use lookup::{DialAttempt, DialTarget, KnownRun};
@@ -55,6 +58,12 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_OF_TWO_MAX: Duration = Duration::from_secs(2);
 /// Who wants a link that could not be had a moment ago is told so for as long.
 const LINK_PAUSE: Duration = Duration::from_secs(2);
+/// A backbone that gives the tab no place is asked again after so long.
+const RESERVE_PAUSE: Duration = Duration::from_secs(10);
+/// Connections that others made with the tab.
+const INBOUND_MAX: u32 = 64;
+/// Most backbones whose addresses are known.
+const BACKBONES_MAX: usize = 64;
 /// Capacity of the command channel to the task.
 const COMMANDS_MAX: usize = 4;
 
@@ -73,8 +82,25 @@ enum Purpose {
 type DialAnswer = oneshot::Sender<Result<(), NetworkError>>;
 
 enum SwarmCommand {
-    Dial { peer: PeerId, addresses: Vec<Multiaddr>, purpose: Purpose, answer: DialAnswer },
-    HangUp { answer: oneshot::Sender<()> },
+    Dial {
+        peer: PeerId,
+        addresses: Vec<Multiaddr>,
+        purpose: Purpose,
+        answer: DialAnswer,
+    },
+    HangUp {
+        answer: oneshot::Sender<()>,
+    },
+    /// Ask the backbone for a place by which others reach the tab.
+    Reserve,
+}
+
+/// How others reach the tab.
+#[derive(Default)]
+struct Reservation {
+    /// The backbone where it has a place.
+    relay: Cell<Option<PeerId>>,
+    asked_at: Cell<Option<Instant>>,
 }
 
 /// An attempt to link to a peer, which all wait for who want a stream there: when the last one failed.
@@ -93,6 +119,9 @@ pub(crate) struct TabNetwork {
     /// Connections with others.
     links: Rc<RefCell<PeerLinks>>,
     attempts: RefCell<HashMap<PeerId, LinkAttempt>>,
+    reservation: Rc<Reservation>,
+    /// All addresses of backbones, those for native peers too.
+    backbone_addresses: RefCell<HashMap<PeerId, Vec<Multiaddr>>>,
     /// `None` before the web server answered for the first time.
     known: Rc<RefCell<Option<KnownRun>>>,
     /// Other backbones of the run, the next one to try first.
@@ -113,13 +142,15 @@ impl TabNetwork {
         let swarm = swarm(keypair)?;
         let control = swarm.behaviour().streams.new_control();
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
-        let (connected, links) = (Rc::default(), Rc::default());
+        let (connected, links, reservation) = (Rc::default(), Rc::default(), Rc::<Reservation>::default());
         let task = SwarmTask {
             swarm,
             connected: Rc::clone(&connected),
             links: Rc::clone(&links),
+            reservation: Rc::clone(&reservation),
             dials: Vec::new(),
             connection: None,
+            listener: None,
             hang_up: None,
         };
         spawn_local(task.run(receiver));
@@ -132,6 +163,8 @@ impl TabNetwork {
             connected,
             links,
             attempts: RefCell::default(),
+            reservation,
+            backbone_addresses: RefCell::default(),
             known: Rc::default(),
             other_backbones: RefCell::default(),
             is_other_next: Cell::new(false),
@@ -174,6 +207,7 @@ impl TabNetwork {
         let known = self.other_backbones.take();
         let mut targets: VecDeque<DialTarget> =
             known.into_iter().filter(|known| Some(known.peer) == moved_to).collect();
+        self.learn_addresses(addresses);
         let mut rest = addresses.to_vec();
         // Addresses are grouped by backbone.
         while let Ok((peer, transports)) = dialable(&rest, self.page.is_secure) {
@@ -211,6 +245,7 @@ impl TabNetwork {
         {
             Ok(status) => {
                 let (peer, transports) = dialable(&status.addresses, self.page.is_secure)?;
+                self.learn_addresses(&status.addresses);
                 let target = DialTarget { peer, transports };
                 let before = self.known.take();
                 self.known.replace(Some(KnownRun::new(status.run.identity.run_id, target.clone(), before)));
@@ -303,6 +338,37 @@ impl TabNetwork {
         let (answer, answered) = oneshot::channel();
         self.command(SwarmCommand::Dial { peer, addresses, purpose, answer }).await?;
         answered.await.map_err(|_| NetworkError::Superseded)?
+    }
+
+    fn learn_addresses(&self, addresses: &[String]) {
+        let mut known = self.backbone_addresses.borrow_mut();
+        if known.len() >= BACKBONES_MAX {
+            known.clear();
+        }
+        let mut fresh: HashMap<PeerId, Vec<Multiaddr>> = HashMap::new();
+        for address in addresses.iter().filter_map(|address| address.parse::<Multiaddr>().ok()) {
+            if let Some(Protocol::P2p(peer)) = address.iter().last() {
+                fresh.entry(peer).or_default().push(address);
+            }
+        }
+        known.extend(fresh);
+    }
+
+    /// Where others reach the tab: through its backbone. Nowhere at first, until that has given it a place.
+    pub(super) fn addresses(&self) -> Vec<Vec<u8>> {
+        let reservation = &self.reservation;
+        let relay = reservation.relay.get().filter(|relay| *self.connected.borrow() == Some(*relay));
+        if let Some(relay) = relay {
+            let known = self.backbone_addresses.borrow();
+            return circuits(known.get(&relay).map_or(&[], Vec::as_slice));
+        }
+        let is_asked = reservation.asked_at.get().is_some_and(|at| at.elapsed() < RESERVE_PAUSE);
+        if !is_asked && self.connected.borrow().is_some() {
+            reservation.asked_at.set(Some(Instant::now()));
+            // Where it has no room, the next call asks.
+            let _ = self.commands.clone().try_send(SwarmCommand::Reserve);
+        }
+        Vec::new()
     }
 
     /// Streams of a protocol that peers open on connections that the tab made.
@@ -430,9 +496,12 @@ struct SwarmTask {
     swarm: Swarm<Behaviour>,
     connected: Rc<RefCell<Option<PeerId>>>,
     links: Rc<RefCell<PeerLinks>>,
+    reservation: Rc<Reservation>,
     dials: Vec<Dial>,
-    /// With the backbone.
-    connection: Option<ConnectionId>,
+    /// With the backbone, and where that is.
+    connection: Option<(ConnectionId, Multiaddr)>,
+    /// Of the place that was asked for.
+    listener: Option<ListenerId>,
     /// Answered when only links are left: streams open on any connection to the peer, so a
     /// dying one must be gone before the next is dialled.
     hang_up: Option<oneshot::Sender<()>>,
@@ -476,7 +545,20 @@ impl SwarmTask {
                 self.hang_up = Some(answer);
                 self.answer_hang_up();
             }
+            SwarmCommand::Reserve => self.reserve(),
         }
+    }
+
+    fn reserve(&mut self) {
+        let backbone = *self.connected.borrow();
+        let (Some(backbone), Some((_, address))) = (backbone, &self.connection) else { return };
+        if let Some(listener) = self.listener.take() {
+            self.swarm.remove_listener(listener);
+        }
+        let of_relay = address.iter().filter(|part| !matches!(part, Protocol::P2p(_)));
+        let relay: Multiaddr = of_relay.chain([Protocol::P2p(backbone), Protocol::P2pCircuit]).collect();
+        // Asked again where it cannot be.
+        self.listener = self.swarm.listen_on(relay).ok();
     }
 
     fn take_dial(&mut self, connection: ConnectionId) -> Option<Dial> {
@@ -499,13 +581,18 @@ impl SwarmTask {
     }
 
     /// Keeps a connection that was dialled, unless there is one for the same purpose. Returns whether it is kept.
-    fn is_kept(&mut self, peer: PeerId, connection: ConnectionId, purpose: Purpose) -> bool {
+    fn is_kept(
+        &mut self,
+        (peer, address): (PeerId, &Multiaddr),
+        connection: ConnectionId,
+        purpose: Purpose,
+    ) -> bool {
         let mut links = self.links.borrow_mut();
         match purpose {
             Purpose::Backbone if self.connection.is_none() => {
                 // A link with it is no longer one that makes way for others.
                 links.forget(&peer);
-                self.connection = Some(connection);
+                self.connection = Some((connection, address.clone()));
                 self.connected.replace(Some(peer));
                 true
             }
@@ -521,10 +608,18 @@ impl SwarmTask {
 
     fn on_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
         match event {
-            SwarmEvent::ConnectionEstablished { peer_id, connection_id, .. } => {
+            // A trainer, through the place that was reserved: there is no other way to the tab.
+            SwarmEvent::ConnectionEstablished { connection_id, endpoint, .. } if endpoint.is_listener() => {
+                let n_inbound = self.swarm.network_info().connection_counters().num_established_incoming();
+                if n_inbound > INBOUND_MAX {
+                    self.swarm.close_connection(connection_id);
+                }
+            }
+            SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
+                let reached = (peer_id, endpoint.get_remote_address());
                 let dial = self.take_dial(connection_id).filter(|dial| !dial.answer.is_canceled());
                 match dial {
-                    Some(dial) if self.is_kept(peer_id, connection_id, dial.purpose) => {
+                    Some(dial) if self.is_kept(reached, connection_id, dial.purpose) => {
                         let _ = dial.answer.send(Ok(()));
                     }
                     // The caller is gone, or another transport was faster.
@@ -539,11 +634,20 @@ impl SwarmTask {
                 }
             }
             SwarmEvent::ConnectionClosed { connection_id, .. } => {
-                if self.connection.take_if(|connection| *connection == connection_id).is_some() {
+                if self.connection.take_if(|(connection, _)| *connection == connection_id).is_some() {
                     self.connected.replace(None);
+                    self.reservation.relay.set(None);
                 }
                 self.links.borrow_mut().on_closed(connection_id);
                 self.answer_hang_up();
+            }
+            SwarmEvent::Behaviour(BehaviourEvent::Circuits(
+                relay::client::Event::ReservationReqAccepted { relay_peer_id, .. },
+            )) => self.reservation.relay.set(Some(relay_peer_id)),
+            SwarmEvent::ListenerClosed { listener_id, .. } => {
+                if self.listener.take_if(|listener| *listener == listener_id).is_some() {
+                    self.reservation.relay.set(None);
+                }
             }
             _ => {}
         }

@@ -9,6 +9,7 @@ use barnraise_protocol::matchmaking::ModelVersion;
 use barnraise_protocol::model::{
     self, Fetched, ModelRefusal, ModelRequest, ModelResponse, PROTOCOL, StepHeader,
 };
+use barnraise_protocol::sealed::SealError;
 use barnraise_protocol::{ConversationError, RefusalReason};
 use barnraise_relay::tasks::TaskSet;
 use barnraise_relay::{NodeError, Paced};
@@ -26,7 +27,6 @@ use crate::net::transfer_slots::TransferSlots;
 use crate::storage::checkpoint::{self, Checkpoint, CheckpointError};
 use crate::storage::disk_space::DiskProblem;
 use crate::storage::journal::JournalError;
-use crate::storage::sealed::SealError;
 
 /// Bytes of a checkpoint beside its values.
 const HEADER_BYTES_MAX: u64 = 4 * 1024 * 1024;

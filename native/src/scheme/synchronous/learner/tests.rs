@@ -27,7 +27,7 @@ fn golden_bytes_of_what_an_optimizer_remembers() {
     let state = OptimizerState { n_steps: 300, beta_products: [0.5, 0.25], moments };
     let bytes = postcard::to_allocvec(&state).unwrap();
     let golden = "ac02000000000000e03f000000000000d03f02020000803f000000c000";
-    assert_eq!(crate::storage::sealed::hex(&bytes), golden);
+    assert_eq!(crate::storage::hex(&bytes), golden);
     assert_eq!(postcard::from_bytes::<OptimizerState>(&bytes).unwrap(), state);
 }
 

@@ -1,12 +1,12 @@
 //! Standings of keys and addresses (probation passed, suspicion), stored over a restart.
 
+use barnraise_protocol::sealed::{self, ObjectKind};
 use barnraise_swarm::recomputation::PersistentRecomputation;
 use object_store::path::Path as ObjectPath;
 
 use super::EvidenceStoreError;
 use super::store::FOLDER;
 use crate::storage::Storage;
-use crate::storage::sealed::{self, ObjectKind};
 
 const STANDINGS: ObjectKind =
     ObjectKind { name: *b"stnd", what: "list of keys that were recomputed", version: 1 };
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn golden_bytes() {
         let bytes = sealed::seal_parts(STANDINGS, &lasting(), &[]).unwrap();
-        assert_eq!(sealed::hex(&bytes), GOLDEN);
+        assert_eq!(crate::storage::hex(&bytes), GOLDEN);
         assert_eq!(path().to_string(), "evidence/standings");
     }
 

@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::bulk::{ChunkSource, Transfer, Withdrawn};
 use barnraise_protocol::evidence::{ENTRIES_MAX, Evidence, EvidenceEntry, EvidenceError};
+use barnraise_protocol::sealed::{self, ObjectKind, SealError};
 use barnraise_swarm::AddressGroup;
 use object_store::path::Path as ObjectPath;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
-use crate::storage::sealed::{self, ObjectKind, SealError};
 use crate::storage::{Storage, StorageError};
 
 pub(super) const FOLDER: &str = "evidence";
@@ -260,7 +260,7 @@ mod tests {
             Conviction { peer: PublicKey([2; 32]), epoch: 4, evidence: None },
         ];
         let bytes = sealed::seal_parts(CONVICTED, &convicted.to_vec(), &[]).unwrap();
-        assert_eq!(sealed::hex(&bytes), GOLDEN);
+        assert_eq!(crate::storage::hex(&bytes), GOLDEN);
         assert_eq!(convicted_path().to_string(), "evidence/convicted");
         storage.put(&convicted_path(), bytes).await.unwrap();
         assert_eq!(EvidenceStore::open(storage).await.unwrap().convicted().await, convicted);

@@ -195,6 +195,30 @@ pub(super) fn ways(peer: PeerId, announced: &[Vec<u8>], page: PageOrigin) -> Vec
     Way::direct(direct).into_iter().chain(circuits).collect()
 }
 
+/// Most addresses of a kind at which a tab is reached.
+const CIRCUITS_PER_KIND: usize = 2;
+
+/// The ways through a relay with these addresses, as others are told of them: some for native peers, and some for browsers.
+pub(super) fn circuits(of_relay: &[Multiaddr]) -> Vec<Vec<u8>> {
+    let is_for_browsers = |address: &&Multiaddr| transport_of(address, false).is_some();
+    let is_native = |address: &&Multiaddr| {
+        let mut parts = address.iter();
+        !parts.any(|part| {
+            matches!(
+                part,
+                Protocol::WebTransport
+                    | Protocol::WebRTCDirect
+                    | Protocol::Ws(_)
+                    | Protocol::Wss(_)
+                    | Protocol::P2pCircuit
+            )
+        })
+    };
+    let native = of_relay.iter().filter(is_native).take(CIRCUITS_PER_KIND);
+    let browsers = of_relay.iter().filter(is_for_browsers).take(CIRCUITS_PER_KIND);
+    native.chain(browsers).map(|address| address.clone().with(Protocol::P2pCircuit).to_vec()).collect()
+}
+
 /// The transport by which the page dials an address.
 fn dialled_by(address: &Multiaddr, page: PageOrigin) -> Option<TransportKind> {
     transport_of(address, page.is_secure).filter(|_| page.dials(address)).map(|(transport, _)| transport)
@@ -298,6 +322,29 @@ mod tests {
         let [(TransportKind::WebSocket, to_relay)] = &circuit.to_relay[..] else { panic!("{circuit:?}") };
         assert_eq!(to_relay[0].to_string(), format!("/dns4/relay.example/tcp/443/wss/p2p/{relay}"));
         assert!(ways(host, &[vec![255], Vec::new()], PageOrigin::of("https://run.example.org")).is_empty());
+    }
+
+    #[wasm_bindgen_test]
+    fn a_tab_is_reached_through_its_backbone_by_native_peers_and_by_browsers() {
+        let relay = PeerId::random();
+        let listed = listed(
+            &[relay],
+            &[
+                "/ip4/192.0.2.1/udp/1/quic-v1/webtransport/certhash/HASH",
+                "/ip4/192.0.2.1/tcp/1",
+                "/ip4/192.0.2.1/udp/1/quic-v1",
+                "/ip6/2001:db8::1/tcp/1",
+                "/ip4/192.0.2.1/tcp/2/ws",
+                "/dns4/run.example/tcp/443/wss",
+            ],
+        );
+        let parsed: Vec<Multiaddr> = listed.iter().map(|address| address.parse().unwrap()).collect();
+        let told: Vec<String> = circuits(&parsed)
+            .into_iter()
+            .map(|bytes| Multiaddr::try_from(bytes).unwrap().to_string())
+            .collect();
+        assert_eq!(told, [1, 2, 0, 4].map(|at: usize| format!("{}/p2p-circuit", listed[at])));
+        assert!(circuits(&[]).is_empty());
     }
 
     #[wasm_bindgen_test]

@@ -1,4 +1,4 @@
-//! The swarm of a tab: it dials, and nobody dials it.
+//! The swarm of a tab: it dials, and is reached through a relay where it hosts experts.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub struct Behaviour {
     pub streams: libp2p_stream::Behaviour,
     identify: identify::Behaviour,
     ping: ping::Behaviour,
-    /// For circuits to hosts that cannot be dialled from a page. No place is ever reserved for the tab itself.
+    /// For circuits to hosts that cannot be dialled from a page, and to the tab itself, where it hosts.
     circuits: relay::client::Behaviour,
 }
 

@@ -11,10 +11,11 @@
 //!
 //! Pure. It never allocates by a length that it has not compared with the bytes at hand.
 
-use barnraise_protocol::Sha256Hash;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
+
+use crate::Sha256Hash;
 
 const MAGIC: &[u8; 8] = b"barnrais";
 const PREFIX_BYTES: usize = 8 + 4 + 2 + 8;
@@ -219,12 +220,6 @@ pub fn peek_header<T: DeserializeOwned>(kind: ObjectKind, start: &[u8]) -> Resul
 fn hash(prefix: &[u8], payload: &[&[u8]]) -> Sha256Hash {
     let hashed = Sha256::new().chain_update(prefix);
     Sha256Hash(payload.iter().fold(hashed, |hashed, part| hashed.chain_update(part)).finalize().into())
-}
-
-/// Bytes as tests write them down.
-#[cfg(test)]
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

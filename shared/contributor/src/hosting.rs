@@ -1,0 +1,18 @@
+//! A host of experts (Learning@home §3.3), as far as it is the same on every machine: its requests, what computes them, what is
+//! stored of an expert, and the copies of that at other peers.
+
+mod conversation;
+mod copies;
+mod device;
+mod driver;
+mod requests;
+mod state;
+mod stored;
+
+pub use self::copies::{
+    CopyTrouble, Keeper, KeeperError, KeeperNetwork, NewestError, StoredCheckpoint, give_stored, newest,
+};
+pub use self::device::{AddError, ComputeError, ComputedRows, ExpertDevice, ExpertJob, JobDone};
+pub use self::driver::{HostConfig, HostError, host};
+pub use self::requests::{ExpertAnswer, HeldRequests, served_request, wire_refusal};
+pub use self::stored::{StoredExpert, StoredExpertError};

@@ -1,0 +1,690 @@
+//! A host of experts without a disk, in one task: what a tab is. What it has learned is with its keepers, at most a minute old, and
+//! all of it where it hands its experts over before it ends.
+
+mod begin;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use barnraise_learning::hosted::{ExpertState, layer_of};
+use barnraise_protocol::access::KeyPair;
+use barnraise_protocol::dht::{DhtRefusal, Record};
+use barnraise_protocol::experts::checkpoints::CheckpointVersion;
+use barnraise_protocol::experts::leases::{ExpertLease, LeaseAnswer, LeaseAsk, LeaseAskError, LeaseRefusal};
+use barnraise_protocol::experts::{self, ExpertPlace};
+use barnraise_swarm::experts::checkpoints::CheckpointSchedule;
+use barnraise_swarm::experts::leases::HolderAction;
+use barnraise_swarm::experts::serving::CountedState;
+use barnraise_swarm::experts::{AnnouncerAction, ExpertAnnouncer, HostedWork};
+use barnraise_swarm::{Moment, PeerKey};
+use futures::channel::{mpsc, oneshot};
+use futures::future::{Fuse, FutureExt, LocalBoxFuture};
+use futures::select_biased;
+use futures::stream::{FuturesUnordered, StreamExt};
+
+use self::begin::Begun;
+pub use self::begin::{HostConfig, HostError};
+use super::conversation::converse;
+use super::copies::{KeeperNetwork, NewestError, StoredCheckpoint, give_stored, newest};
+use super::device::{AddError, ExpertDevice, ExpertJob, JobDone};
+use super::state::{HostState, LeasingError, ServedExpert};
+use super::stored::StoredExpert;
+use crate::experts::next;
+use crate::kit::sleep::SleepWatch;
+use crate::platform::{Platform, PlatformError};
+
+/// Interval of looks at what has changed, and of what is told.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Longest time for handing all experts over.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(45);
+/// The wall clock has gone on by so much more than the monotonic one: the device was asleep, and nobody knows whose the places are.
+const ASLEEP_MIN: Duration = Duration::from_secs(3);
+/// Requests at a time.
+const STREAMS_MAX: usize = 128;
+/// Of one trainer.
+const STREAMS_PER_PEER: usize = 32;
+/// Experts whose states are on the way here at a time: a backbone answers few questions of one host.
+const GATHERING_MAX: usize = 2;
+/// Experts that are handed over at a time.
+const HANDING_MAX: usize = 2;
+/// After so many states from which the device cannot go on, an expert begins anew.
+const STATES_MAX: usize = 3;
+
+/// What was under way beside the driver.
+enum TaskDone {
+    Asked(Result<LeaseAnswer, LeasingError>),
+    Gathered(ExpertLease, Result<Option<StoredExpert>, NewestError>),
+    Given(ExpertPlace, CheckpointVersion, usize),
+    HandedOver(ExpertPlace),
+    Put(Result<Vec<Result<(), DhtRefusal>>, PlatformError>),
+}
+
+/// What woke the driver.
+enum Woken<S> {
+    Leave,
+    Stream(Option<(PeerKey, S)>),
+    Task(TaskDone),
+    Conversation(PeerKey),
+    Worked(Box<ExpertDevice>, Option<JobDone>),
+    Changed,
+}
+
+/// Hosts experts until `leaving`, whose sender may be dropped, or until the run does not have it any longer. `on_news` is told what
+/// it has done, and why it serves nothing, where that is so.
+///
+/// # Errors
+/// The run has no experts for it, and a retry does not change that.
+pub async fn host<P: Platform>(
+    platform: &P,
+    config: HostConfig,
+    leaving: oneshot::Receiver<()>,
+    mut on_news: impl FnMut(HostedWork, Option<String>),
+) -> Result<(), HostError> {
+    let mut leaving = leaving.fuse();
+    let begun = {
+        let mut beginning = pin!(
+            begin::begin(platform, config, |problem| {
+                on_news(HostedWork::default(), Some(problem));
+            })
+            .fuse()
+        );
+        select_biased! {
+            _ = leaving => return Ok(()),
+            begun = beginning => begun?,
+        }
+    };
+    HostDriver::new(begun).serve(leaving, on_news).await
+}
+
+/// See the module.
+struct HostDriver<'a, P: Platform> {
+    state: Rc<HostState<'a, P>>,
+    changed: mpsc::Receiver<()>,
+    tasks: FuturesUnordered<LocalBoxFuture<'a, TaskDone>>,
+    conversations: FuturesUnordered<LocalBoxFuture<'a, PeerKey>>,
+    /// Conversations with each trainer.
+    n_streams: HashMap<PeerKey, usize>,
+    /// While nothing is computed.
+    device: Option<Box<ExpertDevice>>,
+    working: Fuse<LocalBoxFuture<'a, (Box<ExpertDevice>, Option<JobDone>)>>,
+    jobs: VecDeque<ExpertJob>,
+    announcer: ExpertAnnouncer,
+    announced: BTreeSet<ExpertPlace>,
+    is_putting: bool,
+    schedule: CheckpointSchedule,
+    /// A checkpoint is on its way to the device, or to its keepers.
+    is_storing: bool,
+    /// Given to the device, by number.
+    numbers: HashMap<u32, ExpertPlace>,
+    n_numbers: u32,
+    /// The terms under which experts step here.
+    terms: BTreeMap<ExpertPlace, u64>,
+    to_gather: VecDeque<ExpertLease>,
+    /// Their states are on the way here, for a lease of this term.
+    gathering: BTreeMap<ExpertPlace, u64>,
+    /// The device gives their states back.
+    stopping: BTreeSet<ExpertPlace>,
+    /// Leased once more while they are stopping.
+    deferred: BTreeMap<ExpertPlace, ExpertLease>,
+    /// States that the device could not go on from, and which are not tried again.
+    refused: BTreeMap<ExpertPlace, Vec<CheckpointVersion>>,
+    /// Last states, for their keepers.
+    to_hand: VecDeque<StoredCheckpoint>,
+    n_handing: usize,
+    /// When it ends at the latest.
+    leaves_by: Option<Moment>,
+    problem: Option<String>,
+    sleep: SleepWatch,
+}
+
+impl<'a, P: Platform> HostDriver<'a, P> {
+    fn new(begun: Begun<'a, P>) -> Self {
+        let Begun { state, changed, device } = begun;
+        let key: KeyPair = state.key.clone();
+        let [a, b, c, d, e, f, g, h, ..] = key.public().0;
+        let seed = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        let run_id = state.run.identity.run_id.clone();
+        Self {
+            state: Rc::new(state),
+            changed,
+            tasks: FuturesUnordered::new(),
+            conversations: FuturesUnordered::new(),
+            n_streams: HashMap::new(),
+            device: Some(Box::new(device)),
+            working: Fuse::terminated(),
+            jobs: VecDeque::new(),
+            announcer: ExpertAnnouncer::new(key, run_id, Vec::new(), seed),
+            announced: BTreeSet::new(),
+            is_putting: false,
+            schedule: CheckpointSchedule::new(seed),
+            is_storing: false,
+            numbers: HashMap::new(),
+            n_numbers: 0,
+            terms: BTreeMap::new(),
+            to_gather: VecDeque::new(),
+            gathering: BTreeMap::new(),
+            stopping: BTreeSet::new(),
+            deferred: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            to_hand: VecDeque::new(),
+            n_handing: 0,
+            leaves_by: None,
+            problem: None,
+            sleep: SleepWatch::default(),
+        }
+    }
+
+    async fn serve(
+        mut self,
+        mut leaving: Fuse<oneshot::Receiver<()>>,
+        mut on_news: impl FnMut(HostedWork, Option<String>),
+    ) -> Result<(), HostError> {
+        let platform = self.state.platform;
+        let mut streams = platform.accept(experts::PROTOCOL)?;
+        let (mut told, mut tell_at) = (None, platform.now());
+        loop {
+            let now = platform.now();
+            if self.sleep.lead(now, platform.unix_time()) >= ASLEEP_MIN {
+                self.state.with(|inner, now| inner.leases.on_suspended(now));
+            }
+            self.lease_next(now);
+            self.gather_next();
+            self.store_next(now);
+            self.hand_over_next();
+            self.announce_next(now);
+            self.work_next();
+            if self.has_left(now) {
+                return Ok(());
+            }
+            if tell_at <= now {
+                let news = (self.work_done(), self.problem_now());
+                if told.as_ref() != Some(&news) {
+                    on_news(news.0, news.1.clone());
+                    told = Some(news);
+                }
+                tell_at = now + LOOK_EVERY;
+            }
+            let at = self.next_deadline(now).min(now + LOOK_EVERY);
+            let woken = {
+                let mut timer = pin!(platform.sleep_until(at).fuse());
+                let mut task = pin!(next(&mut self.tasks).fuse());
+                let mut conversation = pin!(next(&mut self.conversations).fuse());
+                select_biased! {
+                    _ = leaving => Woken::Leave,
+                    done = task => Woken::Task(done),
+                    (device, done) = &mut self.working => Woken::Worked(device, done),
+                    peer = conversation => Woken::Conversation(peer),
+                    stream = streams.next().fuse() => Woken::Stream(stream),
+                    _ = self.changed.next().fuse() => Woken::Changed,
+                    () = timer => Woken::Changed,
+                }
+            };
+            match woken {
+                Woken::Leave => self.leave(),
+                Woken::Stream(Some((peer, stream))) => self.on_stream(peer, stream),
+                Woken::Stream(None) => return Err(PlatformError::NotConnected.into()),
+                Woken::Task(done) => self.on_task(done),
+                Woken::Conversation(peer) => self.on_conversation_over(&peer),
+                Woken::Worked(device, done) => {
+                    self.device = Some(device);
+                    if let Some(done) = done {
+                        self.on_done(done);
+                    }
+                }
+                Woken::Changed => {}
+            }
+        }
+    }
+
+    fn next_deadline(&self, now: Moment) -> Moment {
+        let (runtime, leases) = self
+            .state
+            .read(|inner, now| (inner.requests.runtime.next_deadline(), inner.leases.next_deadline(now)));
+        let schedule = self.schedule.next_deadline().filter(|_| !self.is_storing);
+        let deadlines = [runtime, leases, schedule, self.leaves_by];
+        deadlines.into_iter().flatten().min().unwrap_or(now + LOOK_EVERY)
+    }
+
+    fn work_done(&self) -> HostedWork {
+        let state = &self.state;
+        state.read(|inner, _| HostedWork {
+            n_experts: u32::try_from(inner.experts.len()).unwrap_or(u32::MAX),
+            n_room: state.n_room,
+            n_parameters: inner.experts.values().map(|expert| expert.n_parameters as u64).sum(),
+            n_forward: inner.requests.n_forward,
+            n_backward: inner.requests.n_backward,
+            bytes_received: state.meter.down(),
+            bytes_sent: state.meter.up(),
+        })
+    }
+
+    /// Why it serves nothing.
+    fn problem_now(&self) -> Option<String> {
+        let serves = self.state.read(|inner, _| !inner.experts.is_empty());
+        self.problem.clone().filter(|_| !serves)
+    }
+
+    /// Does what the leases want.
+    fn lease_next(&mut self, now: Moment) {
+        let loads = self.state.announced();
+        let action = |inner: &mut super::state::Inner, now| {
+            inner.leases.on_timeout(now);
+            inner.leases.poll_action(now)
+        };
+        self.state.with_quietly(|inner, _| {
+            for (layer, expert) in loads {
+                inner.leases.on_load(&(layer, expert.uid), expert.n_waiting);
+            }
+        });
+        while let Some(action) = self.state.with_quietly(action) {
+            match action {
+                HolderAction::Ask { asks, n_vacant } => self.ask(now, asks, n_vacant),
+                HolderAction::Host(lease) => self.on_leased(lease),
+                HolderAction::Stop { place, .. } => self.stop(place),
+                // Nothing of it is here.
+                HolderAction::Yield(_) => {}
+            }
+        }
+    }
+
+    fn ask(&mut self, now: Moment, asks: Vec<LeaseAsk>, n_vacant: u8) {
+        if asks.is_empty() && self.state.platform.addresses().is_empty() {
+            self.problem =
+                Some("no backbone or relay has a place yet at which this device can be reached".into());
+            self.state.with_quietly(|inner, _| inner.leases.on_failed(now));
+            return;
+        }
+        let state = Rc::clone(&self.state);
+        self.tasks.push(async move { TaskDone::Asked(state.ask(asks, n_vacant).await) }.boxed_local());
+    }
+
+    fn on_asked(&mut self, answer: Result<LeaseAnswer, LeasingError>) {
+        let problem = match answer {
+            Ok(LeaseAnswer::Leased { grantors, asked, vacant, frozen }) => self.state.with(|inner, now| {
+                inner.frozen = frozen.into_iter().collect();
+                inner.grantors = Some(grantors);
+                inner.leases.on_answer(now, asked, vacant);
+                let has_places = inner.leases.places().next().is_some();
+                (!has_places).then(|| "all experts have a host at the moment".to_owned())
+            }),
+            Ok(_) => {
+                self.state.with(|inner, now| inner.leases.on_failed(now));
+                Some(LeaseAskError::Unexpected.to_string())
+            }
+            Err(error) => {
+                let is_shut_out = matches!(
+                    error,
+                    LeasingError::Ask(LeaseAskError::Refused(
+                        LeaseRefusal::NoAccess | LeaseRefusal::MayNotHost
+                    ))
+                );
+                self.state.with(|inner, now| match is_shut_out {
+                    true => inner.leases.on_no_access(now),
+                    false => inner.leases.on_failed(now),
+                });
+                Some(error.to_string())
+            }
+        };
+        self.problem = problem;
+    }
+
+    fn on_leased(&mut self, lease: ExpertLease) {
+        let place = lease.place;
+        if self.stopping.contains(&place) {
+            self.deferred.insert(place, lease);
+        } else if self.numbers.values().any(|known| *known == place) {
+            // It is here, under a term that has begun meanwhile.
+            self.terms.insert(place, lease.term);
+        } else {
+            self.to_gather.push_back(lease);
+        }
+    }
+
+    /// Takes the newest states of places that were leased, from the peers that keep them.
+    fn gather_next(&mut self) {
+        while self.gathering.len() < GATHERING_MAX
+            && let Some(lease) = self.to_gather.pop_front()
+        {
+            let place = lease.place;
+            if self.state.lease(&place).is_none_or(|held| held.term != lease.term) {
+                continue;
+            }
+            self.gathering.insert(place, lease.term);
+            let refused = self.refused.get(&place).cloned().unwrap_or_default();
+            let state = Rc::clone(&self.state);
+            let gathering = async move {
+                let found = match refused.len() < STATES_MAX {
+                    true => newest(&*state, place, None, refused).await,
+                    false => Ok(None),
+                };
+                TaskDone::Gathered(lease, found)
+            };
+            self.tasks.push(gathering.boxed_local());
+        }
+    }
+
+    fn on_gathered(&mut self, lease: ExpertLease, found: Result<Option<StoredExpert>, NewestError>) {
+        let place = lease.place;
+        if self.gathering.get(&place) == Some(&lease.term) {
+            self.gathering.remove(&place);
+        }
+        // What came for a lease before is not what the next one begins with: others may have stepped the expert since.
+        if self.state.lease(&place).is_none_or(|held| held.term != lease.term) {
+            return;
+        }
+        match found {
+            Ok(stored) => {
+                let expert = self.n_numbers;
+                self.n_numbers += 1;
+                self.numbers.insert(expert, place);
+                self.terms.insert(place, lease.term);
+                self.jobs.push_back(ExpertJob::Add { expert, lease, stored });
+            }
+            Err(error) => {
+                // To begin it anew would lose what it has learned elsewhere.
+                self.problem = Some(error.to_string());
+                self.give_up(&place);
+            }
+        }
+    }
+
+    fn give_up(&self, place: &ExpertPlace) {
+        self.state.with(|inner, now| inner.leases.on_given_up(now, place));
+    }
+
+    /// A lease is over, or the host leaves: nothing more is computed.
+    fn stop(&mut self, place: ExpertPlace) {
+        self.deferred.remove(&place);
+        self.refused.remove(&place);
+        self.to_gather.retain(|lease| lease.place != place);
+        self.gathering.remove(&place);
+        let number = self.numbers.iter().find(|(_, known)| **known == place).map(|(number, _)| *number);
+        let Some(expert) = number else { return };
+        if !self.stopping.insert(place) {
+            return;
+        }
+        self.schedule.on_removed(&place);
+        self.state.with(|inner, now| {
+            inner.requests.runtime.on_expert_closed(now, expert);
+            inner.experts.remove(&place);
+        });
+        // Batches that the runtime has given come before.
+        self.take_batches();
+        self.jobs.push_back(ExpertJob::Remove { expert });
+    }
+
+    fn take_batches(&mut self) {
+        let (state, numbers, jobs) = (&self.state, &self.numbers, &mut self.jobs);
+        state.with_quietly(|inner, now| {
+            inner.requests.runtime.on_timeout(now);
+            while let Some(batch) = inner.requests.next_batch() {
+                let place = numbers.get(&batch.expert);
+                let is_frozen = place.is_some_and(|(layer, _)| inner.frozen.contains(layer));
+                jobs.push_back(inner.requests.job(batch, is_frozen));
+            }
+        });
+    }
+
+    /// Gives the device its next job, where it has none.
+    fn work_next(&mut self) {
+        self.take_batches();
+        if self.jobs.is_empty() {
+            return;
+        }
+        let Some(mut device) = self.device.take() else { return };
+        let Some(job) = self.jobs.pop_front() else { return };
+        let platform = self.state.platform;
+        let working = async move {
+            let done = device.work(job).await;
+            // On a processor nothing of the network moves while it computes.
+            platform.yield_now().await;
+            (device, done)
+        };
+        self.working = working.boxed_local().fuse();
+    }
+
+    fn on_done(&mut self, done: JobDone) {
+        match done {
+            JobDone::Computed { batch, result } => {
+                let place = self.numbers.get(&batch.expert).copied();
+                self.state.with(|inner, now| {
+                    // What failed is computed once more, or refused, as the runtime decides.
+                    let Ok(n_steps) = inner.requests.on_computed(now, &batch, result) else { return };
+                    if let Some(expert) = place.and_then(|place| inner.experts.get_mut(&place)) {
+                        expert.n_steps = n_steps;
+                    }
+                });
+            }
+            JobDone::Added { expert, lease, result } => self.on_added(expert, lease, result),
+            JobDone::Store { expert, state } => {
+                let now = self.state.platform.now();
+                match self.checkpoint(expert, state) {
+                    Some(made) if self.schedule.is_offered(now, &made.lease.place, made.version) => {
+                        self.give(made);
+                    }
+                    _ => self.is_storing = false,
+                }
+            }
+            JobDone::Removed { expert, state } => self.on_removed(expert, state),
+        }
+    }
+
+    fn on_added(&mut self, number: u32, lease: ExpertLease, result: Result<(CountedState, u64), AddError>) {
+        let place = lease.place;
+        let n_parameters =
+            layer_of(&self.state.layers, place).map_or(0, |layer| layer.body.graph.layout().n_parameters());
+        let is_stopping = self.stopping.contains(&place);
+        let added = result.and_then(|(counted, n_steps)| {
+            self.state.with(|inner, now| {
+                inner.requests.runtime.on_expert_added(now, number, &counted)?;
+                if is_stopping {
+                    inner.requests.runtime.on_expert_closed(now, number);
+                } else {
+                    inner.experts.insert(place, ServedExpert { number, n_steps, n_parameters });
+                }
+                Ok(())
+            })
+        });
+        match added {
+            Ok(()) if is_stopping => {}
+            Ok(()) => {
+                self.refused.remove(&place);
+                self.schedule.on_hosted(self.state.platform.now(), place);
+            }
+            Err(error) => {
+                self.numbers.remove(&number);
+                self.stopping.remove(&place);
+                // The lease is kept: given up, the place would come again, here or at another host, with the same state.
+                if let AddError::State { version, .. } = error
+                    && !is_stopping
+                {
+                    self.refused.entry(place).or_default().push(version);
+                    self.to_gather.push_back(lease);
+                    return;
+                }
+                self.problem = Some(error.to_string());
+                self.refused.remove(&place);
+                self.give_up(&place);
+            }
+        }
+    }
+
+    /// The state that the device gave, as its keepers get it, while the place is this host's.
+    fn checkpoint(&self, expert: u32, state: ExpertState) -> Option<StoredCheckpoint> {
+        let place = *self.numbers.get(&expert)?;
+        let term = *self.terms.get(&place)?;
+        let lease = self.state.lease(&place).filter(|lease| lease.term == term)?;
+        let counted = self.state.read(|inner, _| inner.requests.runtime.counted(expert)).unwrap_or_default();
+        let stored = StoredExpert { term, state, counted };
+        let version = stored.version();
+        Some(StoredCheckpoint { lease, version, bytes: Arc::from(stored.seal().ok()?) })
+    }
+
+    fn on_removed(&mut self, expert: u32, state: ExpertState) {
+        let last = self.checkpoint(expert, state);
+        self.state.with(|inner, now| inner.requests.runtime.on_expert_removed(now, expert));
+        let Some(place) = self.numbers.remove(&expert) else { return };
+        self.stopping.remove(&place);
+        self.terms.remove(&place);
+        match (last, self.deferred.remove(&place)) {
+            (Some(last), _) if self.leaves_by.is_some() => self.to_hand.push_back(last),
+            (_, Some(lease)) => self.to_gather.push_back(lease),
+            _ => self.give_up(&place),
+        }
+    }
+
+    /// Has the device tell the state of the expert that is due, one after the other.
+    fn store_next(&mut self, now: Moment) {
+        if self.is_storing || self.leaves_by.is_some() {
+            return;
+        }
+        let Some(place) = self.schedule.next_due(now) else { return };
+        let number = self.state.read(|inner, _| inner.experts.get(&place).map(|expert| expert.number));
+        if let Some(expert) = number {
+            self.jobs.push_back(ExpertJob::Store { expert });
+            self.is_storing = true;
+        }
+    }
+
+    fn give(&mut self, made: StoredCheckpoint) {
+        let state = Rc::clone(&self.state);
+        let (place, version) = (made.lease.place, made.version);
+        let giving = async move { TaskDone::Given(place, version, give_stored(&*state, made).await) };
+        self.tasks.push(giving.boxed_local());
+    }
+
+    /// Gives last states to their keepers, and then the places to other hosts.
+    fn hand_over_next(&mut self) {
+        while self.n_handing < HANDING_MAX
+            && let Some(last) = self.to_hand.pop_front()
+        {
+            self.n_handing += 1;
+            let (state, place) = (Rc::clone(&self.state), last.lease.place);
+            let handing = async move {
+                give_stored(&*state, last).await;
+                TaskDone::HandedOver(place)
+            };
+            self.tasks.push(handing.boxed_local());
+        }
+    }
+
+    fn on_task(&mut self, done: TaskDone) {
+        match done {
+            TaskDone::Asked(answer) => self.on_asked(answer),
+            TaskDone::Gathered(lease, found) => self.on_gathered(lease, found),
+            TaskDone::Given(place, version, n_keepers) => {
+                self.is_storing = false;
+                self.schedule.on_offered(self.state.platform.now(), &place, version, n_keepers);
+            }
+            TaskDone::HandedOver(place) => {
+                self.n_handing -= 1;
+                self.give_up(&place);
+            }
+            TaskDone::Put(put) => self.on_put(put),
+        }
+    }
+
+    /// Tells the DHT of the experts, through the backbone.
+    fn announce_next(&mut self, now: Moment) {
+        let addresses = self.state.platform.addresses();
+        if self.is_putting || addresses.is_empty() {
+            return;
+        }
+        self.announcer.on_addresses(now, addresses);
+        let announced = self.state.announced();
+        let places = announced.iter().map(|(layer, expert)| (*layer, expert.uid)).collect();
+        for (layer, uid) in self.announced.difference(&places) {
+            self.announcer.on_removed(*layer, *uid);
+        }
+        self.announced = places;
+        for (layer, expert) in announced {
+            // It has room for fewer than can be announced.
+            let _ = self.announcer.on_expert(now, layer, expert);
+        }
+        if let Ok(Some(AnnouncerAction::Put(records))) = self.announcer.poll_action(now, self.state.wall()) {
+            self.put(records);
+        }
+    }
+
+    fn put(&mut self, records: Vec<Record>) {
+        self.is_putting = true;
+        let state = Rc::clone(&self.state);
+        self.tasks.push(async move { TaskDone::Put(state.put(records).await) }.boxed_local());
+    }
+
+    fn on_put(&mut self, put: Result<Vec<Result<(), DhtRefusal>>, PlatformError>) {
+        self.is_putting = false;
+        let now = self.state.platform.now();
+        match put {
+            Ok(verdicts) => {
+                let of_clocks = |refusal: &DhtRefusal| {
+                    matches!(refusal, DhtRefusal::Expired { .. } | DhtRefusal::TooFar { .. })
+                };
+                if verdicts.into_iter().filter_map(Result::err).any(|refusal| of_clocks(&refusal)) {
+                    self.problem = Some(
+                        "trainers do not find this device's experts: its clock is wrong, or the backbone's"
+                            .into(),
+                    );
+                }
+            }
+            Err(_) => self.announcer.on_put_failed(now),
+        }
+    }
+
+    fn on_stream(&mut self, peer: PeerKey, stream: P::Stream) {
+        if self.conversations.len() >= STREAMS_MAX {
+            return;
+        }
+        let n_streams = self.n_streams.entry(peer.clone()).or_default();
+        if *n_streams >= STREAMS_PER_PEER {
+            return;
+        }
+        *n_streams += 1;
+        let state = Rc::clone(&self.state);
+        let conversation = async move {
+            converse(state, peer.clone(), stream).await;
+            peer
+        };
+        self.conversations.push(conversation.boxed_local());
+    }
+
+    fn on_conversation_over(&mut self, peer: &PeerKey) {
+        if let Some(n_streams) = self.n_streams.get_mut(peer) {
+            *n_streams -= 1;
+            if *n_streams == 0 {
+                self.n_streams.remove(peer);
+            }
+        }
+    }
+
+    /// Takes nothing new, and hands over what is here.
+    fn leave(&mut self) {
+        if self.leaves_by.is_some() {
+            return;
+        }
+        self.leaves_by = Some(self.state.platform.now() + LEAVE_TIMEOUT);
+        let held: Vec<ExpertPlace> = self.state.with(|inner, _| {
+            inner.requests.runtime.on_drain();
+            inner.leases.on_leaving();
+            inner.leases.places().collect()
+        });
+        let here: BTreeSet<ExpertPlace> = self.numbers.values().copied().collect();
+        for place in held {
+            if here.contains(&place) {
+                self.stop(place);
+            } else {
+                self.to_gather.retain(|lease| lease.place != place);
+                self.give_up(&place);
+            }
+        }
+    }
+
+    fn has_left(&self, now: Moment) -> bool {
+        let Some(by) = self.leaves_by else { return false };
+        let is_empty = self.numbers.is_empty() && self.to_hand.is_empty() && self.n_handing == 0;
+        by <= now || (is_empty && self.state.read(|inner, _| inner.leases.is_settled()))
+    }
+}

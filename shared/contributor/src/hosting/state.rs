@@ -1,0 +1,284 @@
+//! What the driver of a host shares with its conversations and with what it has under way.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use barnraise_learning::hosted::HostedLayer;
+use barnraise_protocol::access::{KeyPair, PublicKey};
+use barnraise_protocol::dht::checkpoints as records;
+use barnraise_protocol::dht::experts::AnnouncedExpert;
+use barnraise_protocol::dht::{self, DhtRefusal, Freshness, Record, UnixMillis};
+use barnraise_protocol::experts::checkpoints;
+use barnraise_protocol::experts::leases::{
+    self, ExpertLease, Grantors, KnownHost, LeaseAnswer, LeaseAsk, LeaseAskError, LeaseQuestion, LeasingHost,
+};
+use barnraise_protocol::experts::{ExpertPlace, ExpertTensors, LayerId};
+use barnraise_protocol::run::RunDescription;
+use barnraise_swarm::dht::StorageLimits;
+use barnraise_swarm::experts::leases::LeaseHolder;
+use barnraise_swarm::experts::serving::{RequestKey, ServedRequest, ServingRefusal};
+use barnraise_swarm::{Moment, PeerKey};
+use futures::channel::{mpsc, oneshot};
+use futures::future::{Either, select};
+use futures::lock::Mutex;
+
+use super::copies::{Keeper, KeeperNetwork};
+use super::requests::{ExpertAnswer, HeldRequests};
+use crate::kit::meter::{Metered, TrafficMeter};
+use crate::platform::{Platform, PlatformError};
+
+/// Timeout of a question to the backbone, the dial included: it asks others before it answers.
+const ASK_TIMEOUT: Duration = Duration::from_secs(12);
+
+/// An expert that is served.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ServedExpert {
+    /// At the runtime and the device. No number is used twice.
+    pub(super) number: u32,
+    pub(super) n_steps: u64,
+    pub(super) n_parameters: usize,
+}
+
+/// See the module.
+pub(super) struct HostState<'a, P> {
+    pub(super) platform: &'a P,
+    pub(super) run: RunDescription,
+    pub(super) layers: Vec<HostedLayer>,
+    pub(super) key: KeyPair,
+    /// Experts that it hosts at most.
+    pub(super) n_room: u32,
+    pub(super) meter: Rc<TrafficMeter>,
+    /// The key of the connected backbone. Whoever finds the connection broken dials, and all others wait.
+    backbone: Mutex<Option<PublicKey>>,
+    inner: RefCell<Inner>,
+    /// Told when there may be something to do.
+    changed: RefCell<mpsc::Sender<()>>,
+}
+
+/// What changes.
+pub(super) struct Inner {
+    pub(super) requests: HeldRequests,
+    pub(super) leases: LeaseHolder,
+    pub(super) experts: BTreeMap<ExpertPlace, ServedExpert>,
+    /// Layers whose experts make no step at any host, as the backbone says.
+    pub(super) frozen: BTreeSet<LayerId>,
+    /// Whose grants make a lease, once the backbone has said so.
+    pub(super) grantors: Option<Grantors>,
+}
+
+impl<'a, P: Platform> HostState<'a, P> {
+    /// With what is told when it changes.
+    pub(super) fn new(
+        platform: &'a P,
+        (run, layers): (RunDescription, Vec<HostedLayer>),
+        (key, n_room): (KeyPair, u32),
+        backbone: Option<PublicKey>,
+        (requests, leases): (HeldRequests, LeaseHolder),
+    ) -> (Self, mpsc::Receiver<()>) {
+        let inner =
+            Inner { requests, leases, experts: BTreeMap::new(), frozen: BTreeSet::new(), grantors: None };
+        let (changed, receiver) = mpsc::channel(1);
+        let state = Self {
+            platform,
+            run,
+            layers,
+            key,
+            n_room,
+            meter: Rc::default(),
+            backbone: Mutex::new(backbone),
+            inner: RefCell::new(inner),
+            changed: RefCell::new(changed),
+        };
+        (state, receiver)
+    }
+
+    /// Does something with what changes, and lets the driver do what follows. It must not call itself.
+    pub(super) fn with<T>(&self, f: impl FnOnce(&mut Inner, Moment) -> T) -> T {
+        let result = f(&mut self.inner.borrow_mut(), self.platform.now());
+        // Where it is full, the driver will look anyhow.
+        let _ = self.changed.borrow_mut().try_send(());
+        result
+    }
+
+    /// The same by the driver itself, which needs not be told.
+    pub(super) fn with_quietly<T>(&self, f: impl FnOnce(&mut Inner, Moment) -> T) -> T {
+        f(&mut self.inner.borrow_mut(), self.platform.now())
+    }
+
+    /// Looks at what changes.
+    pub(super) fn read<T>(&self, f: impl FnOnce(&Inner, Moment) -> T) -> T {
+        f(&self.inner.borrow(), self.platform.now())
+    }
+
+    /// The lease of a place, while it holds.
+    pub(super) fn lease(&self, place: &ExpertPlace) -> Option<ExpertLease> {
+        self.read(|inner, now| inner.leases.lease(now, place).cloned())
+    }
+
+    /// The number of an expert that is served here under a lease.
+    pub(super) fn number_of(&self, place: &ExpertPlace) -> Option<u32> {
+        self.read(|inner, now| {
+            let number = inner.experts.get(place)?.number;
+            inner.leases.holds(now, place).then_some(number)
+        })
+    }
+
+    /// Admits a request by its head.
+    pub(super) fn admit(&self, request: ServedRequest) -> Result<RequestKey, ServingRefusal> {
+        self.with(|inner, now| inner.requests.runtime.on_request(now, request))
+    }
+
+    /// The tensors of an admitted request are here. Its answer comes later.
+    pub(super) fn on_received(
+        &self,
+        key: RequestKey,
+        tensors: ExpertTensors,
+    ) -> oneshot::Receiver<ExpertAnswer> {
+        self.with(|inner, now| inner.requests.on_received(now, key, tensors))
+    }
+
+    /// The conversation about a request is over.
+    pub(super) fn on_over(&self, key: RequestKey) {
+        self.with(|inner, now| inner.requests.on_over(now, key));
+    }
+
+    /// The experts that are served, with the rows that wait for each.
+    pub(super) fn announced(&self) -> Vec<(LayerId, AnnouncedExpert)> {
+        self.read(|inner, _| {
+            let announced = |(&(layer, uid), expert): (&ExpertPlace, &ServedExpert)| {
+                let n_waiting = inner.requests.runtime.rows_waiting(expert.number);
+                let n_waiting = u32::try_from(n_waiting).unwrap_or(u32::MAX);
+                (layer, AnnouncedExpert { uid, n_waiting, n_steps: expert.n_steps })
+            };
+            inner.experts.iter().map(announced).collect()
+        })
+    }
+
+    /// A stream to the backbone, or to another one of the run where it is gone.
+    pub(super) async fn open(&self, protocol: &'static str) -> Result<Metered<P::Stream>, PlatformError> {
+        let opened = match self.platform.open(protocol).await {
+            Ok(stream) => Ok(stream),
+            Err(_) => {
+                let mut backbone = self.backbone.lock().await;
+                // Another task may have been here meanwhile.
+                match self.platform.open(protocol).await {
+                    Ok(stream) => Ok(stream),
+                    Err(_) => {
+                        self.platform.disconnect().await;
+                        *backbone = PublicKey::of_peer_id(&self.platform.connect().await?);
+                        self.platform.open(protocol).await
+                    }
+                }
+            }
+        };
+        Ok(Metered::new(opened?, Rc::clone(&self.meter)))
+    }
+
+    /// Asks about leases.
+    pub(super) async fn ask(&self, asks: Vec<LeaseAsk>, n_vacant: u8) -> Result<LeaseAnswer, LeasingError> {
+        // Without addresses it is never chosen to keep other hosts' checkpoints: it has no disk.
+        let host = LeasingHost::new(self.n_room, []);
+        let run_id = self.run.identity.run_id.clone();
+        self.question(&LeaseQuestion::Lease { run_id, host, asks, n_vacant }).await
+    }
+
+    async fn question(&self, question: &LeaseQuestion) -> Result<LeaseAnswer, LeasingError> {
+        let asking = async {
+            let mut stream = self.open(leases::PROTOCOL).await?;
+            Ok(leases::ask(&mut stream, question, &self.key.public()).await?)
+        };
+        let platform = self.platform;
+        let timer = std::pin::pin!(platform.sleep_until(platform.now() + ASK_TIMEOUT));
+        match select(std::pin::pin!(asking), timer).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(_) => Err(LeasingError::Timeout),
+        }
+    }
+
+    /// Puts records into the DHT, through the backbone. Returns whether it took them.
+    pub(super) async fn put(
+        &self,
+        records: Vec<Record>,
+    ) -> Result<Vec<Result<(), DhtRefusal>>, PlatformError> {
+        let mut stream = self.open(dht::PROTOCOL).await?;
+        dht::put(&mut stream, records).await.map_err(PlatformError::network)
+    }
+}
+
+/// Why a question about leases has no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LeasingError {
+    #[error(transparent)]
+    Platform(#[from] PlatformError),
+    #[error(transparent)]
+    Ask(#[from] LeaseAskError),
+    #[error("the backbone does not answer within {} seconds", ASK_TIMEOUT.as_secs())]
+    Timeout,
+}
+
+impl<P: Platform> KeeperNetwork for HostState<'_, P> {
+    type Stream = Metered<P::Stream>;
+
+    fn run_id(&self) -> &str {
+        &self.run.identity.run_id
+    }
+
+    fn layers(&self) -> &[HostedLayer] {
+        &self.layers
+    }
+
+    fn key(&self) -> &KeyPair {
+        &self.key
+    }
+
+    fn grantors(&self) -> Option<Grantors> {
+        self.read(|inner, _| inner.grantors.clone())
+    }
+
+    fn wall(&self) -> UnixMillis {
+        UnixMillis(self.platform.unix_time().0.saturating_mul(1000))
+    }
+
+    async fn sleep(&self, time: Duration) {
+        self.platform.sleep_until(self.platform.now() + time).await;
+    }
+
+    async fn open_keeper(&self, keeper: &Keeper) -> Result<Self::Stream, PlatformError> {
+        let host = match keeper {
+            Keeper::Backbone => return self.open(checkpoints::PROTOCOL).await,
+            Keeper::Host(host) => host,
+        };
+        let peer = PeerKey(host.peer.to_peer_id());
+        let opened = self.platform.open_host(&peer, &host.addresses, checkpoints::PROTOCOL).await?;
+        Ok(Metered::new(opened, Rc::clone(&self.meter)).with_peer())
+    }
+
+    async fn keepers(&self, place: ExpertPlace) -> Result<Vec<KnownHost>, PlatformError> {
+        let run_id = self.run.identity.run_id.clone();
+        let asked = LeaseQuestion::Keepers { run_id, places: vec![place] };
+        match self.question(&asked).await.map_err(PlatformError::network)? {
+            LeaseAnswer::Keepers(mut keepers) => Ok(keepers.pop().unwrap_or_default()),
+            _ => Err(PlatformError::network(LeaseAskError::Unexpected)),
+        }
+    }
+
+    async fn backbone(&self) -> Option<KnownHost> {
+        // Who reads the record is connected with a backbone, and asks it anyhow.
+        let key = *self.backbone.lock().await;
+        key.map(|key| KnownHost::new(key, []))
+    }
+
+    async fn checkpoint_records(&self, place: ExpertPlace) -> Result<Vec<Record>, PlatformError> {
+        let mut stream = self.open(dht::PROTOCOL).await?;
+        let keys = vec![records::key(&self.run.identity.run_id, place)];
+        let lifetime_max = StorageLimits::default().lifetime_max;
+        let found = dht::get(&mut stream, keys, Freshness::Newest, self.wall(), lifetime_max).await;
+        Ok(found.map_err(PlatformError::network)?.into_iter().flatten().collect())
+    }
+
+    async fn put_record(&self, record: Record) -> Result<Result<(), DhtRefusal>, PlatformError> {
+        Ok(self.put(vec![record]).await?.pop().unwrap_or(Ok(())))
+    }
+}
