@@ -166,7 +166,7 @@ impl World {
                 }
             }
             dht::PROTOCOL => {
-                while let Ok(Some(question)) = dht::receive(&mut stream).await {
+                while let Ok(Some(question)) = dht::receive(&mut stream, 1 << 20).await {
                     let answer = match question {
                         PeerToNode::Put(records) => {
                             self.n_records.set(self.n_records.get() + records.len());
@@ -564,11 +564,7 @@ async fn a_run_that_a_tab_cannot_host_is_refused_with_its_reason() {
     in_memory(async {
         let mut closed = run_of(GRAPH);
         closed.access.mode = AccessMode::Invitation;
-        let large = GRAPH.replace("units = 4 } } }] }]", "units = 4 } } }] }]").replacen(
-            "units = 4",
-            "units = 4000000",
-            1,
-        );
+        let large = GRAPH.replacen("units = 4", "units = 4000000", 1);
         let dense = {
             let mut run = run_of(GRAPH);
             run.model.hosted = None;

@@ -1,8 +1,8 @@
 //! A run whose experts live on other machines: a tab trains it, with one host that it dials and one that it reaches through the
-//! backbone alone.
+//! backbone alone. And tabs that host: others train their experts, which outlive them.
 
 use anyhow::{Result, ensure};
-use barnraise_tests::browser::{DESKTOP, Graphics, PHONE};
+use barnraise_tests::browser::{DESKTOP, Graphics, PHONE, Tab};
 use barnraise_tests::hosted;
 
 use super::looks::Looks;
@@ -81,4 +81,74 @@ async fn a_tab_trains_with_experts_that_it_dials_or_reaches_through_the_backbone
     tab.click("#gallery button:nth-child(2)").await?;
     tab.until("text('prediction').includes('none of them answered')", LONG).await?;
     Ok(())
+}
+
+/// A tab hosts all experts on an adapter in software, a native peer trains them, and another host takes over what they have learned.
+#[tokio::test]
+async fn a_tab_hosts_experts_for_a_native_trainer_and_hands_them_over() -> Result<()> {
+    let _turn = turn().await;
+    let mut test_run = test_run(&format!("{NAMED}{}", hosted::RUN))?;
+    let backbone = test_run.backbone().await?;
+    let page = backbone.page();
+    let url = format!("{page}/?device=webgpu");
+    let tab = Tab::open("hosting", Graphics::SoftwareAdapter, &url).await?;
+    tab.until("!element('host').hidden && element('host').dataset.state === 'off'", SOON).await?;
+    tab.click("#host-toggle").await?;
+    tab.until("value('host-said') === 8", SOON).await?;
+    let trainer = test_run.join(&[&page])?;
+    let reached = backbone.wait_for("a good model", |progress| {
+        progress.test_accuracy.is_some_and(|accuracy| accuracy >= 5.0 * CHANCE)
+    });
+    reached.await?;
+    tab.until("/[1-9][0-9,]* learned from/.test(text('host-said'))", SOON).await?;
+    let mut looks = Looks::begin().await?;
+    looks.at(&tab, "host").await?;
+    looks.end()?;
+    for viewport in [DESKTOP, PHONE] {
+        tab.resize(viewport).await?;
+        tab.read("void element('host').scrollIntoView()").await?;
+        tab.picture(&format!("hosting-{}", viewport.name)).await?;
+    }
+
+    // The visitor has enough: nothing of what the experts learned is lost.
+    tab.click("#host-toggle").await?;
+    tab.until("element('host').dataset.state === 'ended'", SOON).await?;
+    tab.until("text('host-said').startsWith('Hosting has ended. Thank you.')", SOON).await?;
+    let next = test_run.host_experts("next", &[&page, "--experts", "8"])?;
+    next.wait_for_log("Hosting 8 experts").await?;
+    let log = next.log()?;
+    let said = log.lines().find(|line| line.contains(" steps behind them")).unwrap_or_default();
+    let n_steps = said.split(" steps behind them").next().and_then(|it| it.rsplit(' ').next());
+    ensure!(n_steps.is_some_and(|n| n.parse().is_ok_and(|n: u64| n > 0)), "it began anew: {said}");
+    let epoch = backbone.status().await?.progress.epoch;
+    backbone.wait_for_epoch(epoch + 10).await?;
+    next.wait_for_log("learned from").await?;
+    trainer.kill().await?;
+    next.kill().await
+}
+
+/// One tab trains and hosts, another one trains with its experts; it is gone without a word, and a host takes over.
+#[tokio::test]
+async fn tabs_train_with_experts_of_a_tab_and_go_on_when_it_is_closed() -> Result<()> {
+    let _turn = turn().await;
+    let mut test_run = test_run(&format!("{NAMED}{}", hosted::RUN))?;
+    let backbone = test_run.backbone().await?;
+    let page = backbone.page();
+    let both = contributor(&backbone, "both", Graphics::NoAdapter, "device=cpu").await?;
+    both.until("!element('host').hidden", SOON).await?;
+    both.click("#host-toggle").await?;
+    both.until("value('host-said') === 8", SOON).await?;
+    both.until("value('accepted') >= 3", LONG).await?;
+    let other = contributor(&backbone, "other", Graphics::NoAdapter, "device=cpu").await?;
+    other.until("value('accepted') >= 3", LONG).await?;
+    other.until("text('experts-said').includes('on 1 other machine')", SOON).await?;
+    other.until(&format!("value('accuracy') >= {}", 4.0 * CHANCE), LONG).await?;
+
+    drop(both);
+    let next = test_run.host_experts("next", &[&page, "--experts", "8"])?;
+    next.wait_for_log("Hosting 8 experts").await?;
+    let epoch = other.number("epoch").await?;
+    other.until(&format!("value('epoch') >= {}", epoch + 10.0), LONG).await?;
+    next.wait_for_log("learned from").await?;
+    next.kill().await
 }
