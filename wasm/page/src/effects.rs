@@ -3,8 +3,10 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use barnraise_messages::PageToPeer;
 use barnraise_protocol::api::Runs;
 use gloo::timers::callback::Timeout;
+use wasm_bindgen::JsValue;
 use wasm_bindgen_futures::spawn_local;
 
 use crate::app::App;
@@ -21,9 +23,14 @@ use crate::state::{PageAction, PageEvent, PeerLoss, TabEvent};
 use crate::tabs::Siblings;
 use crate::worker::PeerWorker;
 
+/// A worker, while it runs.
+type WorkerSlot = RefCell<Option<PeerWorker>>;
+
 /// What the page holds of the browser.
 pub(crate) struct Effects {
-    peer: RefCell<Option<PeerWorker>>,
+    peer: WorkerSlot,
+    /// The worker that hosts experts.
+    host: WorkerSlot,
     receipts: Receipts,
     own: KeptOwn,
     worker_url: String,
@@ -35,6 +42,7 @@ impl Effects {
     pub(crate) fn new(worker_url: String, siblings: Option<Rc<Siblings>>, sensors: Rc<Sensors>) -> Self {
         Self {
             peer: RefCell::new(None),
+            host: RefCell::new(None),
             receipts: Receipts::default(),
             own: KeptOwn::default(),
             worker_url,
@@ -46,19 +54,24 @@ impl Effects {
     /// Carries out one action; what comes of it is an event.
     pub(crate) fn perform(&self, app: &Rc<App>, action: PageAction) {
         match action {
-            PageAction::SpawnPeer => self.spawn(app),
-            PageAction::EndPeer => {
-                // This may run inside one of the worker's own listeners: they go a turn later.
-                let ended = self.peer.take();
-                if let Some(peer) = &ended {
-                    peer.end();
-                }
-                Timeout::new(0, move || drop(ended)).forget();
+            PageAction::SpawnPeer => {
+                let dispatching = Rc::clone(app);
+                self.spawn(&self.peer, Rc::new(move |event| dispatching.dispatch(event)));
             }
+            PageAction::EndPeer => end(&self.peer),
             PageAction::Post(message) => {
-                let posted = self.peer.borrow().as_ref().map_or(Ok(()), |peer| peer.post(&message));
-                if let Err(error) = posted {
-                    app.dispatch(PageEvent::PeerLost { reason: PeerLoss::of_words(&format!("{error:?}")) });
+                if let Err(reason) = post(&self.peer, &message) {
+                    app.dispatch(PageEvent::PeerLost { reason });
+                }
+            }
+            PageAction::SpawnHost => {
+                let dispatching = Rc::clone(app);
+                self.spawn(&self.host, Rc::new(move |event| dispatching.dispatch(of_host(event))));
+            }
+            PageAction::EndHost => end(&self.host),
+            PageAction::PostHost(message) => {
+                if let Err(reason) = post(&self.host, &message) {
+                    app.dispatch(PageEvent::HostLost { reason });
                 }
             }
             PageAction::KeepIdentity(seed) => kept::keep_identity(&seed),
@@ -115,14 +128,37 @@ impl Effects {
         self.own.find(app, 0);
     }
 
-    fn spawn(&self, app: &Rc<App>) {
-        let dispatching = Rc::clone(app);
-        let spawned = PeerWorker::spawn(&self.worker_url, move |event| dispatching.dispatch(event));
-        match spawned {
-            Ok(peer) => drop(self.peer.replace(Some(peer))),
-            Err(error) => {
-                app.dispatch(PageEvent::PeerLost { reason: PeerLoss::of_words(&format!("{error:?}")) });
-            }
+    fn spawn(&self, slot: &WorkerSlot, dispatch: Rc<dyn Fn(PageEvent)>) {
+        match PeerWorker::spawn(&self.worker_url, Rc::clone(&dispatch)) {
+            Ok(worker) => drop(slot.replace(Some(worker))),
+            Err(error) => dispatch(PageEvent::PeerLost { reason: refused(&error) }),
         }
+    }
+}
+
+fn end(slot: &WorkerSlot) {
+    // This may run inside one of the worker's own listeners: they go a turn later.
+    let ended = slot.take();
+    if let Some(worker) = &ended {
+        worker.end();
+    }
+    Timeout::new(0, move || drop(ended)).forget();
+}
+
+fn post(slot: &WorkerSlot, message: &PageToPeer) -> Result<(), PeerLoss> {
+    let posted = slot.borrow().as_ref().map_or(Ok(()), |worker| worker.post(message));
+    posted.map_err(|error| refused(&error))
+}
+
+fn refused(error: &JsValue) -> PeerLoss {
+    PeerLoss::of_words(&format!("{error:?}"))
+}
+
+/// The same event, of the worker that hosts experts.
+fn of_host(event: PageEvent) -> PageEvent {
+    match event {
+        PageEvent::FromPeer(message) => PageEvent::FromHost(message),
+        PageEvent::PeerLost { reason } => PageEvent::HostLost { reason },
+        event => event,
     }
 }
