@@ -1,6 +1,7 @@
 //! Carries out the actions of the page's state with the browser: the worker, the other tabs, the sensors, the storage.
 
 use std::cell::RefCell;
+use std::convert::identity;
 use std::rc::Rc;
 
 use barnraise_messages::PageToPeer;
@@ -54,26 +55,12 @@ impl Effects {
     /// Carries out one action; what comes of it is an event.
     pub(crate) fn perform(&self, app: &Rc<App>, action: PageAction) {
         match action {
-            PageAction::SpawnPeer => {
-                let dispatching = Rc::clone(app);
-                self.spawn(&self.peer, Rc::new(move |event| dispatching.dispatch(event)));
-            }
+            PageAction::SpawnPeer => self.spawn(app, &self.peer, identity),
             PageAction::EndPeer => end(&self.peer),
-            PageAction::Post(message) => {
-                if let Err(reason) = post(&self.peer, &message) {
-                    app.dispatch(PageEvent::PeerLost { reason });
-                }
-            }
-            PageAction::SpawnHost => {
-                let dispatching = Rc::clone(app);
-                self.spawn(&self.host, Rc::new(move |event| dispatching.dispatch(of_host(event))));
-            }
+            PageAction::Post(message) => post(app, &self.peer, &message, identity),
+            PageAction::SpawnHost => self.spawn(app, &self.host, of_host),
             PageAction::EndHost => end(&self.host),
-            PageAction::PostHost(message) => {
-                if let Err(reason) = post(&self.host, &message) {
-                    app.dispatch(PageEvent::HostLost { reason });
-                }
-            }
+            PageAction::PostHost(message) => post(app, &self.host, &message, of_host),
             PageAction::KeepIdentity(seed) => kept::keep_identity(&seed),
             PageAction::KeepName(name) => kept::keep_name(name.as_ref()),
             PageAction::SaveReceipts => self.receipts.save(app),
@@ -128,11 +115,21 @@ impl Effects {
         self.own.find(app, 0);
     }
 
-    fn spawn(&self, slot: &WorkerSlot, dispatch: Rc<dyn Fn(PageEvent)>) {
-        match PeerWorker::spawn(&self.worker_url, Rc::clone(&dispatch)) {
+    /// `of_worker` makes the worker's events those of this slot.
+    fn spawn(&self, app: &Rc<App>, slot: &WorkerSlot, of_worker: fn(PageEvent) -> PageEvent) {
+        let dispatching = Rc::clone(app);
+        let dispatch = move |event| dispatching.dispatch(of_worker(event));
+        match PeerWorker::spawn(&self.worker_url, dispatch) {
             Ok(worker) => drop(slot.replace(Some(worker))),
-            Err(error) => dispatch(PageEvent::PeerLost { reason: refused(&error) }),
+            Err(error) => app.dispatch(of_worker(refused(&error))),
         }
+    }
+}
+
+fn post(app: &Rc<App>, slot: &WorkerSlot, message: &PageToPeer, of_worker: fn(PageEvent) -> PageEvent) {
+    let posted = slot.borrow().as_ref().map_or(Ok(()), |worker| worker.post(message));
+    if let Err(error) = posted {
+        app.dispatch(of_worker(refused(&error)));
     }
 }
 
@@ -145,13 +142,8 @@ fn end(slot: &WorkerSlot) {
     Timeout::new(0, move || drop(ended)).forget();
 }
 
-fn post(slot: &WorkerSlot, message: &PageToPeer) -> Result<(), PeerLoss> {
-    let posted = slot.borrow().as_ref().map_or(Ok(()), |worker| worker.post(message));
-    posted.map_err(|error| refused(&error))
-}
-
-fn refused(error: &JsValue) -> PeerLoss {
-    PeerLoss::of_words(&format!("{error:?}"))
+fn refused(error: &JsValue) -> PageEvent {
+    PageEvent::PeerLost { reason: PeerLoss::of_words(&format!("{error:?}")) }
 }
 
 /// The same event, of the worker that hosts experts.

@@ -1,7 +1,5 @@
 //! The page's handle of the training worker: messages to and from it, its WebRTC connections, and its end.
 
-use std::rc::Rc;
-
 use gloo::timers::callback::Timeout;
 use wasm_bindgen::{JsCast, JsValue};
 use web_sys::{ErrorEvent, MessageEvent, MessagePort, Worker, WorkerOptions, WorkerType};
@@ -23,18 +21,18 @@ pub(crate) struct PeerWorker {
 
 impl PeerWorker {
     /// Starts the worker at `url`; its messages go to `dispatch`.
-    pub(crate) fn spawn(url: &str, dispatch: Rc<dyn Fn(PageEvent)>) -> Result<Self, JsValue> {
+    pub(crate) fn spawn(url: &str, dispatch: impl Fn(PageEvent) + Clone + 'static) -> Result<Self, JsValue> {
         let options = WorkerOptions::new();
         options.set_type(WorkerType::Module);
         options.set_name("peer");
         let worker = Worker::new_with_options(url, &options)?;
         let on_message = {
-            let dispatch = Rc::clone(&dispatch);
+            let dispatch = dispatch.clone();
             let rtc = RtcConnections::default();
             let worker = worker.clone();
             move |event: web_sys::Event| match read(&event) {
                 PageEvent::FromPeer(PeerToPage::Events { messages }) => {
-                    messages.into_iter().map(PageEvent::FromPeer).for_each(&*dispatch);
+                    messages.into_iter().map(PageEvent::FromPeer).for_each(&dispatch);
                     let worker = worker.clone();
                     let ask = move || {
                         // A worker that has ended needs no answer.
@@ -53,7 +51,7 @@ impl PeerWorker {
             }
         };
         let on_error = {
-            let dispatch = Rc::clone(&dispatch);
+            let dispatch = dispatch.clone();
             move |event: web_sys::Event| dispatch(lost(&reason(&event)))
         };
         let on_unreadable = move |_: web_sys::Event| {
