@@ -45,6 +45,7 @@ pub(crate) fn listen(app: &Rc<App>, sensors: &Rc<Sensors>) -> Result<(), DomErro
     let sketch = Sketch::find()?;
     on(&by_id::<EventTarget>("toggle")?, "click", app, |app, _| app.dispatch(PageEvent::Toggle));
     on(&by_id::<EventTarget>("take-over")?, "click", app, |app, _| app.dispatch(PageEvent::TakeLoad));
+    on(&by_id::<EventTarget>("host-toggle")?, "click", app, |app, _| app.dispatch(PageEvent::ToggleHosting));
     on(&by_id::<EventTarget>("load-model")?, "click", app, |app, _| app.dispatch(PageEvent::LoadModel));
     on(&by_id::<EventTarget>("more")?, "click", app, |app, _| {
         app.with_view(|view| view.gallery.turn_page());

@@ -1,10 +1,13 @@
 //! Carries out the actions of the page's state with the browser: the worker, the other tabs, the sensors, the storage.
 
 use std::cell::RefCell;
+use std::convert::identity;
 use std::rc::Rc;
 
+use barnraise_messages::PageToPeer;
 use barnraise_protocol::api::Runs;
 use gloo::timers::callback::Timeout;
+use wasm_bindgen::JsValue;
 use wasm_bindgen_futures::spawn_local;
 
 use crate::app::App;
@@ -21,9 +24,14 @@ use crate::state::{PageAction, PageEvent, PeerLoss, TabEvent};
 use crate::tabs::Siblings;
 use crate::worker::PeerWorker;
 
+/// A worker, while it runs.
+type WorkerSlot = RefCell<Option<PeerWorker>>;
+
 /// What the page holds of the browser.
 pub(crate) struct Effects {
-    peer: RefCell<Option<PeerWorker>>,
+    peer: WorkerSlot,
+    /// The worker that hosts experts.
+    host: WorkerSlot,
     receipts: Receipts,
     own: KeptOwn,
     worker_url: String,
@@ -35,6 +43,7 @@ impl Effects {
     pub(crate) fn new(worker_url: String, siblings: Option<Rc<Siblings>>, sensors: Rc<Sensors>) -> Self {
         Self {
             peer: RefCell::new(None),
+            host: RefCell::new(None),
             receipts: Receipts::default(),
             own: KeptOwn::default(),
             worker_url,
@@ -46,21 +55,12 @@ impl Effects {
     /// Carries out one action; what comes of it is an event.
     pub(crate) fn perform(&self, app: &Rc<App>, action: PageAction) {
         match action {
-            PageAction::SpawnPeer => self.spawn(app),
-            PageAction::EndPeer => {
-                // This may run inside one of the worker's own listeners: they go a turn later.
-                let ended = self.peer.take();
-                if let Some(peer) = &ended {
-                    peer.end();
-                }
-                Timeout::new(0, move || drop(ended)).forget();
-            }
-            PageAction::Post(message) => {
-                let posted = self.peer.borrow().as_ref().map_or(Ok(()), |peer| peer.post(&message));
-                if let Err(error) = posted {
-                    app.dispatch(PageEvent::PeerLost { reason: PeerLoss::of_words(&format!("{error:?}")) });
-                }
-            }
+            PageAction::SpawnPeer => self.spawn(app, &self.peer, identity),
+            PageAction::EndPeer => end(&self.peer),
+            PageAction::Post(message) => post(app, &self.peer, &message, identity),
+            PageAction::SpawnHost => self.spawn(app, &self.host, of_host),
+            PageAction::EndHost => end(&self.host),
+            PageAction::PostHost(message) => post(app, &self.host, &message, of_host),
             PageAction::KeepIdentity(seed) => kept::keep_identity(&seed),
             PageAction::KeepName(name) => kept::keep_name(name.as_ref()),
             PageAction::SaveReceipts => self.receipts.save(app),
@@ -115,14 +115,42 @@ impl Effects {
         self.own.find(app, 0);
     }
 
-    fn spawn(&self, app: &Rc<App>) {
+    /// `of_worker` makes the worker's events those of this slot.
+    fn spawn(&self, app: &Rc<App>, slot: &WorkerSlot, of_worker: fn(PageEvent) -> PageEvent) {
         let dispatching = Rc::clone(app);
-        let spawned = PeerWorker::spawn(&self.worker_url, move |event| dispatching.dispatch(event));
-        match spawned {
-            Ok(peer) => drop(self.peer.replace(Some(peer))),
-            Err(error) => {
-                app.dispatch(PageEvent::PeerLost { reason: PeerLoss::of_words(&format!("{error:?}")) });
-            }
+        let dispatch = move |event| dispatching.dispatch(of_worker(event));
+        match PeerWorker::spawn(&self.worker_url, dispatch) {
+            Ok(worker) => drop(slot.replace(Some(worker))),
+            Err(error) => app.dispatch(of_worker(refused(&error))),
         }
+    }
+}
+
+fn post(app: &Rc<App>, slot: &WorkerSlot, message: &PageToPeer, of_worker: fn(PageEvent) -> PageEvent) {
+    let posted = slot.borrow().as_ref().map_or(Ok(()), |worker| worker.post(message));
+    if let Err(error) = posted {
+        app.dispatch(of_worker(refused(&error)));
+    }
+}
+
+fn end(slot: &WorkerSlot) {
+    // This may run inside one of the worker's own listeners: they go a turn later.
+    let ended = slot.take();
+    if let Some(worker) = &ended {
+        worker.end();
+    }
+    Timeout::new(0, move || drop(ended)).forget();
+}
+
+fn refused(error: &JsValue) -> PageEvent {
+    PageEvent::PeerLost { reason: PeerLoss::of_words(&format!("{error:?}")) }
+}
+
+/// The same event, of the worker that hosts experts.
+fn of_host(event: PageEvent) -> PageEvent {
+    match event {
+        PageEvent::FromPeer(message) => PageEvent::FromHost(message),
+        PageEvent::PeerLost { reason } => PageEvent::HostLost { reason },
+        event => event,
     }
 }

@@ -12,6 +12,7 @@ use barnraise_protocol::dataset::{
 };
 use barnraise_protocol::hash::Sha256Hash;
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
+use barnraise_protocol::run::model::HostedExperts;
 use barnraise_protocol::run::model::presets::{Albert, Swav, SwavTrunk};
 use barnraise_protocol::run::{
     DataSpec, GradientCodec, ModelAverage, OptimizerDescription, Preset, RunDescription, RunIdentity,
@@ -206,6 +207,19 @@ pub(crate) fn swav_page() -> PageState {
             frozen_epochs: 1,
         })
         .graph();
+    }
+    page
+}
+
+/// A page of an open run whose experts are on other peers.
+pub(crate) fn hosted_page() -> PageState {
+    let mut page = page();
+    if let Some(run) = &mut page.run {
+        run.model.hosted = Some(HostedExperts {
+            optimizer: OptimizerDescription::plain_sgd(),
+            schedule: ScheduleDescription::constant(0.1),
+            codec: TensorCodec::F16,
+        });
     }
     page
 }

@@ -13,6 +13,15 @@ pub(crate) fn count(value: u64) -> String {
     text
 }
 
+/// A large number in words, without its last digits: `812`, `66 thousand`, `1.2 million`.
+pub(crate) fn rough_count(value: u64) -> String {
+    match value {
+        0..1000 => value.to_string(),
+        1000..999_500 => format!("{:.0} thousand", value as f64 / 1e3),
+        _ => format!("{:.1} million", value as f64 / 1e6),
+    }
+}
+
 /// A round number of megabytes that somebody chose: no digit behind the point.
 pub(crate) fn megabytes(mb: u32) -> String {
     match mb {
@@ -197,6 +206,13 @@ mod tests {
         assert_eq!(transfer(0, Some(0)), "0 bytes");
         assert_eq!(share_of(500, Some(1000), Some(100_000)), "50 % of 100 kB");
         assert_eq!([share_of(500, Some(1000), None), share_of(5, None, None)], ["50 %", "5 bytes"]);
+    }
+
+    #[test]
+    fn a_rough_count_is_a_number_and_a_word() {
+        let texts = [0, 999, 1000, 66_049, 999_499, 999_500, 12_340_000].map(rough_count);
+        let want = ["0", "999", "1 thousand", "66 thousand", "999 thousand", "1.0 million", "12.3 million"];
+        assert_eq!(texts, want);
     }
 
     #[test]

@@ -185,6 +185,8 @@ pub(crate) struct ResourceLimits {
     is_paused: bool,
     /// The charge fell below the threshold, and has not reached the upper one again.
     is_low: bool,
+    /// The reason apart from the visitor's pause.
+    obstacle: Option<PauseReason>,
     reason: Option<PauseReason>,
     /// No reason for a pause since then.
     clear_since_ms: Option<f64>,
@@ -221,6 +223,11 @@ impl ResourceLimits {
     /// Reason of the pause; `None` while the tab may compute.
     pub(crate) fn reason(&self) -> Option<PauseReason> {
         self.reason
+    }
+
+    /// What stands against computing now, whether or not the visitor paused. Unlike a pause it ends at once.
+    pub(crate) fn obstacle(&self) -> Option<PauseReason> {
+        self.obstacle
     }
 
     /// Pacing of the worker.
@@ -357,7 +364,8 @@ impl ResourceLimits {
     /// Pauses at once for a reason. Resumes only after [`STEADY_MS`] without one, or at once after a visitor's input.
     fn decide(&mut self, now_ms: f64, is_visitor: bool) {
         self.mind_charge();
-        let Some(reason) = self.against(now_ms) else {
+        self.obstacle = self.against(now_ms);
+        let Some(reason) = self.is_paused.then_some(PauseReason::Visitor).or(self.obstacle) else {
             let clear_since_ms = *self.clear_since_ms.get_or_insert(now_ms);
             let is_steady = is_visitor || now_ms - clear_since_ms >= STEADY_MS;
             // A pending answer about the battery is no reason to wait longer.
@@ -369,13 +377,12 @@ impl ResourceLimits {
         self.reason = Some(reason);
     }
 
-    /// The first reason for a pause, in the order of their display.
+    /// The first reason for a pause apart from the visitor's, in the order of their display.
     fn against(&self, now_ms: f64) -> Option<PauseReason> {
         let settings = self.settings();
         let is_closed = settings.is_scheduled && !settings.schedule.is_open(self.now);
-        self.is_paused
-            .then_some(PauseReason::Visitor)
-            .or_else(|| is_closed.then(|| PauseReason::Hours(settings.schedule.opens(self.now))))
+        is_closed
+            .then(|| PauseReason::Hours(settings.schedule.opens(self.now)))
             .or_else(|| if settings.only_away { self.against_presence() } else { None })
             .or_else(|| (self.is_hidden && !settings.in_background).then_some(PauseReason::Hidden))
             .or_else(|| self.against_battery(settings.battery))

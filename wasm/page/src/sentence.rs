@@ -1,5 +1,7 @@
 //! The status sentence: what the tab does, or why it waits. Pure.
 
+mod hosting;
+
 use barnraise_messages::{Activity, DeviceChange, DeviceChoice, Interruption};
 use barnraise_protocol::access::AccessMode;
 use barnraise_protocol::contribute::DeviceKind;
@@ -8,6 +10,8 @@ use crate::format;
 use crate::limits::{PauseReason, words};
 use crate::preflight::WebGpu;
 use crate::state::{Admission, BackboneLoss, BackboneStatus, PageState, TabRole, WorkerState};
+
+pub(crate) use hosting::{hosting_button, hosting_sentence};
 
 /// Answer to a question whose worker has crashed; another question loads a new worker.
 pub(crate) const UNANSWERED: &str = "No answer: the training program stopped. Ask once more to load it anew.";
@@ -43,17 +47,7 @@ pub(crate) fn sentence(page: &PageState) -> Sentence {
         return sentence;
     }
     match (&page.peer, &page.backbone) {
-        (WorkerState::Loading { bytes: 0, .. }, _) => {
-            Sentence::new("loading", "Fetching the training program…")
-        }
-        (WorkerState::Loading { bytes, bytes_total: Some(total) }, _) if bytes >= total => {
-            Sentence::new("preparing", "Getting the training program ready…")
-        }
-        (WorkerState::Loading { bytes, bytes_total }, _) => {
-            let so_far = format::share_of(*bytes, *bytes_total, page.preflight.program_bytes);
-            Sentence::new("loading", format!("Fetching the training program: {so_far}."))
-                .spoken_as("Fetching the training program…")
-        }
+        (WorkerState::Loading { bytes, bytes_total }, _) => loading(page, *bytes, *bytes_total),
         // Work in progress is delivered first.
         (WorkerState::Absent, _) if page.pause().is_some() => paused(page),
         (WorkerState::Ready { .. }, _) if page.pause().is_some() && page.activity == Activity::Idle => {
@@ -83,6 +77,19 @@ pub(crate) fn sentence(page: &PageState) -> Sentence {
         // The tab that has the work was asked, and has not answered yet.
         (_, BackboneStatus::Live) if page.contributing => Sentence::new("idle", "About to begin…"),
         (_, BackboneStatus::Live) => resting(page),
+    }
+}
+
+/// A worker's program is on its way.
+fn loading(page: &PageState, bytes: u64, bytes_total: Option<u64>) -> Sentence {
+    match bytes_total {
+        _ if bytes == 0 => Sentence::new("loading", "Fetching the training program…"),
+        Some(total) if bytes >= total => Sentence::new("preparing", "Getting the training program ready…"),
+        _ => {
+            let so_far = format::share_of(bytes, bytes_total, page.preflight.program_bytes);
+            Sentence::new("loading", format!("Fetching the training program: {so_far}."))
+                .spoken_as("Fetching the training program…")
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod endurance;
 mod events;
 mod giving;
 mod halted;
+mod hosting;
 mod load;
 mod models;
 mod opening;
@@ -41,6 +42,7 @@ pub(crate) use card::{CARD_SIZE, CardError, ShareCard};
 pub(crate) use endurance::Endurance;
 pub(crate) use events::{PageAction, PageEvent};
 pub(crate) use giving::{Giving, RECEIPTS_MAX, Rank};
+pub(crate) use hosting::{Hosting, HostingEnd, HostingStatus};
 pub(crate) use models::Comparison;
 pub(crate) use own::{FilesProgress, StoreOutcome, class_of_path};
 pub(crate) use parts::{
@@ -97,6 +99,7 @@ pub(crate) struct PageState {
     pub(crate) rows: Rows,
     /// What this tab sees of experts on other machines, while it computes.
     pub(crate) experts: Option<Box<ExpertsSeen>>,
+    pub(crate) hosting: Hosting,
     /// The leaderboard.
     pub(crate) leaders: Option<Box<Contributions>>,
     /// Why the device changed.
@@ -186,6 +189,7 @@ impl PageState {
             filling: Filling::default(),
             rows: Rows::default(),
             experts: None,
+            hosting: Hosting::default(),
             leaders: None,
             device_change: None,
             n_threads: 1,
@@ -349,6 +353,9 @@ impl PageState {
             PageEvent::Limits(input) => self.on_limits_input(now_ms, input),
             PageEvent::FromPeer(message) => self.on_peer(now_ms, message),
             PageEvent::PeerLost { reason } => self.on_peer_lost(now_ms, reason),
+            PageEvent::ToggleHosting => self.toggle_hosting(now_ms),
+            PageEvent::FromHost(message) => self.on_host(message),
+            PageEvent::HostLost { reason } => self.on_hosting_over(Some(HostingEnd::Lost(reason))),
             event => self.on_tab_event(now_ms, &event),
         }
     }

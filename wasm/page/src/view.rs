@@ -7,6 +7,7 @@ mod filling;
 mod gallery;
 mod giving;
 mod glance;
+mod hosting;
 mod leaders;
 mod limits;
 mod own;
@@ -30,6 +31,7 @@ pub(crate) struct PageView {
     glance: glance::GlanceView,
     everyone: everyone::EveryoneView,
     experts: experts::ExpertsView,
+    hosting: hosting::HostingView,
     leaders: leaders::LeadersView,
     giving: giving::GivingView,
     filling: filling::FillingView,
@@ -50,6 +52,7 @@ impl PageView {
             glance: glance::GlanceView::find()?,
             everyone: everyone::EveryoneView::find()?,
             experts: experts::ExpertsView::find()?,
+            hosting: hosting::HostingView::find()?,
             leaders: leaders::LeadersView::find()?,
             giving: giving::GivingView::find()?,
             filling: filling::FillingView::find()?,
@@ -77,6 +80,7 @@ impl PageView {
         self.glance.draw(page);
         self.everyone.draw(page);
         self.experts.draw(page);
+        self.hosting.draw(page);
         self.leaders.draw(page);
         self.giving.draw(page);
         self.filling.draw(page);

@@ -244,6 +244,19 @@ fn the_visitor_pauses_and_goes_on_at_once() {
 }
 
 #[test]
+fn what_stands_against_computing_is_known_while_the_visitor_pauses_and_ends_at_once() {
+    let mut device = limits(COMPUTER);
+    assert_eq!(after(&mut device, 0.0, Input::TogglePause), Some(PauseReason::Visitor));
+    assert_eq!(device.obstacle(), None);
+    let link = |is_metered| Input::Link(NetworkLink { is_metered, saves_data: false });
+    assert_eq!(after(&mut device, 1.0, link(true)), Some(PauseReason::Visitor));
+    assert_eq!(device.obstacle(), Some(PauseReason::Metered));
+    device.on_input(2.0, Input::TogglePause, true);
+    assert_eq!(after(&mut device, 3.0, link(false)), Some(PauseReason::Steadying));
+    assert_eq!(device.obstacle(), None);
+}
+
+#[test]
 fn the_screen_is_kept_on_only_at_work_and_in_sight() {
     let mut device = limits(COMPUTER);
     let keep = Input::Set(Change::KeepsScreenOn(true));
@@ -283,6 +296,8 @@ fn every_reason_says_why_and_what_then() {
             text.starts_with("Paused") && text.ends_with('.') && text.matches(". ").count() == 1,
             "{text}"
         );
+        let cause = words::cause(reason);
+        assert!(!cause.contains('.') && (reason == PauseReason::Visitor || text.contains(&cause)), "{cause}");
         assert!(said.insert(text), "{reason:?}");
     }
     for reason in [PauseReason::AskingBattery, PauseReason::Steadying, PauseReason::Elsewhere] {

@@ -9,47 +9,55 @@ use crate::format;
 /// The reason of a pause, and what ends it.
 pub(crate) fn pause(reason: PauseReason) -> String {
     let itself = "It goes on by itself";
-    match reason {
-        PauseReason::Visitor => "Paused by you. Go on whenever you like.".into(),
-        PauseReason::Hours(None) => "Paused: your hours have no day. Choose one below.".into(),
-        PauseReason::Hours(Some(opening)) => {
-            format!("Paused: these are not its hours. {itself} {}.", opening_in_words(opening))
+    let then = match reason {
+        PauseReason::Visitor => return "Paused by you. Go on whenever you like.".into(),
+        PauseReason::AskingBattery => return "Looking at the battery first…".into(),
+        PauseReason::Elsewhere => return elsewhere(None),
+        PauseReason::Steadying => return "About to go on: a few seconds more, to be sure.".into(),
+        PauseReason::Hours(None) => "Choose one below".into(),
+        PauseReason::Hours(Some(opening)) => format!("{itself} {}", opening_in_words(opening)),
+        PauseReason::InUse => format!("{itself} when you have been away for a minute"),
+        PauseReason::PresenceNotTold => "Allow it to, or switch that off below".into(),
+        PauseReason::Hidden | PauseReason::NotCharging => format!("{itself} when it is"),
+        PauseReason::BatteryLow { wanted, is_charging: true, .. } => {
+            format!("{itself} when it has charged to {wanted} %")
         }
-        PauseReason::InUse => {
-            format!("Paused: you are using this device. {itself} when you have been away for a minute.")
+        PauseReason::BatteryLow { wanted, is_charging: false, .. } => {
+            format!("{itself} when it is charging, or at {wanted} % again")
         }
-        PauseReason::PresenceNotTold => {
-            "Paused: it works only while you are away, and the browser does not tell \
-            whether you are. Allow it to, or switch that off below."
-                .into()
+        PauseReason::Hot { minutes } => {
+            let rest = format::counted(minutes.into(), "more minute", "more minutes");
+            format!("{itself} after a rest of {rest}")
         }
-        PauseReason::Hidden => format!("Paused: this page is not in front. {itself} when it is."),
-        PauseReason::AskingBattery => "Looking at the battery first…".into(),
-        PauseReason::NotCharging => format!("Paused: the battery is not charging. {itself} when it is."),
-        PauseReason::BatteryLow { percent, wanted, is_charging: true } => {
-            format!("Paused: the battery is at {percent} %. {itself} when it has charged to {wanted} %.")
-        }
-        PauseReason::BatteryLow { percent, wanted, is_charging: false } => format!(
-            "Paused: the battery is at {percent} %. {itself} when it is charging, or at {wanted} % again."
-        ),
-        PauseReason::Hot { minutes } => format!(
-            "Paused: this device has become much slower, as one does that is hot. {itself} after a rest of {}.",
-            format::counted(minutes.into(), "more minute", "more minutes"),
-        ),
-        PauseReason::Metered => {
-            format!("Paused: this is mobile data. {itself} on Wi-Fi, or once you allow that below.")
-        }
+        PauseReason::Metered => format!("{itself} on Wi-Fi, or once you allow that below"),
         PauseReason::SavesData => {
-            format!(
-                "Paused: this browser saves data. {itself} when it no longer does, or once you allow that below."
-            )
+            format!("{itself} when it no longer does, or once you allow that below")
         }
-        PauseReason::Cap { mb } => {
-            let used = format::megabytes(mb);
-            format!("Paused: today's {used} of data are used up. {itself} tomorrow.")
+        PauseReason::Cap { .. } => format!("{itself} tomorrow"),
+    };
+    format!("Paused: {}. {then}.", cause(reason))
+}
+
+/// The reason alone, without a full stop.
+pub(crate) fn cause(reason: PauseReason) -> String {
+    match reason {
+        PauseReason::Visitor => "you paused it".into(),
+        PauseReason::Hours(None) => "your hours have no day".into(),
+        PauseReason::Hours(Some(_)) => "these are not its hours".into(),
+        PauseReason::InUse => "you are using this device".into(),
+        PauseReason::PresenceNotTold => {
+            "it works only while you are away, and the browser does not tell whether you are".into()
         }
-        PauseReason::Elsewhere => elsewhere(None),
-        PauseReason::Steadying => "About to go on: a few seconds more, to be sure.".into(),
+        PauseReason::Hidden => "this page is not in front".into(),
+        PauseReason::AskingBattery => "the browser has not told about the battery yet".into(),
+        PauseReason::NotCharging => "the battery is not charging".into(),
+        PauseReason::BatteryLow { percent, .. } => format!("the battery is at {percent} %"),
+        PauseReason::Hot { .. } => "this device has become much slower, as one does that is hot".into(),
+        PauseReason::Metered => "this is mobile data".into(),
+        PauseReason::SavesData => "this browser saves data".into(),
+        PauseReason::Cap { mb } => format!("today's {} of data are used up", format::megabytes(mb)),
+        PauseReason::Elsewhere => "this browser computes for another run".into(),
+        PauseReason::Steadying => "it begins in a few seconds".into(),
     }
 }
 

@@ -224,7 +224,8 @@ impl PageState {
 
     /// Reloads the page for a new build, while the tab is idle and hidden.
     pub(super) fn renew(&self, is_hidden: bool) -> Vec<PageAction> {
-        let is_at_rest = !self.contributing && self.peer == WorkerState::Absent && self.question.is_none();
+        let is_at_work = self.contributing || self.hosting.is_at_work();
+        let is_at_rest = !is_at_work && self.peer == WorkerState::Absent && self.question.is_none();
         let may_reload = is_hidden && is_at_rest && self.endurance.has_new_version;
         if may_reload { vec![PageAction::Reload] } else { Vec::new() }
     }

@@ -99,6 +99,12 @@ pub(crate) enum PageEvent {
     FromPeer(PeerToPage),
     /// The worker could not be started, or crashed.
     PeerLost { reason: PeerLoss },
+    /// The visitor starts to host experts, or ends it.
+    ToggleHosting,
+    /// A message of the worker that hosts experts.
+    FromHost(PeerToPage),
+    /// That worker could not be started, or crashed.
+    HostLost { reason: PeerLoss },
     /// An event among the tabs of this browser.
     Tabs(TabEvent),
     /// The visitor wants this tab to compute instead of one of another run.
@@ -128,6 +134,12 @@ pub(crate) enum PageAction {
     EndPeer,
     /// Post a message to the worker.
     Post(PageToPeer),
+    /// Start the worker that hosts experts.
+    SpawnHost,
+    /// End that worker.
+    EndHost,
+    /// Post a message to that worker.
+    PostHost(PageToPeer),
     /// Store the seed of this browser's identity.
     KeepIdentity(Vec<u8>),
     /// Store receipts and add them to the totals.

@@ -19,7 +19,7 @@ impl PageState {
     }
 
     pub(super) fn on_limits_input(&mut self, now_ms: f64, input: Input) -> Vec<PageAction> {
-        act(self.limits.on_input(now_ms, input, self.contributing))
+        act(self.limits.on_input(now_ms, input, self.contributing || self.hosting.is_at_work()))
     }
 
     /// The visitor pressed Start.
@@ -57,7 +57,7 @@ impl PageState {
 
     /// The visitor has started or stopped.
     fn on_wanted(&mut self, now_ms: f64) -> Vec<PageAction> {
-        act(self.limits.on_wanted(now_ms, self.contributing))
+        act(self.limits.on_wanted(now_ms, self.contributing || self.hosting.is_at_work()))
     }
 
     /// The worker reported its contribution.
@@ -77,6 +77,16 @@ impl PageState {
     pub(super) fn on_loading(&mut self, bytes: u64, bytes_total: Option<u64>) -> Vec<PageAction> {
         let WorkerState::Loading { bytes: before, .. } = self.peer else { return Vec::new() };
         self.peer = WorkerState::Loading { bytes, bytes_total };
+        self.count_program(before, bytes, bytes_total)
+    }
+
+    /// Counts the training program for the day when it begins to arrive: after `before` bytes there are `bytes`.
+    pub(super) fn count_program(
+        &mut self,
+        before: u64,
+        bytes: u64,
+        bytes_total: Option<u64>,
+    ) -> Vec<PageAction> {
         // A cached program is complete at once, and needs no data.
         if before > 0 || bytes_total.is_none_or(|total| bytes >= total) {
             return Vec::new();

@@ -77,6 +77,7 @@ impl PageState {
         own.extend(self.take_found_own());
         own.extend(self.update_lock());
         own.extend(self.steer());
+        own.extend(self.mind_hosting(now_ms));
         match self.tabs.role {
             TabRole::Alone => own,
             TabRole::Asking => self.hold(own),
@@ -219,6 +220,7 @@ impl PageState {
             TabMessage::Load => self.load(),
             TabMessage::Post(
                 PageToPeer::Hello { .. }
+                | PageToPeer::Host { .. }
                 | PageToPeer::Start
                 | PageToPeer::Stop
                 | PageToPeer::Pacing(_)
