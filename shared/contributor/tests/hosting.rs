@@ -18,7 +18,7 @@ use barnraise_protocol::contribute::DeviceKind;
 use barnraise_protocol::dataset::{ImageShape, LabelledImages, Manifest, SampleKind, Samples};
 use barnraise_protocol::dht::{self, NodeToPeer, PeerToNode, UnixMillis};
 use barnraise_protocol::experts::checkpoints::{
-    self, CheckpointAnswer, CheckpointQuestion, ExpertCheckpoint,
+    self, CheckpointAnswer, CheckpointQuestion, CheckpointRefusal, ExpertCheckpoint,
 };
 use barnraise_protocol::experts::leases::{
     self, Grantors, LEASE_TIME, LeaseAnswer, LeaseAsk, LeaseQuestion, LeaseVerdict,
@@ -115,6 +115,14 @@ struct World {
     /// Records that hosts put into the DHT.
     n_records: Cell<usize>,
     is_up: Cell<bool>,
+    /// Offers of checkpoints that are refused, as others are on their way.
+    n_busy: Cell<u32>,
+    /// Questions about leases.
+    n_leased: Cell<u32>,
+    /// Which are answered so late.
+    answers_after: Cell<Duration>,
+    /// By how much the wall clock is ahead.
+    slept: Cell<Duration>,
     /// What all are told that ask for leases.
     frozen: RefCell<Vec<experts::LayerId>>,
 }
@@ -133,24 +141,34 @@ impl World {
             kept: RefCell::default(),
             n_records: Cell::new(0),
             is_up: Cell::new(true),
+            n_busy: Cell::default(),
+            n_leased: Cell::default(),
+            answers_after: Cell::default(),
+            slept: Cell::default(),
             frozen: RefCell::default(),
         })
     }
 
+    /// By the clock of the hosts, which stands still while they sleep.
     fn now(&self) -> Moment {
         self.origin.elapsed()
     }
 
+    /// By that of the backbone.
+    fn awake(&self) -> Moment {
+        self.now() + self.slept.get()
+    }
+
     fn wall(&self) -> UnixMillis {
-        UnixMillis(1_000_000_000_000 + self.now().as_millis() as u64)
+        UnixMillis(1_000_000_000_000 + self.awake().as_millis() as u64)
     }
 
     fn holder(&self, place: ExpertPlace) -> Option<PublicKey> {
-        self.leases.borrow().holder(self.now(), place)
+        self.leases.borrow().holder(self.awake(), place)
     }
 
     fn n_held(&self) -> usize {
-        self.leases.borrow_mut().standing(self.now()).n_held as usize
+        self.leases.borrow_mut().standing(self.awake()).n_held as usize
     }
 
     async fn serve(self: Rc<Self>, peer: PublicKey, protocol: &'static str, mut stream: Pipe) {
@@ -162,7 +180,11 @@ impl World {
             }
             leases::PROTOCOL => {
                 while let Ok(Some(question)) = leases::receive(&mut stream).await {
-                    leases::reply(&mut stream, &self.lease(peer, question)).await.unwrap();
+                    let answer = self.lease(peer, question);
+                    self.n_leased.set(self.n_leased.get() + 1);
+                    tokio::time::sleep(self.answers_after.get()).await;
+                    // Who asked may have gone.
+                    let _ = leases::reply(&mut stream, &answer).await;
                 }
             }
             dht::PROTOCOL => {
@@ -184,7 +206,7 @@ impl World {
     }
 
     fn lease(&self, holder: PublicKey, question: LeaseQuestion) -> LeaseAnswer {
-        let (now, wall, mut book) = (self.now(), self.wall(), self.leases.borrow_mut());
+        let (now, wall, mut book) = (self.awake(), self.wall(), self.leases.borrow_mut());
         let LeaseQuestion::Lease { host, asks, n_vacant, .. } = question else {
             return LeaseAnswer::Keepers(vec![Vec::new()]);
         };
@@ -223,6 +245,11 @@ impl World {
     async fn keep(&self, mut stream: Pipe) {
         while let Ok(Some(question)) = checkpoints::receive(&mut stream).await {
             match question {
+                CheckpointQuestion::Offer { .. } if self.n_busy.get() > 0 => {
+                    self.n_busy.set(self.n_busy.get() - 1);
+                    let busy = CheckpointAnswer::Refused(CheckpointRefusal::Busy);
+                    checkpoints::reply(&mut stream, &busy).await.unwrap();
+                }
                 CheckpointQuestion::Offer { checkpoint, .. } => {
                     let transfer = checkpoint.transfer;
                     let bytes = checkpoints::take_offered(&mut stream, transfer, 1 << 20).await.unwrap();
@@ -249,7 +276,7 @@ struct HostPlatform {
     world: Rc<World>,
     key: PublicKey,
     incoming: RefCell<Option<mpsc::Receiver<(PeerKey, Pipe)>>>,
-    is_reachable: Cell<bool>,
+    is_reachable: Rc<Cell<bool>>,
 }
 
 impl Platform for HostPlatform {
@@ -319,6 +346,7 @@ struct RunningHost {
     streams: mpsc::Sender<(PeerKey, Pipe)>,
     leave: Option<oneshot::Sender<()>>,
     told: Told,
+    is_reachable: Rc<Cell<bool>>,
     task: tokio::task::JoinHandle<Result<(), HostError>>,
 }
 
@@ -330,11 +358,12 @@ impl RunningHost {
     fn start_as(world: &Rc<World>, at: u8, is_reachable: bool) -> Self {
         let key = KeyPair::from_seed(&[at; 32]);
         let (streams, incoming) = mpsc::channel(256);
+        let is_reachable = Rc::new(Cell::new(is_reachable));
         let platform = HostPlatform {
             world: Rc::clone(world),
             key: key.public(),
             incoming: RefCell::new(Some(incoming)),
-            is_reachable: Cell::new(is_reachable),
+            is_reachable: Rc::clone(&is_reachable),
         };
         let (leave, leaving) = oneshot::channel();
         let told = Told::default();
@@ -343,7 +372,7 @@ impl RunningHost {
             let config = HostConfig { key, device: ComputeDevice::cpu() };
             host(&platform, config, leaving, |work, problem| *telling.borrow_mut() = (work, problem)).await
         });
-        Self { key: public, streams, leave: Some(leave), told, task }
+        Self { key: public, streams, leave: Some(leave), told, is_reachable, task }
     }
 
     fn work(&self) -> HostedWork {
@@ -519,6 +548,82 @@ async fn a_host_that_nobody_reaches_takes_no_places() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_host_that_is_reached_no_longer_hands_its_experts_over() {
+    in_memory(async {
+        let world = World::new(run_of(GRAPH));
+        let host = RunningHost::start(&world, 7);
+        host.until(|work| work.n_experts as usize == N_EXPERTS).await;
+        let place = places(&world)[3];
+        host.ask(place, 1, ExpertPass::Backward).await.unwrap();
+        host.is_reachable.set(false);
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert_eq!(world.n_held(), N_EXPERTS, "it may be reached again");
+        host.until(|work| work.n_experts == 0).await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(world.n_held(), 0);
+        assert_eq!(world.kept.borrow()[&place].0.n_steps, 1);
+        assert!(host.problem().unwrap().contains("can be reached"));
+        host.is_reachable.set(true);
+        host.until(|work| work.n_experts as usize == N_EXPERTS).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_slept_serves_nothing_until_it_has_asked_again() {
+    in_memory(async {
+        let world = World::new(run_of(GRAPH));
+        let host = RunningHost::start(&world, 7);
+        host.until(|work| work.n_experts as usize == N_EXPERTS).await;
+        let place = places(&world)[0];
+        let before = world.n_leased.get();
+        // An answer that was on its way when it fell asleep counts no more.
+        world.answers_after.set(Duration::from_secs(3));
+        while world.n_leased.get() == before {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        world.slept.set(world.slept.get() + Duration::from_secs(60));
+        host.until(|work| work.n_experts == 0).await;
+        let refused = host.ask(place, 1, ExpertPass::Forward).await.unwrap_err();
+        assert!(matches!(refused, ExpertRequestError::Refused(ExpertRefusal::Unknown)), "{refused}");
+        world.answers_after.set(Duration::ZERO);
+        host.until(|work| work.n_experts as usize == N_EXPERTS).await;
+        host.ask(place, 2, ExpertPass::Forward).await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_leaves_while_it_takes_places_gives_all_of_them_back() {
+    for after in [0, 1, 50, 500, 1500, 2500] {
+        in_memory(async {
+            let world = World::new(run_of(GRAPH));
+            world.answers_after.set(Duration::from_millis(1000));
+            let host = RunningHost::start(&world, 7);
+            tokio::time::sleep(Duration::from_millis(1000 + after)).await;
+            host.leave().await.unwrap();
+            assert_eq!(world.n_held(), 0, "after {after} ms");
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_keeper_that_is_busy_is_asked_again_before_a_place_is_given_back() {
+    in_memory(async {
+        let world = World::new(run_of(GRAPH));
+        let host = RunningHost::start(&world, 7);
+        host.until(|work| work.n_experts as usize == N_EXPERTS).await;
+        let place = places(&world)[2];
+        host.ask(place, 1, ExpertPass::Backward).await.unwrap();
+        world.n_busy.set(12);
+        host.leave().await.unwrap();
+        assert_eq!((world.n_held(), world.kept.borrow()[&place].0.n_steps), (0, 1));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn frozen_experts_make_no_step_here() {
     in_memory(async {
         let world = World::new(run_of(GRAPH));
@@ -548,13 +653,15 @@ async fn what_no_expert_can_compute_is_refused_and_holds_nothing_up() {
             "{refused}"
         );
         // Streams that say nothing: those of one trainer leave room for others, and all of them end.
-        let silent: Vec<Pipe> = (0..100).map(|_| host.stream(66)).collect();
+        let silent: Vec<Pipe> = (0..200).map(|_| host.stream(66)).collect();
         tokio::time::sleep(Duration::from_millis(10)).await;
         host.ask(place, 3, ExpertPass::Forward).await.unwrap();
+        let early = prepared(place, (4, 4), ExpertPass::Forward);
+        assert!(experts::ask(&mut host.stream(66), &early).await.is_err(), "it has as many as it may");
         tokio::time::sleep(Duration::from_secs(30)).await;
-        drop(silent);
-        let after = prepared(place, (4, 4), ExpertPass::Forward);
+        let after = prepared(place, (5, 4), ExpertPass::Forward);
         experts::ask(&mut host.stream(66), &after).await.unwrap();
+        drop(silent);
     })
     .await;
 }
@@ -564,7 +671,7 @@ async fn a_run_that_a_tab_cannot_host_is_refused_with_its_reason() {
     in_memory(async {
         let mut closed = run_of(GRAPH);
         closed.access.mode = AccessMode::Invitation;
-        let large = GRAPH.replacen("units = 4", "units = 4000000", 1);
+        let large = GRAPH.replacen("units = 4", "units = 900000", 1);
         let dense = {
             let mut run = run_of(GRAPH);
             run.model.hosted = None;

@@ -114,7 +114,7 @@ impl KeeperNetwork for HostState {
 
     fn on_trouble(&self, trouble: CopyTrouble<'_>) {
         match trouble {
-            CopyTrouble::Useless(..) | CopyTrouble::Refused(_) => tracing::warn!("{trouble}"),
+            CopyTrouble::Useless(..) => tracing::warn!("{trouble}"),
             _ => tracing::debug!("{trouble}"),
         }
     }

@@ -17,8 +17,8 @@ use crate::platform::Platform;
 
 /// Longest time until the head of a request is here.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest time of its tensors, and of its answer: at 2 Mbit/s as much as a request has.
-const TENSORS_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest time of its tensors, and of its answer: two MiB by half a Mbit/s.
+const TENSORS_TIMEOUT: Duration = Duration::from_secs(35);
 
 /// Frees what a request holds, however its conversation ends.
 struct HeldRequest<'h, 'a, P: Platform> {

@@ -178,7 +178,7 @@ pub trait KeeperNetwork {
 }
 
 /// What was stored, for its keepers.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct StoredCheckpoint {
     /// Under which it was made; it holds.
     pub lease: ExpertLease,
@@ -386,6 +386,8 @@ async fn from_keepers<N: KeeperNetwork>(
             Err(error) => network.on_trouble(CopyTrouble::Silent(&keeper, &error)),
         }
     }
+    // Those that are asked still would hold what they hold, and nobody looks after them.
+    drop(answers);
     offers.sort_by_key(|(checkpoint, _)| std::cmp::Reverse(checkpoint.version()));
     let mut partial: Option<Partial> = None;
     for (checkpoint, keeper) in offers {

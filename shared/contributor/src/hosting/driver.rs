@@ -1,5 +1,5 @@
-//! A host of experts without a disk, in one task: what a tab is. What it has learned is with its keepers, at most a minute old, and
-//! all of it where it hands its experts over before it ends.
+//! A host of experts without a disk, in one task: what a tab is. What it has learned is with its keepers, as a rule at most a minute
+//! old, and all of it where it hands its experts over before it ends.
 
 mod begin;
 
@@ -21,7 +21,7 @@ use barnraise_swarm::experts::serving::CountedState;
 use barnraise_swarm::experts::{AnnouncerAction, ExpertAnnouncer, HostedWork};
 use barnraise_swarm::{Moment, PeerKey};
 use futures::channel::{mpsc, oneshot};
-use futures::future::{Fuse, FutureExt, LocalBoxFuture};
+use futures::future::{AbortHandle, Either, Fuse, FutureExt, LocalBoxFuture, abortable, select};
 use futures::select_biased;
 use futures::stream::{FuturesUnordered, StreamExt};
 
@@ -40,25 +40,37 @@ use crate::platform::{Platform, PlatformError};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Longest time for handing all experts over.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(45);
+/// Of that for telling the backbone that the places are free.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest time until the keepers of an expert have it: others wait.
+const GIVE_TIMEOUT: Duration = Duration::from_secs(60);
+/// A host that nobody reaches for so long hands its experts over.
+const UNREACHABLE_MAX: Duration = Duration::from_secs(30);
 /// The wall clock has gone on by so much more than the monotonic one: the device was asleep, and nobody knows whose the places are.
-const ASLEEP_MIN: Duration = Duration::from_secs(3);
+const ASLEEP_MIN: Duration = Duration::from_secs(2);
 /// Requests at a time.
 const STREAMS_MAX: usize = 128;
 /// Of one trainer.
-const STREAMS_PER_PEER: usize = 32;
+const STREAMS_PER_PEER: usize = 16;
 /// Experts whose states are on the way here at a time: a backbone answers few questions of one host.
 const GATHERING_MAX: usize = 2;
 /// Experts that are handed over at a time.
 const HANDING_MAX: usize = 2;
+/// The last state of an expert is offered to its keepers so many times.
+const HAND_TRIES: u32 = 3;
 /// After so many states from which the device cannot go on, an expert begins anew.
 const STATES_MAX: usize = 3;
 
 /// What was under way beside the driver.
 enum TaskDone {
-    Asked(Result<LeaseAnswer, LeasingError>),
+    /// With the number of the question.
+    Asked(u64, Result<LeaseAnswer, LeasingError>),
     Gathered(ExpertLease, Result<Option<StoredExpert>, NewestError>),
+    /// Nobody wants it any more.
+    NotGathered,
     Given(ExpertPlace, CheckpointVersion, usize),
-    HandedOver(ExpertPlace),
+    /// With the number of tries, and of its keepers.
+    HandedOver(StoredCheckpoint, u32, usize),
     Put(Result<Vec<Result<(), DhtRefusal>>, PlatformError>),
 }
 
@@ -72,8 +84,8 @@ enum Woken<S> {
     Changed,
 }
 
-/// Hosts experts until `leaving`, whose sender may be dropped, or until the run does not have it any longer. `on_news` is told what
-/// it has done, and why it serves nothing, where that is so.
+/// Hosts experts until `leaving`, or until its sender is dropped. `on_news` is told what it has done, and why it serves nothing, where
+/// that is so.
 ///
 /// # Errors
 /// The run has no experts for it, and a retry does not change that.
@@ -124,7 +136,7 @@ struct HostDriver<'a, P: Platform> {
     terms: BTreeMap<ExpertPlace, u64>,
     to_gather: VecDeque<ExpertLease>,
     /// Their states are on the way here, for a lease of this term.
-    gathering: BTreeMap<ExpertPlace, u64>,
+    gathering: BTreeMap<ExpertPlace, (u64, AbortHandle)>,
     /// The device gives their states back.
     stopping: BTreeSet<ExpertPlace>,
     /// Leased once more while they are stopping.
@@ -132,10 +144,18 @@ struct HostDriver<'a, P: Platform> {
     /// States that the device could not go on from, and which are not tried again.
     refused: BTreeMap<ExpertPlace, Vec<CheckpointVersion>>,
     /// Last states, for their keepers.
-    to_hand: VecDeque<StoredCheckpoint>,
+    /// With how often that was in vain.
+    to_hand: VecDeque<(StoredCheckpoint, u32)>,
     n_handing: usize,
     /// When it ends at the latest.
     leaves_by: Option<Moment>,
+    is_releasing: bool,
+    /// Of the open question about leases, where there is one.
+    question: u64,
+    /// Since when nobody finds or reaches it, and why.
+    unreachable: Option<(Moment, &'static str)>,
+    /// The DHT refuses what is announced for its time.
+    is_clock_wrong: bool,
     problem: Option<String>,
     sleep: SleepWatch,
 }
@@ -172,6 +192,10 @@ impl<'a, P: Platform> HostDriver<'a, P> {
             to_hand: VecDeque::new(),
             n_handing: 0,
             leaves_by: None,
+            is_releasing: false,
+            question: 0,
+            unreachable: None,
+            is_clock_wrong: false,
             problem: None,
             sleep: SleepWatch::default(),
         }
@@ -188,14 +212,16 @@ impl<'a, P: Platform> HostDriver<'a, P> {
         loop {
             let now = platform.now();
             if self.sleep.lead(now, platform.unix_time()) >= ASLEEP_MIN {
-                self.state.with(|inner, now| inner.leases.on_suspended(now));
+                self.on_suspended();
             }
+            self.look_for_reach(now);
             self.lease_next(now);
             self.gather_next();
             self.store_next(now);
             self.hand_over_next();
             self.announce_next(now);
             self.work_next();
+            self.release_late(now);
             if self.has_left(now) {
                 return Ok(());
             }
@@ -244,7 +270,8 @@ impl<'a, P: Platform> HostDriver<'a, P> {
             .state
             .read(|inner, now| (inner.requests.runtime.next_deadline(), inner.leases.next_deadline(now)));
         let schedule = self.schedule.next_deadline().filter(|_| !self.is_storing);
-        let deadlines = [runtime, leases, schedule, self.leaves_by];
+        let release = self.leaves_by.filter(|_| !self.is_releasing).map(|by| by - RELEASE_TIMEOUT);
+        let deadlines = [runtime, leases, schedule, self.leaves_by, release];
         deadlines.into_iter().flatten().min().unwrap_or(now + LOOK_EVERY)
     }
 
@@ -264,7 +291,36 @@ impl<'a, P: Platform> HostDriver<'a, P> {
     /// Why it serves nothing.
     fn problem_now(&self) -> Option<String> {
         let serves = self.state.read(|inner, _| !inner.experts.is_empty());
-        self.problem.clone().filter(|_| !serves)
+        let unreachable = self.unreachable.map(|(_, why)| why.to_owned());
+        unreachable.or_else(|| self.problem.clone()).filter(|_| !serves)
+    }
+
+    /// The device was asleep: nothing is this host's, and what was asked before counts no more.
+    fn on_suspended(&mut self) {
+        self.question += 1;
+        self.state.doubt();
+        self.state.with(|inner, now| inner.leases.on_suspended(now));
+    }
+
+    /// Experts that nobody reaches go to other hosts.
+    fn look_for_reach(&mut self, now: Moment) {
+        let why = match (self.state.platform.addresses().is_empty(), self.is_clock_wrong) {
+            (true, _) => Some("no backbone or relay has a place yet at which this device can be reached"),
+            (false, true) => Some("others cannot find it: its clock is wrong, or that of the backbone"),
+            (false, false) => None,
+        };
+        let since = self.unreachable.map_or(now, |(since, _)| since);
+        self.unreachable = why.map(|why| (since, why));
+        if self.unreachable.is_none() || since + UNREACHABLE_MAX > now {
+            return;
+        }
+        let served: Vec<ExpertPlace> = self.state.read(|inner, _| inner.experts.keys().copied().collect());
+        served.into_iter().for_each(|place| self.stop(place));
+    }
+
+    /// Whether the last states of its experts go to their keepers.
+    fn hands_over(&self) -> bool {
+        self.leaves_by.is_some() || self.unreachable.is_some()
     }
 
     /// Does what the leases want.
@@ -291,21 +347,23 @@ impl<'a, P: Platform> HostDriver<'a, P> {
     }
 
     fn ask(&mut self, now: Moment, asks: Vec<LeaseAsk>, n_vacant: u8) {
-        if asks.is_empty() && self.state.platform.addresses().is_empty() {
-            self.problem =
-                Some("no backbone or relay has a place yet at which this device can be reached".into());
+        let n_vacant = if self.unreachable.is_some() { 0 } else { n_vacant };
+        if asks.is_empty() && n_vacant == 0 {
             self.state.with_quietly(|inner, _| inner.leases.on_failed(now));
             return;
         }
-        let state = Rc::clone(&self.state);
-        self.tasks.push(async move { TaskDone::Asked(state.ask(asks, n_vacant).await) }.boxed_local());
+        self.question += 1;
+        let (state, question) = (Rc::clone(&self.state), self.question);
+        let asking = async move { TaskDone::Asked(question, state.ask(asks, n_vacant).await) };
+        self.tasks.push(asking.boxed_local());
     }
 
     fn on_asked(&mut self, answer: Result<LeaseAnswer, LeasingError>) {
         let problem = match answer {
             Ok(LeaseAnswer::Leased { grantors, asked, vacant, frozen }) => self.state.with(|inner, now| {
                 inner.frozen = frozen.into_iter().collect();
-                inner.grantors = Some(grantors);
+                // As the backbone said first.
+                inner.grantors.get_or_insert(grantors);
                 inner.leases.on_answer(now, asked, vacant);
                 let has_places = inner.leases.places().next().is_some();
                 (!has_places).then(|| "all experts have a host at the moment".to_owned())
@@ -352,9 +410,8 @@ impl<'a, P: Platform> HostDriver<'a, P> {
             if self.state.lease(&place).is_none_or(|held| held.term != lease.term) {
                 continue;
             }
-            self.gathering.insert(place, lease.term);
             let refused = self.refused.get(&place).cloned().unwrap_or_default();
-            let state = Rc::clone(&self.state);
+            let (state, term) = (Rc::clone(&self.state), lease.term);
             let gathering = async move {
                 let found = match refused.len() < STATES_MAX {
                     true => newest(&*state, place, None, refused).await,
@@ -362,15 +419,21 @@ impl<'a, P: Platform> HostDriver<'a, P> {
                 };
                 TaskDone::Gathered(lease, found)
             };
+            let (gathering, handle) = abortable(gathering);
+            if let Some((_, before)) = self.gathering.insert(place, (term, handle)) {
+                before.abort();
+            }
+            let gathering = gathering.map(|gathered| gathered.unwrap_or(TaskDone::NotGathered));
             self.tasks.push(gathering.boxed_local());
         }
     }
 
     fn on_gathered(&mut self, lease: ExpertLease, found: Result<Option<StoredExpert>, NewestError>) {
         let place = lease.place;
-        if self.gathering.get(&place) == Some(&lease.term) {
-            self.gathering.remove(&place);
+        if self.gathering.get(&place).is_none_or(|(term, _)| *term != lease.term) {
+            return;
         }
+        self.gathering.remove(&place);
         // What came for a lease before is not what the next one begins with: others may have stepped the expert since.
         if self.state.lease(&place).is_none_or(|held| held.term != lease.term) {
             return;
@@ -399,8 +462,7 @@ impl<'a, P: Platform> HostDriver<'a, P> {
     fn stop(&mut self, place: ExpertPlace) {
         self.deferred.remove(&place);
         self.refused.remove(&place);
-        self.to_gather.retain(|lease| lease.place != place);
-        self.gathering.remove(&place);
+        self.stop_gathering(place);
         let number = self.numbers.iter().find(|(_, known)| **known == place).map(|(number, _)| *number);
         let Some(expert) = number else { return };
         if !self.stopping.insert(place) {
@@ -414,6 +476,13 @@ impl<'a, P: Platform> HostDriver<'a, P> {
         // Batches that the runtime has given come before.
         self.take_batches();
         self.jobs.push_back(ExpertJob::Remove { expert });
+    }
+
+    fn stop_gathering(&mut self, place: ExpertPlace) {
+        self.to_gather.retain(|lease| lease.place != place);
+        if let Some((_, gathering)) = self.gathering.remove(&place) {
+            gathering.abort();
+        }
     }
 
     fn take_batches(&mut self) {
@@ -496,13 +565,19 @@ impl<'a, P: Platform> HostDriver<'a, P> {
             }
             Err(error) => {
                 self.numbers.remove(&number);
+                self.terms.remove(&place);
                 self.stopping.remove(&place);
+                if let Some(deferred) = self.deferred.remove(&place) {
+                    self.to_gather.push_back(deferred);
+                    return;
+                }
                 // The lease is kept: given up, the place would come again, here or at another host, with the same state.
                 if let AddError::State { version, .. } = error
                     && !is_stopping
                 {
                     self.refused.entry(place).or_default().push(version);
-                    self.to_gather.push_back(lease);
+                    // A term may have begun meanwhile.
+                    self.to_gather.push_back(self.state.lease(&place).unwrap_or(lease));
                     return;
                 }
                 self.problem = Some(error.to_string());
@@ -530,8 +605,8 @@ impl<'a, P: Platform> HostDriver<'a, P> {
         self.stopping.remove(&place);
         self.terms.remove(&place);
         match (last, self.deferred.remove(&place)) {
-            (Some(last), _) if self.leaves_by.is_some() => self.to_hand.push_back(last),
-            (_, Some(lease)) => self.to_gather.push_back(lease),
+            (Some(last), _) if self.hands_over() => self.to_hand.push_back((last, 0)),
+            (_, Some(lease)) if self.leaves_by.is_none() => self.to_gather.push_back(lease),
             _ => self.give_up(&place),
         }
     }
@@ -552,20 +627,20 @@ impl<'a, P: Platform> HostDriver<'a, P> {
     fn give(&mut self, made: StoredCheckpoint) {
         let state = Rc::clone(&self.state);
         let (place, version) = (made.lease.place, made.version);
-        let giving = async move { TaskDone::Given(place, version, give_stored(&*state, made).await) };
+        let giving = async move { TaskDone::Given(place, version, given(&state, made).await) };
         self.tasks.push(giving.boxed_local());
     }
 
     /// Gives last states to their keepers, and then the places to other hosts.
     fn hand_over_next(&mut self) {
         while self.n_handing < HANDING_MAX
-            && let Some(last) = self.to_hand.pop_front()
+            && let Some((last, n_tries)) = self.to_hand.pop_front()
         {
             self.n_handing += 1;
-            let (state, place) = (Rc::clone(&self.state), last.lease.place);
+            let state = Rc::clone(&self.state);
             let handing = async move {
-                give_stored(&*state, last).await;
-                TaskDone::HandedOver(place)
+                let n_keepers = given(&state, last.clone()).await;
+                TaskDone::HandedOver(last, n_tries + 1, n_keepers)
             };
             self.tasks.push(handing.boxed_local());
         }
@@ -573,15 +648,27 @@ impl<'a, P: Platform> HostDriver<'a, P> {
 
     fn on_task(&mut self, done: TaskDone) {
         match done {
-            TaskDone::Asked(answer) => self.on_asked(answer),
+            TaskDone::Asked(question, answer) => {
+                // That of before a sleep is about what was this host's then.
+                if question == self.question {
+                    self.on_asked(answer);
+                }
+            }
+            TaskDone::NotGathered => {}
             TaskDone::Gathered(lease, found) => self.on_gathered(lease, found),
             TaskDone::Given(place, version, n_keepers) => {
                 self.is_storing = false;
                 self.schedule.on_offered(self.state.platform.now(), &place, version, n_keepers);
             }
-            TaskDone::HandedOver(place) => {
+            TaskDone::HandedOver(last, n_tries, n_keepers) => {
                 self.n_handing -= 1;
-                self.give_up(&place);
+                let place = last.lease.place;
+                // Its keepers may have had others on their way.
+                let is_in_vain = n_keepers == 0 && n_tries < HAND_TRIES && !self.is_releasing;
+                match is_in_vain && self.state.lease(&place).is_some() {
+                    true => self.to_hand.push_back((last, n_tries)),
+                    false => self.give_up(&place),
+                }
             }
             TaskDone::Put(put) => self.on_put(put),
         }
@@ -623,12 +710,8 @@ impl<'a, P: Platform> HostDriver<'a, P> {
                 let of_clocks = |refusal: &DhtRefusal| {
                     matches!(refusal, DhtRefusal::Expired { .. } | DhtRefusal::TooFar { .. })
                 };
-                if verdicts.into_iter().filter_map(Result::err).any(|refusal| of_clocks(&refusal)) {
-                    self.problem = Some(
-                        "trainers do not find this device's experts: its clock is wrong, or the backbone's"
-                            .into(),
-                    );
-                }
+                self.is_clock_wrong =
+                    verdicts.into_iter().filter_map(Result::err).any(|refusal| of_clocks(&refusal));
             }
             Err(_) => self.announcer.on_put_failed(now),
         }
@@ -676,15 +759,36 @@ impl<'a, P: Platform> HostDriver<'a, P> {
             if here.contains(&place) {
                 self.stop(place);
             } else {
-                self.to_gather.retain(|lease| lease.place != place);
+                self.stop_gathering(place);
                 self.give_up(&place);
             }
         }
     }
 
+    /// What is not handed over by now is given back without.
+    fn release_late(&mut self, now: Moment) {
+        if self.is_releasing || self.leaves_by.is_none_or(|by| now + RELEASE_TIMEOUT < by) {
+            return;
+        }
+        self.is_releasing = true;
+        self.to_hand.clear();
+        let held: Vec<ExpertPlace> = self.state.read(|inner, _| inner.leases.places().collect());
+        held.iter().for_each(|place| self.give_up(place));
+    }
+
     fn has_left(&self, now: Moment) -> bool {
         let Some(by) = self.leaves_by else { return false };
         let is_empty = self.numbers.is_empty() && self.to_hand.is_empty() && self.n_handing == 0;
-        by <= now || (is_empty && self.state.read(|inner, _| inner.leases.is_settled()))
+        let is_settled = || self.state.read(|inner, _| inner.leases.is_settled());
+        by <= now || ((is_empty || self.is_releasing) && is_settled())
+    }
+}
+
+/// How many peers keep a checkpoint, within bounds of time.
+async fn given<P: Platform>(state: &HostState<'_, P>, made: StoredCheckpoint) -> usize {
+    let timer = pin!(state.sleep(GIVE_TIMEOUT));
+    match select(pin!(give_stored(state, made)), timer).await {
+        Either::Left((n_keepers, _)) => n_keepers,
+        Either::Right(_) => 0,
     }
 }

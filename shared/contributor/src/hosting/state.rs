@@ -1,6 +1,6 @@
 //! What the driver of a host shares with its conversations and with what it has under way.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
@@ -31,6 +31,8 @@ use crate::platform::{Platform, PlatformError};
 
 /// Timeout of a question to the backbone, the dial included: it asks others before it answers.
 const ASK_TIMEOUT: Duration = Duration::from_secs(12);
+/// Timeout of a question to the DHT, which the backbone searches.
+const DHT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// An expert that is served.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +54,10 @@ pub(super) struct HostState<'a, P> {
     pub(super) meter: Rc<TrafficMeter>,
     /// The key of the connected backbone. Whoever finds the connection broken dials, and all others wait.
     backbone: Mutex<Option<PublicKey>>,
+    /// Of the connection with it.
+    n_connected: Cell<u64>,
+    /// It may be dead: the next stream goes over another one.
+    is_doubted: Cell<bool>,
     inner: RefCell<Inner>,
     /// Told when there may be something to do.
     changed: RefCell<mpsc::Sender<()>>,
@@ -88,6 +94,8 @@ impl<'a, P: Platform> HostState<'a, P> {
             n_room,
             meter: Rc::default(),
             backbone: Mutex::new(backbone),
+            n_connected: Cell::new(0),
+            is_doubted: Cell::new(false),
             inner: RefCell::new(inner),
             changed: RefCell::new(changed),
         };
@@ -156,24 +164,45 @@ impl<'a, P: Platform> HostState<'a, P> {
         })
     }
 
-    /// A stream to the backbone, or to another one of the run where it is gone.
+    /// The connection may be dead, as after a sleep or a question that was not answered.
+    pub(super) fn doubt(&self) {
+        self.is_doubted.set(true);
+    }
+
+    /// A stream to the backbone, over a new connection where there is none that works.
     pub(super) async fn open(&self, protocol: &'static str) -> Result<Metered<P::Stream>, PlatformError> {
-        let opened = match self.platform.open(protocol).await {
-            Ok(stream) => Ok(stream),
-            Err(_) => {
-                let mut backbone = self.backbone.lock().await;
-                // Another task may have been here meanwhile.
-                match self.platform.open(protocol).await {
-                    Ok(stream) => Ok(stream),
-                    Err(_) => {
-                        self.platform.disconnect().await;
-                        *backbone = PublicKey::of_peer_id(&self.platform.connect().await?);
-                        self.platform.open(protocol).await
-                    }
-                }
+        let before = self.n_connected.get();
+        if !self.is_doubted.get()
+            && let Ok(stream) = self.platform.open(protocol).await
+        {
+            return Ok(Metered::new(stream, Rc::clone(&self.meter)));
+        }
+        let mut backbone = self.backbone.lock().await;
+        // Another task may have been here meanwhile.
+        if self.n_connected.get() == before {
+            self.platform.disconnect().await;
+            *backbone = PublicKey::of_peer_id(&self.platform.connect().await?);
+            self.n_connected.set(before + 1);
+            self.is_doubted.set(false);
+        }
+        let stream = self.platform.open(protocol).await?;
+        Ok(Metered::new(stream, Rc::clone(&self.meter)))
+    }
+
+    /// Does something with the backbone's DHT, in time.
+    async fn in_time<T>(
+        &self,
+        limit: Duration,
+        asking: impl Future<Output = Result<T, PlatformError>>,
+    ) -> Result<T, PlatformError> {
+        let timer = std::pin::pin!(self.platform.sleep_until(self.platform.now() + limit));
+        match select(std::pin::pin!(asking), timer).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(_) => {
+                self.doubt();
+                Err(PlatformError::Timeout(limit))
             }
-        };
-        Ok(Metered::new(opened?, Rc::clone(&self.meter)))
+        }
     }
 
     /// Asks about leases.
@@ -187,14 +216,9 @@ impl<'a, P: Platform> HostState<'a, P> {
     async fn question(&self, question: &LeaseQuestion) -> Result<LeaseAnswer, LeasingError> {
         let asking = async {
             let mut stream = self.open(leases::PROTOCOL).await?;
-            Ok(leases::ask(&mut stream, question, &self.key.public()).await?)
+            Ok(leases::ask(&mut stream, question, &self.key.public()).await)
         };
-        let platform = self.platform;
-        let timer = std::pin::pin!(platform.sleep_until(platform.now() + ASK_TIMEOUT));
-        match select(std::pin::pin!(asking), timer).await {
-            Either::Left((answer, _)) => answer,
-            Either::Right(_) => Err(LeasingError::Timeout),
-        }
+        Ok(self.in_time(ASK_TIMEOUT, asking).await??)
     }
 
     /// Puts records into the DHT, through the backbone. Returns whether it took them.
@@ -202,8 +226,11 @@ impl<'a, P: Platform> HostState<'a, P> {
         &self,
         records: Vec<Record>,
     ) -> Result<Vec<Result<(), DhtRefusal>>, PlatformError> {
-        let mut stream = self.open(dht::PROTOCOL).await?;
-        dht::put(&mut stream, records).await.map_err(PlatformError::network)
+        let putting = async {
+            let mut stream = self.open(dht::PROTOCOL).await?;
+            dht::put(&mut stream, records).await.map_err(PlatformError::network)
+        };
+        self.in_time(DHT_TIMEOUT, putting).await
     }
 }
 
@@ -214,8 +241,6 @@ pub(super) enum LeasingError {
     Platform(#[from] PlatformError),
     #[error(transparent)]
     Ask(#[from] LeaseAskError),
-    #[error("the backbone does not answer within {} seconds", ASK_TIMEOUT.as_secs())]
-    Timeout,
 }
 
 impl<P: Platform> KeeperNetwork for HostState<'_, P> {
@@ -271,11 +296,14 @@ impl<P: Platform> KeeperNetwork for HostState<'_, P> {
     }
 
     async fn checkpoint_records(&self, place: ExpertPlace) -> Result<Vec<Record>, PlatformError> {
-        let mut stream = self.open(dht::PROTOCOL).await?;
-        let keys = vec![records::key(&self.run.identity.run_id, place)];
-        let lifetime_max = StorageLimits::default().lifetime_max;
-        let found = dht::get(&mut stream, keys, Freshness::Newest, self.wall(), lifetime_max).await;
-        Ok(found.map_err(PlatformError::network)?.into_iter().flatten().collect())
+        let asking = async {
+            let mut stream = self.open(dht::PROTOCOL).await?;
+            let keys = vec![records::key(&self.run.identity.run_id, place)];
+            let lifetime_max = StorageLimits::default().lifetime_max;
+            let found = dht::get(&mut stream, keys, Freshness::Newest, self.wall(), lifetime_max).await;
+            Ok(found.map_err(PlatformError::network)?.into_iter().flatten().collect())
+        };
+        self.in_time(DHT_TIMEOUT, asking).await
     }
 
     async fn put_record(&self, record: Record) -> Result<Result<(), DhtRefusal>, PlatformError> {

@@ -14,6 +14,7 @@
 
 mod addresses;
 mod error;
+mod incoming;
 mod links;
 mod lookup;
 mod swarm;
@@ -41,6 +42,7 @@ use web_time::Instant;
 pub(crate) use addresses::fetch_status;
 use addresses::{Circuit, PageOrigin, TransportAddresses, Way, circuits, dialable, ways};
 pub use error::NetworkError;
+use incoming::IncomingProtocols;
 use links::PeerLinks;
 use lookup::{DialAttempt, DialTarget, KnownRun};
 use swarm::BehaviourEvent;
@@ -60,8 +62,10 @@ const FIRST_OF_TWO_MAX: Duration = Duration::from_secs(2);
 const LINK_PAUSE: Duration = Duration::from_secs(2);
 /// A backbone that gives the tab no place is asked again after so long.
 const RESERVE_PAUSE: Duration = Duration::from_secs(10);
-/// Connections that others made with the tab.
-const INBOUND_MAX: u32 = 64;
+/// Connections that others made with the tab: the oldest makes way.
+const INBOUND_MAX: usize = 64;
+/// Of one peer.
+const INBOUND_PER_PEER: usize = 2;
 /// Most backbones whose addresses are known.
 const BACKBONES_MAX: usize = 64;
 /// Capacity of the command channel to the task.
@@ -112,6 +116,7 @@ pub(crate) struct TabNetwork {
     page: PageOrigin,
     commands: mpsc::Sender<SwarmCommand>,
     control: libp2p_stream::Control,
+    incoming: IncomingProtocols,
     /// The transport that worked last.
     transport: Cell<Option<TransportKind>>,
     /// The connected peer: the backbone, or a DHT peer that may know its addresses.
@@ -141,6 +146,7 @@ impl TabNetwork {
     ) -> Result<Self, NetworkError> {
         let swarm = swarm(keypair)?;
         let control = swarm.behaviour().streams.new_control();
+        let incoming = swarm.behaviour().incoming.protocols();
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
         let (connected, links, reservation) = (Rc::default(), Rc::default(), Rc::<Reservation>::default());
         let task = SwarmTask {
@@ -151,6 +157,7 @@ impl TabNetwork {
             dials: Vec::new(),
             connection: None,
             listener: None,
+            inbound: VecDeque::new(),
             hang_up: None,
         };
         spawn_local(task.run(receiver));
@@ -159,6 +166,7 @@ impl TabNetwork {
             origin,
             commands,
             control,
+            incoming,
             transport: Cell::new(transport),
             connected,
             links,
@@ -365,19 +373,19 @@ impl TabNetwork {
         let is_asked = reservation.asked_at.get().is_some_and(|at| at.elapsed() < RESERVE_PAUSE);
         if !is_asked && self.connected.borrow().is_some() {
             reservation.asked_at.set(Some(Instant::now()));
-            // Where it has no room, the next call asks.
+            // Where the task has ended, nothing is reached any more.
             let _ = self.commands.clone().try_send(SwarmCommand::Reserve);
         }
         Vec::new()
     }
 
-    /// Streams of a protocol that peers open on connections that the tab made.
+    /// Streams of a protocol that peers open with which a connection stands.
     pub(super) fn accept(
         &self,
         protocol: &'static str,
     ) -> Result<IncomingStreams<libp2p::Stream>, PlatformError> {
-        let accepted = self.control.clone().accept(StreamProtocol::new(protocol));
-        let incoming = accepted.map_err(|_| PlatformError::Accepted { protocol })?;
+        let accepted = self.incoming.accept(StreamProtocol::new(protocol));
+        let incoming = accepted.ok_or(PlatformError::Accepted { protocol })?;
         Ok(incoming.map(|(peer, stream)| (PeerKey(peer.to_bytes()), stream)).boxed_local())
     }
 
@@ -502,6 +510,8 @@ struct SwarmTask {
     connection: Option<(ConnectionId, Multiaddr)>,
     /// Of the place that was asked for.
     listener: Option<ListenerId>,
+    /// Connections that others made, the oldest first.
+    inbound: VecDeque<(PeerId, ConnectionId)>,
     /// Answered when only links are left: streams open on any connection to the peer, so a
     /// dying one must be gone before the next is dialled.
     hang_up: Option<oneshot::Sender<()>>,
@@ -535,6 +545,8 @@ impl SwarmTask {
             SwarmCommand::HangUp { answer } => {
                 self.dials.retain(|dial| dial.purpose != Purpose::Backbone);
                 self.connection = None;
+                self.reservation.relay.set(None);
+                self.reservation.asked_at.set(None);
                 if let Some(backbone) = self.connected.take() {
                     self.links.borrow_mut().forget(&backbone);
                 }
@@ -606,14 +618,27 @@ impl SwarmTask {
         }
     }
 
+    fn on_inbound(&mut self, peer: PeerId, connection: ConnectionId) {
+        let n_of_peer = self.inbound.iter().filter(|(known, _)| *known == peer).count();
+        if n_of_peer >= INBOUND_PER_PEER {
+            self.swarm.close_connection(connection);
+            return;
+        }
+        self.inbound.push_back((peer, connection));
+        if self.inbound.len() > INBOUND_MAX
+            && let Some((_, oldest)) = self.inbound.pop_front()
+        {
+            self.swarm.close_connection(oldest);
+        }
+    }
+
     fn on_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
         match event {
             // A trainer, through the place that was reserved: there is no other way to the tab.
-            SwarmEvent::ConnectionEstablished { connection_id, endpoint, .. } if endpoint.is_listener() => {
-                let n_inbound = self.swarm.network_info().connection_counters().num_established_incoming();
-                if n_inbound > INBOUND_MAX {
-                    self.swarm.close_connection(connection_id);
-                }
+            SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. }
+                if endpoint.is_listener() =>
+            {
+                self.on_inbound(peer_id, connection_id);
             }
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
                 let reached = (peer_id, endpoint.get_remote_address());
@@ -639,6 +664,7 @@ impl SwarmTask {
                     self.reservation.relay.set(None);
                 }
                 self.links.borrow_mut().on_closed(connection_id);
+                self.inbound.retain(|(_, known)| *known != connection_id);
                 self.answer_hang_up();
             }
             SwarmEvent::Behaviour(BehaviourEvent::Circuits(

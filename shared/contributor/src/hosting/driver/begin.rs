@@ -24,6 +24,8 @@ use crate::platform::{Platform, PlatformError};
 const PARAMETERS_MAX: usize = 1 << 22;
 /// Most experts of one host.
 const EXPERTS_MAX: usize = 16;
+/// Most rows of a batch, times the parameters of an expert: a processor has it in some three seconds, and asks for its leases after.
+const BATCH_PRODUCTS_MAX: usize = 1 << 31;
 /// Timeout of the dial, and of the description.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Limits of requests: what a tab can spare.
@@ -115,7 +117,13 @@ pub(super) async fn begin<P: Platform>(
         return Err(HostError::TooLarge { n_parameters });
     }
     let device = ExpertDevice::new(run.model.clone(), layers.clone(), device);
-    let requests = HeldRequests::new(LIMITS, &layers);
+    let at_once = u32::try_from(BATCH_PRODUCTS_MAX / n_parameters.max(1)).unwrap_or(u32::MAX);
+    let limits = ServingLimits {
+        rows_max: LIMITS.rows_max.min(at_once),
+        request_rows_max: LIMITS.request_rows_max.min(at_once),
+        ..LIMITS
+    };
+    let requests = HeldRequests::new(limits, &layers);
     let leases = LeaseHolder::new(n_room, [], seed);
     let (state, changed) =
         HostState::new(platform, (run, layers), (key, n_room as u32), backbone, (requests, leases));

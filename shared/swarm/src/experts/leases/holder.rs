@@ -194,9 +194,9 @@ impl LeaseHolder {
         self.look_at = now;
     }
 
-    /// Whether all that was given back is known to the backbone.
+    /// Whether all that was given back is known to the backbone, and no question is open by which it may grant something.
     pub fn is_settled(&self) -> bool {
-        self.released.is_empty()
+        self.released.is_empty() && self.open.is_none()
     }
 
     /// Time has passed.

@@ -195,28 +195,27 @@ pub(super) fn ways(peer: PeerId, announced: &[Vec<u8>], page: PageOrigin) -> Vec
     Way::direct(direct).into_iter().chain(circuits).collect()
 }
 
-/// Most addresses of a kind at which a tab is reached.
+/// Most addresses at which a tab is reached, of each kind.
 const CIRCUITS_PER_KIND: usize = 2;
 
-/// The ways through a relay with these addresses, as others are told of them: some for native peers, and some for browsers.
+/// The ways through a relay with these addresses, as others are told of them: for native peers and for browsers in turn, those that
+/// reach farthest first. Ways to this machine alone are told only where there are no others.
 pub(super) fn circuits(of_relay: &[Multiaddr]) -> Vec<Vec<u8>> {
-    let is_for_browsers = |address: &&Multiaddr| transport_of(address, false).is_some();
-    let is_native = |address: &&Multiaddr| {
-        let mut parts = address.iter();
-        !parts.any(|part| {
+    let mut ranked: Vec<&Multiaddr> =
+        of_relay.iter().filter(|address| !address.iter().any(|part| part == Protocol::P2pCircuit)).collect();
+    ranked.sort_by_key(|address| Reach::of(address));
+    let farthest = ranked.first().map(|address| Reach::of(address));
+    ranked.retain(|address| Reach::of(address) < Reach::Machine || farthest == Some(Reach::Machine));
+    let (browsers, native): (Vec<&Multiaddr>, Vec<&Multiaddr>) = ranked.into_iter().partition(|address| {
+        address.iter().any(|part| {
             matches!(
                 part,
-                Protocol::WebTransport
-                    | Protocol::WebRTCDirect
-                    | Protocol::Ws(_)
-                    | Protocol::Wss(_)
-                    | Protocol::P2pCircuit
+                Protocol::WebTransport | Protocol::WebRTCDirect | Protocol::Ws(_) | Protocol::Wss(_)
             )
         })
-    };
-    let native = of_relay.iter().filter(is_native).take(CIRCUITS_PER_KIND);
-    let browsers = of_relay.iter().filter(is_for_browsers).take(CIRCUITS_PER_KIND);
-    native.chain(browsers).map(|address| address.clone().with(Protocol::P2pCircuit).to_vec()).collect()
+    });
+    let in_turn = (0..CIRCUITS_PER_KIND).flat_map(|at| [native.get(at), browsers.get(at)]);
+    in_turn.flatten().map(|address| (*address).clone().with(Protocol::P2pCircuit).to_vec()).collect()
 }
 
 /// The transport by which the page dials an address.
@@ -330,11 +329,12 @@ mod tests {
         let listed = listed(
             &[relay],
             &[
-                "/ip4/192.0.2.1/udp/1/quic-v1/webtransport/certhash/HASH",
-                "/ip4/192.0.2.1/tcp/1",
+                "/ip4/127.0.0.1/tcp/1",
+                "/ip4/192.168.1.7/udp/1/quic-v1/webtransport/certhash/HASH",
+                "/ip4/192.168.1.7/tcp/1",
                 "/ip4/192.0.2.1/udp/1/quic-v1",
                 "/ip6/2001:db8::1/tcp/1",
-                "/ip4/192.0.2.1/tcp/2/ws",
+                "/ip4/192.168.1.7/tcp/2/ws",
                 "/dns4/run.example/tcp/443/wss",
             ],
         );
@@ -343,7 +343,9 @@ mod tests {
             .into_iter()
             .map(|bytes| Multiaddr::try_from(bytes).unwrap().to_string())
             .collect();
-        assert_eq!(told, [1, 2, 0, 4].map(|at: usize| format!("{}/p2p-circuit", listed[at])));
+        assert_eq!(told, [3, 6, 4, 1].map(|at: usize| format!("{}/p2p-circuit", listed[at])));
+        // On the machine itself.
+        assert_eq!(circuits(&parsed[..1]), [parsed[0].clone().with(Protocol::P2pCircuit).to_vec()]);
         assert!(circuits(&[]).is_empty());
     }
 

@@ -9,6 +9,7 @@ use libp2p::{Swarm, SwarmBuilder, Transport as _, identify, noise, ping, relay, 
 use libp2p_webtransport_websys as webtransport;
 
 use super::NetworkError;
+use super::incoming::IncomingBehaviour;
 use crate::platform::rtc;
 
 /// Protocol version that identify announces.
@@ -19,8 +20,10 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 /// The protocols of a tab.
 #[derive(NetworkBehaviour)]
 pub struct Behaviour {
-    /// Those of the contributor.
+    /// Streams that the tab opens.
     pub streams: libp2p_stream::Behaviour,
+    /// Streams that others open.
+    pub(super) incoming: IncomingBehaviour,
     identify: identify::Behaviour,
     ping: ping::Behaviour,
     /// For circuits to hosts that cannot be dialled from a page, and to the tab itself, where it hosts.
@@ -57,6 +60,7 @@ pub fn swarm(keypair: Keypair) -> Result<Swarm<Behaviour>, NetworkError> {
     let builder = builder.with_relay_client(noise::Config::new, yamux::Config::default)?;
     let behaviour = builder.with_behaviour(|keypair, circuits| Behaviour {
         streams: libp2p_stream::Behaviour::new(),
+        incoming: IncomingBehaviour::new(),
         identify: identify::Behaviour::new(identify::Config::new(
             IDENTIFY_PROTOCOL.to_owned(),
             keypair.public(),
