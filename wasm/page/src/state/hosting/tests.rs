@@ -5,7 +5,7 @@ use barnraise_messages::{DeviceChoice, TransportKind};
 use super::*;
 use crate::fixture;
 use crate::limits::{Change, Input, LocalTime, NetworkLink};
-use crate::state::{PageEvent, TabEvent, WorkerState};
+use crate::state::{PageEvent, TabEvent, TabMessage, WorkerState};
 
 fn work(n_experts: u32, bytes_received: u64, bytes_sent: u64) -> HostedWork {
     HostedWork { n_experts, bytes_received, bytes_sent, ..HostedWork::default() }
@@ -62,7 +62,7 @@ fn a_click_starts_a_second_worker_and_another_one_has_it_hand_over() {
     assert_eq!(page.on_event(3.0, PageEvent::ToggleHosting), STOP);
     assert_eq!(page.on_event(4.0, PageEvent::ToggleHosting), [], "it hands over already");
     assert_eq!(page.on_event(5.0, not_hosting(None)), [PageAction::EndHost]);
-    assert_eq!(causes(&page), [HostingEnd::Visitor]);
+    assert_eq!((causes(&page), page.hosting.work.n_experts), (&[HostingEnd::Visitor][..], 0));
     assert_eq!(page.on_event(6.0, PageEvent::ToggleHosting)[0], PageAction::SpawnHost);
 }
 
@@ -229,6 +229,17 @@ fn a_tab_that_no_longer_leads_hands_over() {
     assert_eq!(page.on_event(4.0, not_hosting(None)), [PageAction::EndHost]);
     assert_eq!(causes(&page), [HostingEnd::OtherTab]);
     assert!(!page.offers_hosting());
+}
+
+#[test]
+fn no_other_tab_turns_the_worker_that_contributes_into_a_host() {
+    let mut page = fixture::hosted_page().among_tabs();
+    page.on_event(0.0, PageEvent::Tabs(TabEvent::Lead { identity: None, transport: None }));
+    page.on_event(1.0, PageEvent::LoadModel);
+    page.on_event(2.0, fixture::ready());
+    let host = PageToPeer::Host { origin: String::new(), device: DeviceChoice::Auto, transport: None };
+    let actions = page.on_event(3.0, PageEvent::Tabs(TabEvent::Received(TabMessage::Post(host.clone()))));
+    assert!(!actions.contains(&PageAction::Post(host)), "{actions:?}");
 }
 
 #[test]
