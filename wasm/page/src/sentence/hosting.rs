@@ -51,7 +51,7 @@ pub(crate) fn hosting_sentence(page: &PageState) -> Sentence {
         HostingStatus::Ended { causes } => {
             let in_words: Vec<String> = causes.iter().filter_map(cause).collect();
             let text = match in_words.is_empty() {
-                true => "Hosting has ended. Thank you. This tab can be closed.".to_owned(),
+                true => "Hosting has ended. Thank you.".to_owned(),
                 false => format!("Hosting has ended: {}.", in_words.join("; ")),
             };
             // What stands against it now may be something else.
@@ -169,7 +169,7 @@ mod tests {
             "{text}"
         );
         let ended = |causes: &[HostingEnd]| said(HostingStatus::Ended { causes: causes.into() }, WORK).1;
-        let thanks = "Hosting has ended. Thank you. This tab can be closed.";
+        let thanks = "Hosting has ended. Thank you.";
         assert_eq!(ended(&[HostingEnd::Visitor]), thanks);
         assert_eq!(
             ended(&[metered.clone(), HostingEnd::Overdue]),

@@ -14,7 +14,7 @@ const HAND_OVER_MAX_MS: f64 = 60_000.0;
 #[derive(Debug, Default)]
 pub(crate) struct Hosting {
     pub(crate) status: HostingStatus,
-    /// The worker's last report.
+    /// The last report of the worker that there is.
     pub(crate) work: HostedWork,
 }
 
@@ -133,7 +133,8 @@ impl PageState {
             HostingStatus::Ending { why, .. } => Some(why),
             _ => None,
         };
-        self.hosting.status = HostingStatus::Ended { causes: first.into_iter().chain(last).collect() };
+        let status = HostingStatus::Ended { causes: first.into_iter().chain(last).collect() };
+        self.hosting = Hosting { status, work: HostedWork::default() };
         vec![PageAction::EndHost]
     }
 

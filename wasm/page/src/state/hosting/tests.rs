@@ -4,8 +4,8 @@ use barnraise_messages::{DeviceChoice, TransportKind};
 
 use super::*;
 use crate::fixture;
-use crate::limits::{Change, Input, LocalTime, NetworkLink};
-use crate::state::{PageEvent, TabEvent, WorkerState};
+use crate::limits::{Change, Input, LimitsRequest, LocalTime, NetworkLink};
+use crate::state::{PageEvent, TabEvent, TabMessage, WorkerState};
 
 fn work(n_experts: u32, bytes_received: u64, bytes_sent: u64) -> HostedWork {
     HostedWork { n_experts, bytes_received, bytes_sent, ..HostedWork::default() }
@@ -62,7 +62,7 @@ fn a_click_starts_a_second_worker_and_another_one_has_it_hand_over() {
     assert_eq!(page.on_event(3.0, PageEvent::ToggleHosting), STOP);
     assert_eq!(page.on_event(4.0, PageEvent::ToggleHosting), [], "it hands over already");
     assert_eq!(page.on_event(5.0, not_hosting(None)), [PageAction::EndHost]);
-    assert_eq!(causes(&page), [HostingEnd::Visitor]);
+    assert_eq!((causes(&page), page.hosting.work.n_experts), (&[HostingEnd::Visitor][..], 0));
     assert_eq!(page.on_event(6.0, PageEvent::ToggleHosting)[0], PageAction::SpawnHost);
 }
 
@@ -148,7 +148,8 @@ fn what_a_host_moves_counts_for_the_day_once() {
     // Handing over is data, too.
     page.on_event(5.0, PageEvent::ToggleHosting);
     page.on_event(6.0, told(work(0, 150, 1050)));
-    assert_eq!((page.limits.bytes_today(), page.hosting.is_at_work()), (1207, true));
+    let ending = HostingStatus::Ending { why: HostingEnd::Visitor, since_ms: 5.0 };
+    assert_eq!((page.limits.bytes_today(), &page.hosting.status), (1207, &ending));
     page.on_event(7.0, not_hosting(None));
     page.on_event(8.0, PageEvent::ToggleHosting);
     page.on_event(9.0, told(work(4, 10, 10)));
@@ -229,6 +230,31 @@ fn a_tab_that_no_longer_leads_hands_over() {
     assert_eq!(page.on_event(4.0, not_hosting(None)), [PageAction::EndHost]);
     assert_eq!(causes(&page), [HostingEnd::OtherTab]);
     assert!(!page.offers_hosting());
+}
+
+#[test]
+fn no_other_tab_turns_the_worker_that_contributes_into_a_host() {
+    let mut page = fixture::hosted_page().among_tabs();
+    page.on_event(0.0, PageEvent::Tabs(TabEvent::Lead { identity: None, transport: None }));
+    page.on_event(1.0, PageEvent::LoadModel);
+    page.on_event(2.0, fixture::ready());
+    let host = PageToPeer::Host { origin: String::new(), device: DeviceChoice::Auto, transport: None };
+    let actions = page.on_event(3.0, PageEvent::Tabs(TabEvent::Received(TabMessage::Post(host.clone()))));
+    assert!(!actions.contains(&PageAction::Post(host)), "{actions:?}");
+}
+
+#[test]
+fn the_screen_is_kept_on_for_a_host_where_the_visitor_wants_that() {
+    let screen = |is_on| PageAction::Limits(LimitsRequest::KeepScreenOn(is_on));
+    let set = || PageEvent::Limits(Input::Set(Change::KeepsScreenOn(true)));
+    assert!(!fixture::hosted_page().on_event(2.0, set()).contains(&screen(true)));
+    let mut page = hosting();
+    assert!(page.on_event(2.0, set()).contains(&screen(true)));
+    // Starting and stopping to contribute does not change it.
+    for at in [3.0, 4.0] {
+        let actions = page.on_event(at, PageEvent::Toggle);
+        assert!(!actions.contains(&screen(false)), "{actions:?}");
+    }
 }
 
 #[test]
