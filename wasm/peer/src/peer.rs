@@ -179,7 +179,7 @@ impl RunningPeer {
         while let Some(message) = messages.next().await {
             match message {
                 PageToPeer::Hello { .. } | PageToPeer::Host { .. } => {
-                    failed("hello was said before".to_owned())
+                    failed("hello was said before".to_owned());
                 }
                 PageToPeer::Start => self.command(ContributorCommand::Start).await,
                 PageToPeer::Stop => self.command(ContributorCommand::Stop).await,

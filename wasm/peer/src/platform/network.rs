@@ -670,10 +670,10 @@ impl SwarmTask {
             SwarmEvent::Behaviour(BehaviourEvent::Circuits(
                 relay::client::Event::ReservationReqAccepted { relay_peer_id, .. },
             )) => self.reservation.relay.set(Some(relay_peer_id)),
-            SwarmEvent::ListenerClosed { listener_id, .. } => {
-                if self.listener.take_if(|listener| *listener == listener_id).is_some() {
-                    self.reservation.relay.set(None);
-                }
+            SwarmEvent::ListenerClosed { listener_id, .. }
+                if self.listener.take_if(|listener| *listener == listener_id).is_some() =>
+            {
+                self.reservation.relay.set(None);
             }
             _ => {}
         }
