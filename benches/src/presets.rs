@@ -20,7 +20,8 @@ const PAGE: &str = include_str!("../../docs/operate/presets.md");
 const HEADLINE: &str = "## ";
 const FENCE: [&str; 2] = ["```toml\n", "```"];
 /// What an evaluation says that one number more or less is.
-const NAMES: [&str; 5] = ["accuracy", "bits_per_byte", "perplexity", "mean_squared_error", "loss"];
+const NAMES: [&str; 6] =
+    ["accuracy", "accuracy_of_neighbours", "bits_per_byte", "perplexity", "mean_squared_error", "loss"];
 
 #[derive(Debug, Args)]
 pub(crate) struct PresetArgs {
@@ -98,7 +99,8 @@ impl Learnt {
             let simple = simple.map(|value| {
                 format!("{} {}", self.suite["baseline"].as_str().unwrap_or_default(), short3(value))
             });
-            let better = self.baselines.iter().filter(|(_, of, _)| *of == measure);
+            // Pixels have neighbours as features have.
+            let better = self.baselines.iter().filter(|(_, of, _)| measure.starts_with(of));
             let better = better.map(|(name, _, value)| format!("{name} {}", short3(*value)));
             let baselines: Vec<String> = simple.into_iter().chain(better).collect();
             let (samples, steps) = (self.n_samples.to_string(), self.n_steps.to_string());
