@@ -1,6 +1,8 @@
 //! A run whose experts live on other machines: a tab trains it, with one host that it dials and one that it reaches through the
 //! backbone alone. And tabs that host: others train their experts, which outlive them.
 
+use std::time::Instant;
+
 use anyhow::{Result, ensure};
 use barnraise_tests::browser::{DESKTOP, Graphics, PHONE, Tab};
 use barnraise_tests::hosted;
@@ -96,11 +98,13 @@ async fn a_tab_hosts_experts_for_a_native_trainer_and_hands_them_over() -> Resul
     tab.click("#host-toggle").await?;
     tab.until("value('host-said') === 8", SOON).await?;
     let trainer = test_run.join(&[&page])?;
+    let began = Instant::now();
     let reached = backbone.wait_for("a good model", |progress| {
         progress.test_accuracy.is_some_and(|accuracy| accuracy >= 5.0 * CHANCE)
     });
     reached.await?;
     tab.until("/[1-9][0-9,]* learned from/.test(text('host-said'))", SOON).await?;
+    println!("after {:?} beside the trainer: {}", began.elapsed(), tab.read("text('host-said')").await?);
     let mut looks = Looks::begin().await?;
     looks.at(&tab, "host").await?;
     looks.end()?;
@@ -123,6 +127,8 @@ async fn a_tab_hosts_experts_for_a_native_trainer_and_hands_them_over() -> Resul
     let epoch = backbone.status().await?.progress.epoch;
     backbone.wait_for_epoch(epoch + 10).await?;
     next.wait_for_log("learned from").await?;
+    let log = next.log()?;
+    println!("a native host: {}", log.lines().find(|line| line.contains("learned from")).unwrap_or_default());
     trainer.kill().await?;
     next.kill().await
 }
