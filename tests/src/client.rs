@@ -31,7 +31,7 @@ pub struct TestClient {
 }
 
 /// The parameters of an epoch.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct EpochParameters {
     /// Optimizer steps that led to them.
     pub epoch: u64,
