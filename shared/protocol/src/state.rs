@@ -71,7 +71,7 @@ pub struct EncodedState {
 }
 
 impl EncodedState {
-    /// Takes `bytes` for `n_values` values, which are allocated nowhere.
+    /// Takes `bytes`, and looks at all of the `n_values` values in them.
     ///
     /// # Errors
     /// They are of another length, or a value is not finite.
