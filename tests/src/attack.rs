@@ -21,14 +21,13 @@ use anyhow::Result;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::run::RunDescription;
-use barnraise_protocol::state::EpochParameters;
 use libp2p::identity::Keypair;
 use libp2p::{Multiaddr, PeerId};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::background::Background;
-use crate::client::TestClient;
+use crate::client::{EpochParameters, TestClient};
 use crate::source_proxy::SourceProxy;
 use gradient_worker::GradientWorker;
 use key::AttackKey;

@@ -9,10 +9,11 @@ use barnraise_protocol::contribute::{
 };
 use barnraise_protocol::framing;
 use barnraise_protocol::gradient::{self, ContributionRefusal, Offer, OfferStage, PreparedContribution};
+use barnraise_protocol::hash::Sha256Hash;
 use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_protocol::shard::{self, ShardId};
-use barnraise_protocol::state::{self, EpochParameters};
+use barnraise_protocol::state;
 use barnraise_relay::{Node, NodeConfig};
 use futures::AsyncReadExt;
 use futures::io::{ReadHalf, WriteHalf};
@@ -27,6 +28,17 @@ use crate::process::HANG;
 pub struct TestClient {
     node: Node,
     backbone: PeerId,
+}
+
+/// The parameters of an epoch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EpochParameters {
+    /// Optimizer steps that led to them.
+    pub epoch: u64,
+    /// `[n_parameters]`
+    pub parameters: Vec<f32>,
+    /// Hash of the encoded bytes.
+    pub sha256: Sha256Hash,
 }
 
 /// A session of the `contribute` conversation.
@@ -136,7 +148,8 @@ impl TestClient {
         let mut partial = None;
         let (n_values, codec) = (n_parameters(run)?, run.scheme.state_codec());
         let fetch = state::fetch(&mut stream, n_values, codec, &mut partial, |_, _| {});
-        Ok(within("state", fetch).await??)
+        let state = within("state", fetch).await??;
+        Ok(EpochParameters { epoch: state.epoch, parameters: state.values(), sha256: state.sha256 })
     }
 
     /// Joins `run_id`; the first message is still to be heard.

@@ -30,7 +30,7 @@ const OF_PAPERS: [&str; 7] = [
     "shared/swarm",
 ];
 /// Public modules that no paper is behind.
-const OF_NO_PAPER: [&str; 31] = [
+const OF_NO_PAPER: [&str; 32] = [
     "learning::conformance",
     "learning::device",
     "learning::error",
@@ -50,6 +50,7 @@ const OF_NO_PAPER: [&str; 31] = [
     "protocol::evidence",
     "protocol::framing",
     "protocol::hash",
+    "protocol::pieces",
     "protocol::refusal",
     "protocol::run",
     "swarm::activity",

@@ -4,6 +4,7 @@ use barnraise_fuzz::{fuzz, value};
 use barnraise_learning::ParameterLayout;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::framing;
+use barnraise_protocol::pieces::Pieces;
 use barnraise_protocol::run::RunDescription;
 
 use crate::kit::model_cache;
@@ -24,11 +25,13 @@ fn kept_model() {
         let (description, values) = bytes.split_at(bytes.len() - bytes.len().min(n_values.into()));
         let made = with_hash(description, values);
         for bytes in [bytes].into_iter().chain(made.as_deref()) {
-            let Some((run, state)) = model_cache::decode(bytes) else { continue };
+            let Some((run, state)) = model_cache::decode(bytes.into()) else { continue };
             let layout = ParameterLayout::of_run(&run).unwrap();
-            assert_eq!(state.parameters.len(), layout.n_parameters());
-            assert!(state.parameters.iter().all(|value| value.is_finite()));
-            let again = model_cache::decode(&model_cache::encode(&run, &state).unwrap()).unwrap();
+            assert_eq!(state.n_values(), layout.n_parameters());
+            assert!(state.values().iter().all(|value| value.is_finite()));
+            let mut again = Pieces::default();
+            model_cache::encode(&run, &state).unwrap().for_each(|piece| again.push(&piece));
+            let again = model_cache::decode(again).unwrap();
             assert_eq!(again.1, state);
             assert_eq!(format!("{:?}", again.0), format!("{run:?}"));
         }

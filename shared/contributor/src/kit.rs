@@ -41,7 +41,7 @@ use barnraise_protocol::dht::DhtRefusal;
 use barnraise_protocol::framing::FrameError;
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
-use barnraise_protocol::state::{EpochParameters, PartialState};
+use barnraise_protocol::state::{EncodedState, PartialState};
 use barnraise_swarm::Moment;
 use barnraise_swarm::activity::{Activity, Interruption, SampleCounts};
 use barnraise_swarm::pacing::{Pacer, PassTime};
@@ -149,7 +149,7 @@ struct RunContext {
     /// Epoch of the parameters in the trainer, and the time of their arrival.
     loaded: Option<(u64, Moment)>,
     /// Parameters that wait for the trainer, and whether they are for a background request.
-    waiting_parameters: Option<(EpochParameters, bool)>,
+    waiting_parameters: Option<(EncodedState, bool)>,
     /// Layers of its model whose experts other peers host.
     n_expert_layers: u32,
     /// Whether the trainer has computed anything on its device.
@@ -499,12 +499,18 @@ impl<'a, P: Platform> Kit<'a, P> {
         self.speed.add(0, took + rest);
     }
 
+    /// Drops the gradient in the trainer; `false` where the trainer is in use.
+    pub(crate) fn drop_gradient(&mut self) -> bool {
+        let trainer = self.run.as_mut().and_then(|run| run.trainer.as_mut());
+        trainer.map(Trainer::drop_gradient).is_some()
+    }
+
     /// Loads parameters into the trainer. Returns whether they are in it: they may have to wait for it, or be no longer
     /// wanted.
     ///
     /// # Errors
     /// They do not fit the model, or the device is lost.
-    pub(crate) fn load(&mut self, state: EpochParameters, is_background: bool) -> Result<bool, ModelError> {
+    pub(crate) fn load(&mut self, state: EncodedState, is_background: bool) -> Result<bool, ModelError> {
         let now = self.platform.now();
         let Some(run) = &mut self.run else { return Ok(false) };
         let Some(trainer) = &mut run.trainer else {
@@ -515,7 +521,7 @@ impl<'a, P: Platform> Kit<'a, P> {
             // Contributing began in the meantime, and the scheme wants another epoch.
             return Ok(false);
         }
-        trainer.load_parameters(&state.parameters)?;
+        trainer.load_epoch(&state)?;
         trainer.on_epoch(state.epoch);
         run.loaded = Some((state.epoch, now));
         run.samples.on_epoch(state.epoch);

@@ -8,6 +8,7 @@ use barnraise_learning::replicas::StartReplicas;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::contribute::DeviceKind;
+use barnraise_protocol::pieces::Pieces;
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::shards::Survey;
 use barnraise_swarm::{Moment, PeerKey};
@@ -143,14 +144,14 @@ pub trait Platform {
     }
 
     /// Stores the newest model in place of the previous one, for visits without a backbone; a failure is not an
-    /// error.
-    fn cache_model(&self, model: &[u8]) -> impl Future<Output = ()> {
-        let _ = model;
+    /// error. `file` are the pieces of one file, each made when it is asked for: together they are as large as the model.
+    fn cache_model(&self, file: impl Iterator<Item = Vec<u8>>) -> impl Future<Output = ()> {
+        let _ = file;
         std::future::ready(())
     }
 
     /// What [`Self::cache_model`] stored, perhaps before a restart. It is not trusted.
-    fn cached_model(&self) -> impl Future<Output = Option<Vec<u8>>> {
+    fn cached_model(&self) -> impl Future<Output = Option<Pieces>> {
         std::future::ready(None)
     }
 

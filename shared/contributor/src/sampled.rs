@@ -17,7 +17,7 @@ use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::contribute::{BackboneToContributor, RunProgress};
 use barnraise_protocol::run::{RunDescription, Sampled};
 use barnraise_protocol::sampled::{self, SampledRoles};
-use barnraise_protocol::state::EpochParameters;
+use barnraise_protocol::state::EncodedState;
 use barnraise_swarm::Moment;
 use barnraise_swarm::activity::{Activity, Interruption, SampleCounts};
 use barnraise_swarm::sampled::{SampledAction, SampledIdentity, SampledModel, SampledPeer, SampledSettings};
@@ -433,7 +433,7 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
     fn on_parameters(
         &mut self,
         kit: &mut Kit<'a, P>,
-        state: EpochParameters,
+        state: EncodedState,
         is_background: bool,
     ) -> Result<(), ModelError> {
         // Those of the round that is trained stay.

@@ -14,7 +14,7 @@ use barnraise_learning::{ComputeDevice, FrozenWeights, ModelError, ParameterLayo
 use barnraise_protocol::contribute::{BackboneToContributor, Report, RunProgress};
 use barnraise_protocol::gradient::{self, PreparedContribution};
 use barnraise_protocol::run::{RunDescription, Synchronous};
-use barnraise_protocol::state::EpochParameters;
+use barnraise_protocol::state::EncodedState;
 use barnraise_swarm::Moment;
 use barnraise_swarm::activity::{Activity, Interruption, SampleCounts};
 use barnraise_swarm::compression::Compressor;
@@ -47,7 +47,7 @@ struct SynchronousContext {
     /// A contribution that was too late for its epoch, to be offered unchanged in a later one.
     late: Option<Rc<PreparedContribution>>,
     /// Parameters for the next epoch's gradients.
-    next_parameters: Option<EpochParameters>,
+    next_parameters: Option<EncodedState>,
 }
 
 impl SynchronousContext {
@@ -142,7 +142,13 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SynchronousParticipant<P> {
                 self.prepared = None;
                 return Ok(kit.start_for_session(SessionAction::Leave));
             }
-            ContributorAction::FetchState => kit.start_state(false),
+            ContributorAction::FetchState => {
+                // Before the parameters come, so that they can have its memory.
+                if self.contributor.has_lost_gradient() && kit.drop_gradient() {
+                    self.on_trainer_lost();
+                }
+                kit.start_state(false);
+            }
             ContributorAction::LoadState => return self.load_state(kit),
             ContributorAction::ComputeBatch => self.start_batch(kit),
             ContributorAction::SendReport(report) => {
@@ -204,7 +210,7 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SynchronousParticipant<P> {
     fn on_parameters(
         &mut self,
         kit: &mut Kit<'a, P>,
-        state: EpochParameters,
+        state: EncodedState,
         is_background: bool,
     ) -> Result<(), ModelError> {
         if !is_background && self.contributor.leaves_aside(state.epoch) {

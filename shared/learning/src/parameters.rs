@@ -4,6 +4,11 @@
 //! gradient they have what they move by, in units of `STATISTICS_UNIT`. So they travel, are averaged, stored and
 //! recomputed as all else, and only the optimizer knows the difference.
 
+use std::borrow::Cow;
+use std::ops::Range;
+
+use barnraise_protocol::state::EncodedState;
+
 use crate::random::SplitMix64;
 
 /// Most values that a forward pass keeps for all its samples: 64 Mi. It bounds the batch.
@@ -15,6 +20,53 @@ pub(crate) const BATCH_SAMPLES_MAX: usize = 16_384;
 /// Statistics change in training more than the rate of learning lets parameters change. In these units they are small
 /// beside the gradient, so that its norm, by which contributions are compared, is not theirs.
 pub(crate) const STATISTICS_UNIT: f32 = 1024.0;
+
+/// Where parameters come from that a device is to hold.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ParameterSource<'a> {
+    /// The flat vector.
+    Flat(&'a [f32]),
+    /// As a backbone sent them: decoded a tensor after the other, so that they are in memory once.
+    Encoded(&'a EncodedState),
+}
+
+impl<'a> ParameterSource<'a> {
+    /// Length of the flat vector.
+    pub(crate) fn n_values(self) -> usize {
+        match self {
+            Self::Flat(flat) => flat.len(),
+            Self::Encoded(encoded) => encoded.n_values(),
+        }
+    }
+
+    /// The values of a tensor.
+    pub(crate) fn range(self, range: Range<usize>) -> Vec<f32> {
+        match self {
+            Self::Flat(flat) => flat[range].to_vec(),
+            Self::Encoded(encoded) => encoded.range(range),
+        }
+    }
+
+    /// All values.
+    pub(crate) fn flat(self) -> Cow<'a, [f32]> {
+        match self {
+            Self::Flat(flat) => flat.into(),
+            Self::Encoded(encoded) => encoded.values().into(),
+        }
+    }
+}
+
+impl<'a> From<&'a [f32]> for ParameterSource<'a> {
+    fn from(flat: &'a [f32]) -> Self {
+        Self::Flat(flat)
+    }
+}
+
+impl<'a> From<&'a Vec<f32>> for ParameterSource<'a> {
+    fn from(flat: &'a Vec<f32>) -> Self {
+        Self::Flat(flat)
+    }
+}
 
 /// One tensor inside the flat vector.
 #[derive(Debug, Clone, PartialEq)]

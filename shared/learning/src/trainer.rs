@@ -22,9 +22,11 @@ mod text;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
+use barnraise_protocol::codec::{first_not_finite, joined};
 use barnraise_protocol::dataset::{ImageShape, Samples};
 use barnraise_protocol::run::model::graph::Loss;
 use barnraise_protocol::run::{self, Augmentation, ModelSpec};
+use barnraise_protocol::state::EncodedState;
 
 use self::flight::QueuedPass;
 use self::recommend::Newcomers;
@@ -38,7 +40,7 @@ use crate::experts::ExpertPort;
 use crate::frozen::{self, FrozenWeights};
 use crate::graph::ResolvedGraph;
 use crate::local::LocalSteps;
-use crate::parameters::ParameterLayout;
+use crate::parameters::{ParameterLayout, ParameterSource};
 use crate::random;
 use crate::replicas::{self, Replicas, StartReplicas};
 use crate::scaling::LossScaler;
@@ -53,11 +55,11 @@ const LOCAL_PARAMETERS_MAX: usize = 1 << 18;
 /// Samples of one forward pass of [`Trainer::evaluate`] and [`Trainer::predict`].
 pub const EVALUATION_CHUNK: usize = 256;
 
-/// Mean over samples, ready to be offered.
+/// Mean over samples, ready to be offered; its values in one place or, as `Vec<Vec<f32>>`, in parts.
 #[derive(Debug, Clone, PartialEq)]
-pub struct MeanGradient {
+pub struct MeanGradient<V = Vec<f32>> {
     /// `[n_parameters]`, finite, in the order of [`ParameterLayout`]. With local steps the pseudo-gradient.
-    pub values: Vec<f32>,
+    pub values: V,
     /// Samples behind the mean: its weight.
     pub n_samples: u32,
     /// Mean cross-entropy of those samples, natural logarithm.
@@ -230,11 +232,23 @@ impl Trainer {
 
     /// Replaces the parameters and drops the accumulated gradient, which belonged to the old ones.
     pub fn load_parameters(&mut self, flat: &[f32]) -> Result<(), ModelError> {
+        self.load_from(ParameterSource::Flat(flat))
+    }
+
+    /// The same with parameters of a backbone, which are decoded on the way.
+    ///
+    /// # Errors
+    /// As of [`Self::load_parameters`].
+    pub fn load_epoch(&mut self, parameters: &EncodedState) -> Result<(), ModelError> {
+        self.load_from(ParameterSource::Encoded(parameters))
+    }
+
+    fn load_from(&mut self, source: ParameterSource<'_>) -> Result<(), ModelError> {
         self.device.check()?;
-        self.layout().check_length(flat.len())?;
-        load(&mut self.engine, self.replicas.as_deref_mut(), flat);
+        self.layout().check_length(source.n_values())?;
+        load(&mut self.engine, self.replicas.as_deref_mut(), source);
         if let Some(local) = &mut self.local {
-            local.begin(flat);
+            local.begin(&source.flat());
         }
         if let Some(newcomers) = &mut self.newcomers {
             newcomers.on_loaded();
@@ -264,15 +278,15 @@ impl Trainer {
         let before_newcomers = self.newcomers.as_ref().and_then(|newcomers| newcomers.loaded());
         let of_epoch = self.local.as_ref().map(|local| local.epoch_parameters());
         if let Some(loaded) = before_newcomers.or(of_epoch) {
-            load(&mut self.engine, self.replicas.as_deref_mut(), loaded);
+            load(&mut self.engine, self.replicas.as_deref_mut(), loaded.into());
         }
     }
 
-    /// Reads the gradient sum of all threads.
-    async fn take_sum(&mut self) -> Result<Vec<f32>, DeviceError> {
+    /// Reads the gradient sum of all threads, in parts.
+    async fn take_sum(&mut self) -> Result<Vec<Vec<f32>>, DeviceError> {
         match &mut self.replicas {
-            Some(replicas) => replicas.take(&mut self.engine).await,
-            None => self.engine.take().await,
+            Some(replicas) => Ok(vec![replicas.take(&mut self.engine).await?]),
+            None => self.engine.take_parts().await,
         }
     }
 
@@ -332,7 +346,7 @@ impl Trainer {
         self.check_experts()?;
         self.device.check()?;
         if let Some(local) = &self.local {
-            load(&mut self.engine, self.replicas.as_deref_mut(), local.parameters());
+            load(&mut self.engine, self.replicas.as_deref_mut(), local.parameters().into());
         }
         Ok(n_samples)
     }
@@ -341,7 +355,7 @@ impl Trainer {
     async fn step_locally(&mut self, n_samples: u32) -> Result<(), ModelError> {
         self.settle(0).await?;
         let sum = self.take_sum().await;
-        let mut mean = sum.map_err(|error| self.device.failed(error))?;
+        let mut mean = joined(sum.map_err(|error| self.device.failed(error))?);
         self.device.check()?;
         self.layout().check_length(mean.len())?;
         // A value that is not finite is reported when the pseudo-gradient is taken.
@@ -376,25 +390,45 @@ impl Trainer {
     /// # Errors
     /// A device that failed, a gradient that is not finite. The accumulated gradient is gone.
     pub async fn take_mean_gradient(&mut self) -> Result<Option<MeanGradient>, ModelError> {
+        Ok(self.take_mean_in_parts().await?.map(|mean| MeanGradient {
+            values: joined(mean.values),
+            n_samples: mean.n_samples,
+            loss: mean.loss,
+            n_correct: mean.n_correct,
+        }))
+    }
+
+    /// The same in parts, which together are the mean: a gradient as large as the memory that is left need not lie in one place.
+    ///
+    /// # Errors
+    /// As of [`Self::take_mean_gradient`].
+    pub async fn take_mean_in_parts(&mut self) -> Result<Option<MeanGradient<Vec<Vec<f32>>>>, ModelError> {
         let n_samples = self.n_samples;
         if n_samples == 0 {
             return Ok(None);
         }
         let settled = self.settle(0).await;
         let taken = match &mut self.local {
-            Some(local) => Ok(local.take().map_err(|index| ModelError::NotFinite { index })),
+            Some(local) => {
+                let taken = local.take().map_err(|index| ModelError::NotFinite { index });
+                Ok(taken.map(|mean| mean.into_iter().collect()))
+            }
             None => {
                 let n_trained = self.layout().n_trained();
-                self.take_sum().await.map(|sum| mean_values(sum, n_trained, n_samples).map(Some))
+                self.take_sum().await.map(|sum| mean_values(sum, n_trained, n_samples))
             }
         };
         let finished = self.finished;
-        self.reset();
+        self.drop_gradient();
         settled?;
         self.device.check()?;
-        let mut values = taken.map_err(|error| self.device.failed(error))??.unwrap_or_default();
-        self.layout().check_length(values.len())?;
-        self.forget_newcomers(&mut values);
+        let mut values = taken.map_err(|error| self.device.failed(error))??;
+        self.layout().check_length(values.iter().map(Vec::len).sum())?;
+        if self.newcomers.is_some() {
+            let mut flat = joined(values);
+            self.forget_newcomers(&mut flat);
+            values = vec![flat];
+        }
         Ok(Some(MeanGradient {
             values,
             n_samples,
@@ -473,7 +507,8 @@ impl Trainer {
         EVALUATION_CHUNK.min(self.layout().batch_samples_max()).min(self.engine.samples_max())
     }
 
-    fn reset(&mut self) {
+    /// Drops the accumulated gradient. The parameters stay.
+    pub fn drop_gradient(&mut self) {
         self.engine.reset();
         if let Some(replicas) = &mut self.replicas {
             replicas.reset();
@@ -511,10 +546,10 @@ impl Trainer {
 }
 
 /// Replaces the parameters in all threads.
-fn load(engine: &mut Engine, replicas: Option<&mut Replicas>, flat: &[f32]) {
-    engine.load(flat);
+fn load(engine: &mut Engine, replicas: Option<&mut Replicas>, source: ParameterSource<'_>) {
+    engine.load(source);
     if let Some(replicas) = replicas {
-        replicas.load(flat);
+        replicas.load(&source.flat());
     }
 }
 
@@ -523,12 +558,20 @@ fn divide(sum: &mut [f32], n_trained: usize, n_samples: u32) {
     sum.iter_mut().take(n_trained).for_each(|value| *value /= n_samples as f32);
 }
 
-fn mean_values(mut sum: Vec<f32>, n_trained: usize, n_samples: u32) -> Result<Vec<f32>, ModelError> {
-    divide(&mut sum, n_trained, n_samples);
-    match sum.iter().position(|value| !value.is_finite()) {
-        Some(index) => Err(ModelError::NotFinite { index }),
-        None => Ok(sum),
+fn mean_values(
+    mut sum: Vec<Vec<f32>>,
+    n_trained: usize,
+    n_samples: u32,
+) -> Result<Vec<Vec<f32>>, ModelError> {
+    let mut first = 0;
+    for part in &mut sum {
+        divide(part, n_trained.saturating_sub(first), n_samples);
+        if let Some(index) = first_not_finite(part) {
+            return Err(ModelError::NotFinite { index: first + index });
+        }
+        first += part.len();
     }
+    Ok(sum)
 }
 
 impl Statistics {

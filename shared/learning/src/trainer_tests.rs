@@ -1,6 +1,7 @@
 //! The trainer on the CPU: it learns, and how samples are cut into micro-batches changes nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::dataset::LabelledImages;
 use barnraise_protocol::run::model::Graph;
@@ -159,6 +160,48 @@ fn new_parameters_drop_the_gradient_of_the_old_ones() {
     let same = trainer.layout().initial_parameters(5);
     trainer.load_parameters(&same).unwrap();
     assert_eq!(gradient_of(&mut trainer, &[batch]), before);
+}
+
+#[test]
+fn parameters_of_a_backbone_are_loaded_as_any_others() {
+    let batch = quadrants(8, 3);
+    for spec in [mlp(), lenet()] {
+        let (mut flat, mut encoded) = (trainer(&spec), trainer(&spec));
+        let parameters = flat.layout().initial_parameters(99);
+        let codec = TensorCodec::F32;
+        let bytes = codec.encode(&parameters).unwrap();
+        let state = |n| {
+            let hash = Sha256Hash::of(&bytes[..4 * n]);
+            EncodedState::new((1, hash), codec, n, bytes[..4 * n].into()).unwrap()
+        };
+        block_on(encoded.accumulate(&batch)).unwrap();
+        encoded.load_epoch(&state(parameters.len())).unwrap();
+        assert_eq!(encoded.n_samples(), 0);
+        flat.load_parameters(&parameters).unwrap();
+        let want = gradient_of(&mut flat, std::slice::from_ref(&batch));
+        assert_eq!(gradient_of(&mut encoded, std::slice::from_ref(&batch)), want);
+        let error = encoded.load_epoch(&state(parameters.len() - 1)).unwrap_err();
+        assert!(matches!(error, ModelError::ParameterCount { .. }), "{error}");
+        assert_eq!(gradient_of(&mut encoded, std::slice::from_ref(&batch)), want, "the others stay");
+    }
+}
+
+#[test]
+fn the_parts_of_a_mean_are_the_mean() {
+    let batches = [quadrants(8, 3), quadrants(8, 4)];
+    let mut trainer = trainer(&lenet());
+    let whole = gradient_of(&mut trainer, &batches);
+    let parts = block_on(async {
+        for batch in &batches {
+            trainer.accumulate(batch).await.unwrap();
+        }
+        trainer.take_mean_in_parts().await.unwrap().unwrap()
+    });
+    let lengths: Vec<usize> = trainer.layout().trained().iter().map(|segment| segment.len).collect();
+    let of_parts: Vec<usize> = parts.values.iter().map(Vec::len).collect();
+    assert_eq!(of_parts[..lengths.len()], lengths, "a part for each tensor");
+    assert_eq!(joined(parts.values), whole.values);
+    assert_eq!((parts.n_samples, parts.loss), (whole.n_samples, whole.loss));
 }
 
 fn learn(spec: &ModelSpec, optimizer: OptimizerSpec, rate: f32, n_steps: usize) -> (Evaluation, Evaluation) {

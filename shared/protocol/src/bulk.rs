@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::framing::{self, FrameError};
 use crate::hash::{Hasher, Sha256Hash};
+use crate::pieces::Pieces;
 
 /// Bytes of each chunk but the last.
 pub const CHUNK_BYTES: usize = 64 * 1024;
@@ -128,11 +129,40 @@ pub enum BulkError {
     Io(#[from] std::io::Error),
 }
 
+/// What bytes are put into as they arrive.
+pub trait Arrived: Default {
+    /// Number of bytes.
+    fn n_bytes(&self) -> usize;
+
+    /// Adds bytes at the end.
+    fn push(&mut self, bytes: &[u8]);
+}
+
+impl Arrived for Vec<u8> {
+    fn n_bytes(&self) -> usize {
+        self.len()
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+impl Arrived for Pieces {
+    fn n_bytes(&self) -> usize {
+        self.len()
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.push(bytes);
+    }
+}
+
 /// What has arrived of a transfer. Kept by its owner, so that a cut stream costs no byte twice.
 #[derive(Debug, Clone)]
-pub struct Partial {
+pub struct Partial<B = Vec<u8>> {
     transfer: Transfer,
-    bytes: Vec<u8>,
+    bytes: B,
     /// Hash of `bytes`, computed while more of them arrive.
     hasher: Hasher,
 }
@@ -143,12 +173,33 @@ impl Partial {
     /// # Errors
     /// [`BulkError::TooLarge`].
     pub fn new(transfer: Transfer, bytes_max: u64) -> Result<Self, BulkError> {
+        Self::start(transfer, bytes_max)
+    }
+
+    /// What is here, from the beginning; not compared with the transfer's hash yet.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Partial<Pieces> {
+    /// As [`Partial::new`], of bytes that need not lie in one place.
+    ///
+    /// # Errors
+    /// [`BulkError::TooLarge`].
+    pub fn in_pieces(transfer: Transfer, bytes_max: u64) -> Result<Self, BulkError> {
+        Self::start(transfer, bytes_max)
+    }
+}
+
+impl<B: Arrived> Partial<B> {
+    fn start(transfer: Transfer, bytes_max: u64) -> Result<Self, BulkError> {
         // Chunk indices are u32: 256 TiB are out of reach, but a peer may announce anything.
         let max = bytes_max.min(u64::from(u32::MAX) * CHUNK_BYTES as u64);
         if transfer.n_bytes > max {
             return Err(BulkError::TooLarge { max, got: transfer.n_bytes });
         }
-        Ok(Self { transfer, bytes: Vec::new(), hasher: Hasher::default() })
+        Ok(Self { transfer, bytes: B::default(), hasher: Hasher::default() })
     }
 
     /// What is being transferred.
@@ -158,24 +209,19 @@ impl Partial {
 
     /// Bytes that are here.
     pub fn n_bytes(&self) -> u64 {
-        self.bytes.len() as u64
-    }
-
-    /// What is here, from the beginning; not compared with the transfer's hash yet.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+        self.bytes.n_bytes() as u64
     }
 
     fn next_chunk(&self) -> u32 {
-        (self.bytes.len() / CHUNK_BYTES) as u32
+        (self.bytes.n_bytes() / CHUNK_BYTES) as u32
     }
 
     fn push(&mut self, chunk: &[u8]) {
-        self.bytes.extend_from_slice(chunk);
+        self.bytes.push(chunk);
         self.hasher.update(chunk);
     }
 
-    fn finish(&mut self) -> Result<Vec<u8>, BulkError> {
+    fn finish(&mut self) -> Result<B, BulkError> {
         let bytes = std::mem::take(&mut self.bytes);
         let got = std::mem::take(&mut self.hasher).finish();
         let want = self.transfer.sha256;
@@ -195,13 +241,14 @@ fn chunk_len(n_bytes: u64, index: u32) -> usize {
 ///
 /// After each chunk `on_progress` gets the number of bytes that arrived so far. On an error `partial` keeps
 /// all complete chunks; on a wrong hash it is emptied, since any chunk may be wrong, and the conversation can go on.
-pub async fn pull<S>(
+pub async fn pull<S, B>(
     stream: &mut S,
-    partial: &mut Partial,
+    partial: &mut Partial<B>,
     mut on_progress: impl FnMut(u64),
-) -> Result<Vec<u8>, BulkError>
+) -> Result<B, BulkError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
+    B: Arrived,
 {
     let n_bytes = partial.transfer.n_bytes;
     let end = n_chunks(n_bytes);

@@ -609,8 +609,8 @@ fn donors() {
         let got =
             block_on(state::fetch(&mut InputStream(stream), N_PARAMETERS, codec, &mut partial, |_, _| {}));
         if let Ok(state) = got {
-            assert_eq!(state.parameters.len() as u64, N_PARAMETERS);
-            assert!(state.parameters.iter().all(|value| value.is_finite()));
+            assert_eq!(state.n_values() as u64, N_PARAMETERS);
+            assert!(state.values().iter().all(|value| value.is_finite()));
         }
         let version = ModelVersion { n_samples_total: 0, epoch: 3, hash: Sha256Hash::of(b"model") };
         let _ = block_on(model::fetch_step(&mut InputStream(stream), version, N_PARAMETERS as usize));

@@ -28,6 +28,7 @@ pub mod gradient;
 pub mod hash;
 pub mod matchmaking;
 pub mod model;
+pub mod pieces;
 pub mod receipt;
 pub mod reduce;
 pub mod refusal;

@@ -221,7 +221,7 @@ async fn parameters_are_fetched_epoch_after_epoch_on_one_stream() {
             let mut partial = None;
             let state =
                 state::fetch(&mut b, 50_000, TensorCodec::F16, &mut partial, |_, _| {}).await.unwrap();
-            assert_eq!((state.epoch, state.parameters), (want, values(want)));
+            assert_eq!((state.epoch, state.values()), (want, values(want)));
             assert!(partial.is_none());
         }
         let mut partial = None;

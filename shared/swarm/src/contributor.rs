@@ -306,8 +306,7 @@ impl Contributor {
         if let Some(action) = self.name_late(run_epoch) {
             return action;
         }
-        let is_one_behind =
-            self.is_delayed && self.loaded_epoch.is_some_and(|loaded| loaded + 1 == run_epoch);
+        let is_one_behind = self.is_one_behind();
         if self.loaded_epoch != Some(run_epoch) && !is_one_behind {
             let is_stopping = session.is_stopping();
             // There will be no next contribution.
@@ -329,6 +328,12 @@ impl Contributor {
             return ContributorAction::FetchState;
         }
         self.next_in_epoch(run_epoch, session.is_stopping(), silence)
+    }
+
+    /// Whether gradients of the loaded parameters count for the epoch after theirs.
+    fn is_one_behind(&self) -> bool {
+        let (run, loaded) = (self.run_epoch, self.loaded_epoch);
+        self.is_delayed && run.zip(loaded).is_some_and(|(run, loaded)| loaded + 1 == run)
     }
 
     /// Whether all gradients of the epoch are taken from the trainer.

@@ -8,11 +8,10 @@ use barnraise_protocol::commitment::SampleId;
 use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
-use barnraise_protocol::state::EpochParameters;
 use barnraise_swarm::random::SplitMix64;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::client::TestClient;
+use crate::client::{EpochParameters, TestClient};
 
 /// Shards that it has, of the first of the data.
 const SHARDS_MAX: usize = 16;

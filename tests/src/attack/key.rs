@@ -9,12 +9,11 @@ use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::commitment::{Commitment, SampleId, encode_samples};
 use barnraise_protocol::contribute::BackboneToContributor;
 use barnraise_protocol::gradient::{ContributionRefusal, Offer, PreparedContribution};
-use barnraise_protocol::state::EpochParameters;
 use libp2p::identity::Keypair;
 
 use super::AttackContext;
 use super::gradient_worker::ComputedGradient;
-use crate::client::{DrainedSession, TestClient, n_parameters};
+use crate::client::{DrainedSession, EpochParameters, TestClient, n_parameters};
 
 /// What a convicted peer reads.
 const CONVICTED: &str = "is not the gradient of the samples that it named";

@@ -14,9 +14,8 @@ use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::gradient::{ContributionRefusal, Offer, PreparedContribution};
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
-use barnraise_protocol::state::EpochParameters;
 use barnraise_swarm::recomputation::PROBATION;
-use barnraise_tests::client::{ContributeSession, TestClient, n_parameters};
+use barnraise_tests::client::{ContributeSession, EpochParameters, TestClient, n_parameters};
 use barnraise_tests::process::{BackboneProcess, TestRun, metric};
 use libp2p::identity::Keypair;
 

@@ -311,10 +311,10 @@ impl TextModels {
 
     /// The model that the contributor of this browser cached, if it is a text model.
     async fn cached_model(&self) -> Option<TextModel> {
-        let (run, state) = decode_cached_model(&self.cache.model().await?)?;
+        let (run, state) = decode_cached_model(self.cache.model().await?)?;
         let SampleKind::Tokens(shape) = &run.data.manifest.samples else { return None };
         let mut trainer = self.source().untrained(&run).await.ok()?;
-        trainer.load_parameters(&state.parameters).ok()?;
+        trainer.load_epoch(&state).ok()?;
         Some(TextModel { epoch: state.epoch, shape: *shape, trainer })
     }
 

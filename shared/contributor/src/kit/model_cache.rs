@@ -3,21 +3,21 @@
 
 use std::sync::Arc;
 
-use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::framing::{self, FrameError, HEADER_BYTES};
+use barnraise_protocol::hash::{Hasher, Sha256Hash};
+use barnraise_protocol::pieces::Pieces;
 use barnraise_protocol::run::{self, RunDescription};
-use barnraise_protocol::state::EpochParameters;
+use barnraise_protocol::state::EncodedState;
 use barnraise_swarm::activity::Interruption;
 
 /// Longest header: a description, an epoch and two hashes.
 const HEADER_BYTES_MAX: usize = run::MESSAGE_BYTES_MAX + 256;
-/// Bytes of a parameter.
-const VALUE_BYTES: usize = size_of::<f32>();
 
 /// Content of the cache, as far as it is wanted and present.
 pub(crate) struct OfflineCache {
-    pub(crate) model: Option<(RunDescription, EpochParameters)>,
+    pub(crate) model: Option<(RunDescription, EncodedState)>,
     /// Shards of frozen weights of the model, all or none.
     pub(crate) frozen: Vec<Arc<[u8]>>,
     pub(crate) gallery: Option<Arc<Samples>>,
@@ -27,31 +27,35 @@ pub(crate) struct OfflineCache {
     pub(crate) reason: Interruption,
 }
 
-/// `[header][parameters as f32, little endian]`; the header is the run, the epoch, and the hash of the rest.
-pub(crate) fn encode(run: &RunDescription, state: &EpochParameters) -> Result<Vec<u8>, FrameError> {
-    let values: Vec<u8> = state.parameters.iter().flat_map(|value| value.to_le_bytes()).collect();
-    let header = (run, state.epoch, state.sha256, Sha256Hash::of(&values));
-    let mut bytes = framing::encode(&header, HEADER_BYTES_MAX)?;
-    bytes.extend_from_slice(&values);
-    Ok(bytes)
+/// `[header][parameters as f32, little endian]`, in pieces; the header is the run, the epoch, and the hash of the rest.
+pub(crate) fn encode(
+    run: &RunDescription,
+    state: &EncodedState,
+) -> Result<impl Iterator<Item = Vec<u8>>, FrameError> {
+    let mut hasher = Hasher::default();
+    state.to_le_bytes().for_each(|piece| hasher.update(&piece));
+    let header = framing::encode(&(run, state.epoch, state.sha256, hasher.finish()), HEADER_BYTES_MAX)?;
+    Ok(std::iter::once(header).chain(state.to_le_bytes()))
 }
 
 /// Decodes a cached model; `None` unless a contributor could have received the run and the model from a backbone.
-pub fn decode(bytes: &[u8]) -> Option<(RunDescription, EpochParameters)> {
-    let header = bytes.first_chunk::<HEADER_BYTES>()?;
-    let n_bytes = framing::decode_header(*header, HEADER_BYTES_MAX).ok()?;
-    let (payload, values) = bytes[HEADER_BYTES..].split_at_checked(n_bytes)?;
+pub fn decode(file: Pieces) -> Option<(RunDescription, EncodedState)> {
+    let mut header = [0; HEADER_BYTES];
+    file.read(0, &mut header)?;
+    let n_bytes = framing::decode_header(header, HEADER_BYTES_MAX).ok()?;
+    let mut payload = vec![0; n_bytes];
+    file.read(HEADER_BYTES, &mut payload)?;
     let (run, epoch, sha256, of_values): (RunDescription, u64, Sha256Hash, Sha256Hash) =
-        framing::decode_payload(payload).ok()?;
+        framing::decode_payload(&payload).ok()?;
     let layout = crate::description::validate(&run).ok()?;
-    let is_whole = layout.n_parameters().checked_mul(VALUE_BYTES)? == values.len();
-    if !is_whole || Sha256Hash::of(values) != of_values {
+    let values = file.after(HEADER_BYTES + n_bytes);
+    let mut hasher = Hasher::default();
+    values.iter().for_each(|piece| hasher.update(piece));
+    if hasher.finish() != of_values {
         return None;
     }
-    let (chunks, _) = values.as_chunks::<VALUE_BYTES>();
-    let parameters: Vec<f32> = chunks.iter().map(|chunk| f32::from_le_bytes(*chunk)).collect();
-    let is_finite = parameters.iter().all(|value| value.is_finite());
-    is_finite.then_some((run, EpochParameters { epoch, parameters, sha256 }))
+    let state = EncodedState::new((epoch, sha256), TensorCodec::F32, layout.n_parameters(), values).ok()?;
+    Some((run, state))
 }
 
 #[cfg(test)]
@@ -69,10 +73,11 @@ mod tests {
         let model = Preset::Mlp { hidden: vec![] }.model(1);
         let run = RunDescription { model, ..fixture::run() };
         let sha256 = Sha256Hash([5; 32]);
-        let state = EpochParameters { epoch: 300, parameters: vec![1.0, -2.0], sha256 };
-        let bytes = encode(&run, &state).unwrap();
+        let values = TensorCodec::F32.encode(&[1.0, -2.0]).unwrap();
+        let state = EncodedState::new((300, sha256), TensorCodec::F32, 2, values.as_slice().into()).unwrap();
+        let bytes = encode(&run, &state).unwrap().collect::<Vec<_>>().concat();
         assert_eq!(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), GOLDEN);
-        assert_eq!(decode(&bytes), Some((run, state)));
+        assert_eq!(decode(bytes.as_slice().into()), Some((run, state)));
     }
 
     const GOLDEN: &str = "\

@@ -12,7 +12,7 @@ use barnraise_protocol::dataset::{DataStream, DatasetError, Manifest, Samples, S
 use barnraise_protocol::error::NewerThanRun;
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_protocol::shard::{self, ShardId};
-use barnraise_protocol::state::{self, EpochParameters, PartialState};
+use barnraise_protocol::state::{self, EncodedState, PartialState};
 use barnraise_protocol::streamed::StreamWindow;
 use barnraise_protocol::{ConversationError, TensorCodec, framing};
 use barnraise_swarm::shards::ShardSource;
@@ -58,7 +58,7 @@ pub(crate) enum NetOutcome<P: Platform> {
 pub(crate) struct StateOutcome<P: Platform> {
     pub(crate) stream: Option<CountedStream<P>>,
     pub(crate) partial: Option<PartialState>,
-    pub(crate) result: Result<EpochParameters, OperationError>,
+    pub(crate) result: Result<EncodedState, OperationError>,
 }
 
 /// A new connection, with a session if one was requested.
@@ -190,9 +190,9 @@ pub(crate) async fn fetch_state<P: Platform>(
         }
     };
     if let (Ok(state), Some(run)) = (&result, &keep)
-        && let Ok(model) = model_cache::encode(run, state)
+        && let Ok(file) = model_cache::encode(run, state)
     {
-        platform.cache_model(&model).await;
+        platform.cache_model(file).await;
     }
     NetOutcome::State(Box::new(StateOutcome { stream, partial, result }))
 }

@@ -48,7 +48,7 @@ impl<P: Platform> Kit<'_, P> {
         let look = async move {
             let model = match &here {
                 Some((_, true)) => None,
-                _ => platform.cached_model().await.and_then(|bytes| model_cache::decode(&bytes)),
+                _ => platform.cached_model().await.and_then(model_cache::decode),
             };
             let run =
                 here.map(|(run, _)| run).or_else(|| model.as_ref().map(|(run, _)| Rc::new(run.clone())));

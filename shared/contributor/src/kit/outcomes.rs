@@ -6,7 +6,7 @@ use std::sync::Arc;
 use barnraise_learning::experts::ExpertPort;
 use barnraise_learning::{ComputeDevice, ModelError, ParameterLayout};
 use barnraise_protocol::run::RunDescription;
-use barnraise_protocol::state::EpochParameters;
+use barnraise_protocol::state::EncodedState;
 use barnraise_swarm::Moment;
 use barnraise_swarm::activity::{Activity, DeviceChange, Interruption};
 use barnraise_swarm::pacing::PassTime;
@@ -257,7 +257,7 @@ impl<P: Platform> Driver<'_, P> {
         Ok(())
     }
 
-    fn on_state(&mut self, state: EpochParameters, is_background: bool) {
+    fn on_state(&mut self, state: EncodedState, is_background: bool) {
         let now = self.kit.platform.now();
         if let Some(link) = &mut self.kit.link {
             link.is_proven = true;

@@ -7,7 +7,7 @@ use barnraise_learning::{ComputeDevice, FrozenWeights, ModelError, Trainer};
 use barnraise_protocol::contribute::{BackboneToContributor, RunProgress};
 use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::run::RunDescription;
-use barnraise_protocol::state::EpochParameters;
+use barnraise_protocol::state::EncodedState;
 use barnraise_swarm::Moment;
 use barnraise_swarm::activity::{Activity, Interruption, SampleCounts};
 
@@ -97,7 +97,7 @@ pub(crate) trait SchemeParticipant<'a, P: Platform> {
     fn on_parameters(
         &mut self,
         kit: &mut Kit<'a, P>,
-        state: EpochParameters,
+        state: EncodedState,
         is_background: bool,
     ) -> Result<(), ModelError>;
 

@@ -4,7 +4,7 @@ use barnraise_learning::{
     ComputeDevice, DataShape, FrozenWeights, MeanGradient, ModelError, Precision, Trainer,
 };
 use barnraise_protocol::bulk::Transfer;
-use barnraise_protocol::codec::CodecError;
+use barnraise_protocol::codec::{CodecError, TensorCodec, joined};
 use barnraise_protocol::commitment::CommitmentError;
 use barnraise_protocol::gradient::{Offer, PreparedContribution};
 use barnraise_protocol::run::{RunDescription, Synchronous};
@@ -98,11 +98,14 @@ pub(super) fn late_work(scheme: &Synchronous, compressor: &Compressor) -> LateWo
     }
 }
 
+/// A mean gradient, tensor by tensor.
+pub(super) type MeanInParts = MeanGradient<Vec<Vec<f32>>>;
+
 /// A gradient that was taken out of the trainer.
 pub(super) struct TakenGradient {
     pub(super) naming: GradientLabel,
     pub(super) took: Moment,
-    pub(super) result: Result<MeanGradient, ComputeError>,
+    pub(super) result: Result<MeanInParts, ComputeError>,
 }
 
 /// Id, epoch and number of samples of a gradient.
@@ -126,8 +129,8 @@ pub(super) async fn gradient<P: Platform>(
     (trainer, TakenGradient { naming, took, result })
 }
 
-async fn take(trainer: &mut Trainer, want: u32) -> Result<MeanGradient, ComputeError> {
-    let Some(mean) = trainer.take_mean_gradient().await? else {
+async fn take(trainer: &mut Trainer, want: u32) -> Result<MeanInParts, ComputeError> {
+    let Some(mean) = trainer.take_mean_in_parts().await? else {
         return Err(ComputeError::Samples { want, got: 0 });
     };
     if mean.n_samples != want {
@@ -146,14 +149,17 @@ pub(super) fn prepare(
     signer: Option<&mut CommitmentSigner>,
     contribution_id: u64,
     epoch: u64,
-    mean: MeanGradient,
+    mean: MeanInParts,
 ) -> Result<PreparedContribution, ComputeError> {
     let MeanGradient { mut values, n_samples, loss, .. } = mean;
-    let n_values = values.len() as u64;
-    if let Some(signer) = &signer {
-        round_stochastically(&mut values, compressor.encoding(), signer.rounding_seed());
+    let n_values = values.iter().map(Vec::len).sum::<usize>() as u64;
+    // Other codecs are not rounded, and need not have them in one place.
+    if let Some(signer) = signer.as_ref().filter(|_| compressor.encoding() == TensorCodec::Int8) {
+        let mut flat = joined(values);
+        round_stochastically(&mut flat, compressor.encoding(), signer.rounding_seed());
+        values = vec![flat];
     }
-    let bytes = compressor.compress(values, n_samples, epoch)?;
+    let bytes = compressor.compress_parts(values, n_samples, epoch)?;
     let (codec, transfer) = (compressor.encoding(), Transfer::of(&bytes));
     let offer = Offer { contribution_id, epoch, n_samples, loss, n_values, codec, transfer };
     let (commitment, samples) = match signer {

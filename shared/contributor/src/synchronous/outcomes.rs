@@ -2,14 +2,15 @@
 
 use std::rc::Rc;
 
-use barnraise_learning::{MeanGradient, ModelError};
+use barnraise_learning::ModelError;
+use barnraise_protocol::codec::joined;
 use barnraise_protocol::gradient::{ContributionRefusal, PreparedContribution};
 use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_swarm::compression::ContributionOutcome;
 use barnraise_swarm::contributor::LateWork;
 
 use super::SynchronousParticipant;
-use super::compute::{self, ComputeError, GradientLabel};
+use super::compute::{self, ComputeError, GradientLabel, MeanInParts};
 use crate::event::ContributorEvent;
 use crate::kit::Kit;
 use crate::platform::Platform;
@@ -76,7 +77,7 @@ impl<P: Platform> SynchronousParticipant<P> {
         &mut self,
         kit: &mut Kit<'_, P>,
         naming: GradientLabel,
-        result: Result<MeanGradient, ComputeError>,
+        result: Result<MeanInParts, ComputeError>,
     ) -> Result<(), ModelError> {
         let GradientLabel { contribution_id, epoch, n_samples } = naming;
         let run = &mut self.run;
@@ -84,7 +85,7 @@ impl<P: Platform> SynchronousParticipant<P> {
             // A failed gradient leaves nothing to keep; the next one shows the error.
             let Ok(mean) = result else { return Ok(()) };
             let Some(signer) = &mut run.commitment_signer else {
-                run.compressor.add_late(mean.values, n_samples, epoch);
+                run.compressor.add_late(joined(mean.values), n_samples, epoch);
                 return Ok(());
             };
             if let Ok(late) = compute::prepare(&mut run.compressor, Some(signer), UNNAMED, epoch, mean) {

@@ -23,6 +23,7 @@ use barnraise_protocol::contribute::{self, DeviceKind, RunProgress};
 use barnraise_protocol::dataset::{ImageShape, LabelledImages, Manifest, SampleKind, Samples};
 use barnraise_protocol::evidence::{Evidence, EvidenceHeader};
 use barnraise_protocol::gradient::{self, Accepted, ContributionRefusal, Offer};
+use barnraise_protocol::pieces::Pieces;
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
 use barnraise_protocol::run::{
     self, DataSpec, GradientCodec, OptimizerDescription, Preset, RunDescription, RunIdentity,
@@ -608,12 +609,12 @@ impl Platform for TestPlatform {
         true
     }
 
-    async fn cache_model(&self, model: &[u8]) {
-        self.model.replace(Some(model.to_vec()));
+    async fn cache_model(&self, file: impl Iterator<Item = Vec<u8>>) {
+        self.model.replace(Some(file.flatten().collect()));
     }
 
-    async fn cached_model(&self) -> Option<Vec<u8>> {
-        self.model.borrow().clone()
+    async fn cached_model(&self) -> Option<Pieces> {
+        self.model.borrow().as_deref().map(Pieces::from)
     }
 }
 

@@ -74,6 +74,26 @@ pub(super) trait Composite: Backend {
         by_parts::multiply::<Self>(lhs, rhs)
     }
 
+    /// [`Self::multiply`] by a matrix that is flat. So is its derivative, which is there as soon as the operation's turn comes in a
+    /// backward pass; that of a change of shape would come with all others at the end.
+    fn multiply_by_flat(
+        lhs: FloatTensor<Self>,
+        rhs: FloatTensor<Self>,
+        shape: [usize; 2],
+    ) -> FloatTensor<Self> {
+        Self::multiply(lhs, Self::float_reshape(rhs, shape.into()))
+    }
+
+    /// Gives `through`. A backward pass that comes here adds `sum` to the gradient of `leaf`.
+    fn summing(
+        through: FloatTensor<Self>,
+        leaf: FloatTensor<Self>,
+        sum: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        let _ = (leaf, sum);
+        through
+    }
+
     /// Cross-entropy of logits `[n_rows, width]`: its derivative by the logits times `scale`, as those; and `[2, n_rows]`: the losses,
     /// and 1 where the class of a row is its first largest, 0 elsewhere. Neither has a derivative.
     fn cross_entropy(
@@ -138,16 +158,46 @@ pub(super) fn multiply<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor
     Tensor::from_dispatch(Dispatch::multiply(lhs.into_dispatch(), rhs.into_dispatch()))
 }
 
+/// The sum of the gradients of passes before, `sum`, is added to the gradient of `leaf` by the backward pass of what is made of the
+/// result, which has the values of `through`: first, where nothing is made of it but the end of a pass.
+pub(super) fn summing<const D: usize>(through: Tensor<D>, leaf: Tensor<1>, sum: Tensor<1>) -> Tensor<D> {
+    let (leaf, sum) = (leaf.into_dispatch(), sum.autodiff().into_dispatch());
+    Tensor::from_dispatch(Dispatch::summing(through.into_dispatch(), leaf, sum))
+}
+
 /// `[…, n_in]` by `weight` `[n_in, n_out]`, plus `bias` `[n_out]`.
 pub(super) fn linear<const D: usize>(
     input: Tensor<D>,
     weight: Tensor<2>,
     bias: Option<Tensor<1>>,
 ) -> Tensor<D> {
+    let shape = weight.dims();
+    linear_of(input, shape, bias, |rows| multiply(rows, weight))
+}
+
+/// The same with a weight of `shape` that is flat, in single precision.
+pub(super) fn linear_by_flat<const D: usize>(
+    input: Tensor<D>,
+    weight: Tensor<1>,
+    shape: [usize; 2],
+    bias: Option<Tensor<1>>,
+) -> Tensor<D> {
+    debug_assert!(weight.dims() == [shape[0] * shape[1]], "{:?} for {shape:?}", weight.dims());
+    linear_of(input, shape, bias, |rows| {
+        let (rows, weight) = (rows.into_dispatch(), weight.into_dispatch());
+        Tensor::from_dispatch(Dispatch::multiply_by_flat(rows, weight, shape))
+    })
+}
+
+fn linear_of<const D: usize>(
+    input: Tensor<D>,
+    [n_in, n_out]: [usize; 2],
+    bias: Option<Tensor<1>>,
+    multiply: impl FnOnce(Tensor<2>) -> Tensor<2>,
+) -> Tensor<D> {
     let mut shape = input.dims();
-    let [n_in, n_out] = weight.dims();
     let n_rows = shape.iter().take(D.saturating_sub(1)).product();
-    let mut output = multiply(input.reshape([n_rows, n_in]), weight);
+    let mut output = multiply(input.reshape([n_rows, n_in]));
     if let Some(bias) = bias {
         output = output + bias.reshape([1, n_out]);
     }

@@ -19,6 +19,8 @@ mod value;
 
 use std::sync::Arc;
 
+#[cfg(test)]
+use barnraise_protocol::codec::joined;
 use barnraise_protocol::run::model::graph::{Loss, SwavLoss};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
@@ -40,6 +42,7 @@ use crate::device::DeviceError;
 use crate::experts::ExpertPort;
 use crate::frozen::FrozenWeights;
 use crate::graph::{GraphData, ResolvedGraph, TensorPlace, ValueShape};
+use crate::parameters::ParameterSource;
 
 /// A graph on a device, the gradient that it sums, and the statistics that it observes.
 pub(crate) struct GraphEngine {
@@ -73,9 +76,10 @@ impl GraphEngine {
 
     /// Replaces the parameters and drops the gradient sum and what was observed. SwAV's queue stays: it is of parameters
     /// of before, as the method has it.
-    pub(crate) fn load(&mut self, flat: &[f32]) {
-        self.tensors.load(flat);
-        self.statistics.load(flat, self.tensors.device());
+    pub(crate) fn load<'a>(&mut self, source: impl Into<ParameterSource<'a>>) {
+        let source = source.into();
+        self.tensors.load(source);
+        self.statistics.load(source, self.tensors.device());
         self.found.take();
     }
 
@@ -237,19 +241,25 @@ impl GraphEngine {
         Box::pin(logits).await.unwrap_or_else(no_result)
     }
 
-    /// Reads the gradient sum and, after it, what running statistics move by in the mean: `[n_parameters]`. Drops both.
-    /// Empty before the first step.
+    /// As [`Self::take_parts`], in one place.
+    #[cfg(test)]
     pub(crate) async fn take(&mut self) -> Result<Vec<f32>, DeviceError> {
+        Ok(joined(self.take_parts().await?))
+    }
+
+    /// Reads the gradient sum, a part for each tensor, and, after it, what running statistics move by in the mean:
+    /// `[n_parameters]` together. Drops both. Empty before the first step.
+    pub(crate) async fn take_parts(&mut self) -> Result<Vec<Vec<f32>>, DeviceError> {
         let (gradient, observed) = self.found.take();
         if let Some(gradient) = gradient {
             self.tensors.add(gradient);
             self.statistics.add(observed, None);
         }
-        let mut flat = self.tensors.take().await?;
-        if !flat.is_empty() {
-            flat.extend(self.statistics.take().await?);
+        let mut parts = self.tensors.take().await?;
+        if !parts.is_empty() {
+            parts.push(self.statistics.take().await?);
         }
-        Ok(flat)
+        Ok(parts)
     }
 
     fn evaluation(&self, batch: &GraphBatch) -> Result<(GraphPass<'_>, Vec<Value>), WrongKind> {

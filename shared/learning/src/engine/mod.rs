@@ -16,6 +16,7 @@ mod tensors;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use barnraise_protocol::codec::joined;
 use barnraise_protocol::dataset::{Ratings, TableRows};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,7 @@ use crate::experts::ExpertPort;
 use crate::frozen::FrozenWeights;
 use crate::graph::ResolvedGraph;
 use crate::masking::MaskedTokens;
+use crate::parameters::ParameterSource;
 pub(crate) use arithmetic::Arithmetic;
 #[cfg(feature = "wgpu")]
 use fused::FusedEngine;
@@ -125,11 +127,11 @@ impl Engine {
     }
 
     /// Replaces the parameters and drops the gradient sum.
-    pub(crate) fn load(&mut self, flat: &[f32]) {
+    pub(crate) fn load<'a>(&mut self, source: impl Into<ParameterSource<'a>>) {
         match self {
-            Self::Graph(engine) => engine.load(flat),
+            Self::Graph(engine) => engine.load(source),
             #[cfg(feature = "wgpu")]
-            Self::Fused(engine) => engine.load(flat),
+            Self::Fused(engine) => engine.load(&source.into().flat()),
         }
     }
 
@@ -239,10 +241,15 @@ impl Engine {
     /// Reads the gradient sum, `[n_trained]`, and what running statistics move by in the mean after it, and drops them;
     /// empty before the first step.
     pub(crate) async fn take(&mut self) -> Result<Vec<f32>, DeviceError> {
+        Ok(joined(self.take_parts().await?))
+    }
+
+    /// As [`Self::take`], in parts: a device that is the host's memory gives its tensors, and copies none.
+    pub(crate) async fn take_parts(&mut self) -> Result<Vec<Vec<f32>>, DeviceError> {
         match self {
-            Self::Graph(engine) => engine.take().await,
+            Self::Graph(engine) => engine.take_parts().await,
             #[cfg(feature = "wgpu")]
-            Self::Fused(engine) => engine.take().await,
+            Self::Fused(engine) => Ok(vec![engine.take().await?]),
         }
     }
 

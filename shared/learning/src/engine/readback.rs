@@ -1,6 +1,6 @@
 //! How results come back from a device that burn computes on.
 
-use burn::tensor::{ExecutionError, Tensor, TensorData};
+use burn::tensor::{DataError, ExecutionError, Tensor, TensorData};
 
 use super::PassRead;
 use crate::device::DeviceError;
@@ -24,7 +24,11 @@ pub(super) async fn on_host<const D: usize>(tensor: Tensor<D>) -> Result<Vec<f32
 }
 
 pub(super) fn values(data: &TensorData) -> Result<&[f32], DeviceError> {
-    data.as_slice().map_err(|error| DeviceError::Execution(error.to_string()))
+    data.as_slice().map_err(|error| not_values(&error))
+}
+
+pub(super) fn not_values(error: &DataError) -> DeviceError {
+    DeviceError::Execution(error.to_string())
 }
 
 pub(super) fn failed(error: &ExecutionError) -> DeviceError {

@@ -3,13 +3,15 @@
 
 use std::ops::Range;
 
+use barnraise_protocol::codec::joined;
 use burn::tensor::{Device, FloatDType, Gradients, Tensor, TensorData, Transaction};
 
 use super::arithmetic::{Arithmetic, all_finite, where_finite};
-use super::readback::{failed, values};
+use super::composite::summing;
+use super::readback::{failed, not_values};
 use crate::device::DeviceError;
 use crate::graph::TensorPlace;
-use crate::parameters::ParameterLayout;
+use crate::parameters::{ParameterLayout, ParameterSource};
 
 /// Parameters on a device, and the gradient of them.
 pub(super) struct FlatTensors {
@@ -31,20 +33,23 @@ impl FlatTensors {
         let (layout, device) = (layout.clone(), device.clone());
         let (parameters, leaves) = (Vec::new(), Vec::new());
         let mut tensors = Self { layout, device, parameters, leaves, frozen, gradient_sum: None };
-        tensors.load(flat);
+        tensors.load(flat.into());
         tensors
     }
 
     /// Replaces the parameters and drops the gradient.
-    pub(super) fn load(&mut self, flat: &[f32]) {
+    pub(super) fn load(&mut self, source: ParameterSource<'_>) {
+        // First, so that the device never holds both.
+        self.reset();
+        self.leaves.clear();
+        self.parameters.clear();
         let tensor = |range: Range<usize>| {
-            let data = TensorData::new(flat[range.clone()].to_vec(), [range.len()]);
-            Tensor::from_data(data, &self.device)
+            let shape = [range.len()];
+            Tensor::from_data(TensorData::new(source.range(range), shape), &self.device)
         };
         let segments = self.layout.trained().iter();
-        self.parameters = segments.map(|segment| tensor(segment.range())).collect();
-        self.leaves = self.parameters.iter().map(|one| one.clone().autodiff().require_grad()).collect();
-        self.reset();
+        self.parameters.extend(segments.map(|segment| tensor(segment.range())));
+        self.leaves.extend(self.parameters.iter().map(|one| one.clone().autodiff().require_grad()));
     }
 
     /// Drops the gradient.
@@ -96,7 +101,14 @@ impl FlatTensors {
         };
         let scaled = |loss: Tensor<1>| scale.map_or(loss.clone(), |scale| loss * scale);
         let residual = scale.map_or(residual.clone(), |scale| residual * scale);
-        let product = outputs * residual.autodiff();
+        let mut product = outputs * residual.autodiff();
+        // A tensor's gradient goes into the sum when it is there, and not beside it until all are. Of mixed arithmetic it is not
+        // known before the end whether it counts, and frozen leaves have one that does not.
+        if let Some(sum) = self.gradient_sum.take_if(|_| scale.is_none() && n_frozen == 0) {
+            for (leaf, sum) in self.leaves.iter().zip(sum) {
+                product = summing(product, leaf.clone(), sum);
+            }
+        }
         let mut gradients = match losses.into_iter().map(scaled).reduce(|sum, loss| sum + loss) {
             Some(losses) => (product.sum() + losses).backward(),
             None => product.backward(),
@@ -124,27 +136,25 @@ impl FlatTensors {
         of_leaves(&self.leaves, n_moving, gradients)
     }
 
-    /// Reads the gradient sum, `[n_trained]`, and drops it; empty where there is none.
-    pub(super) async fn take(&mut self) -> Result<Vec<f32>, DeviceError> {
-        match self.gradient_sum.take() {
-            Some(sum) => self.read(sum).await,
-            None => Ok(Vec::new()),
-        }
+    /// Reads the gradient sum, a part for each tensor, and drops it; empty where there is none.
+    pub(super) async fn take(&mut self) -> Result<Vec<Vec<f32>>, DeviceError> {
+        read(self.gradient_sum.take().unwrap_or_default()).await
     }
 
     /// Reads the parameters, `[n_trained]`.
     pub(super) async fn read_parameters(&self) -> Result<Vec<f32>, DeviceError> {
-        self.read(self.parameters.clone()).await
+        Ok(joined(read(self.parameters.clone()).await?))
     }
+}
 
-    async fn read(&self, tensors: Vec<Tensor<1>>) -> Result<Vec<f32>, DeviceError> {
-        let transaction = tensors.into_iter().fold(Transaction::default(), Transaction::register);
-        let mut flat = Vec::with_capacity(self.layout.n_parameters());
-        for data in transaction.execute_async().await.map_err(|error| failed(&error))? {
-            flat.extend_from_slice(values(&data)?);
-        }
-        Ok(flat)
+/// The values of each tensor. Where they are on the host already and nobody else has the tensor, they are not copied.
+async fn read(tensors: Vec<Tensor<1>>) -> Result<Vec<Vec<f32>>, DeviceError> {
+    if tensors.is_empty() {
+        return Ok(Vec::new());
     }
+    let transaction = tensors.into_iter().fold(Transaction::default(), Transaction::register);
+    let read = transaction.execute_async().await.map_err(|error| failed(&error))?;
+    read.into_iter().map(|data| data.try_into_vec().map_err(|error| not_values(&error))).collect()
 }
 
 /// Leaves and frozen tensors of a pass that outlives a call.

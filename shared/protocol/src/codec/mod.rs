@@ -36,6 +36,21 @@ pub enum TensorCodec {
     TopK(Sparsity),
 }
 
+/// Values of the longest block of a dense codec, which those of the others divide.
+const BLOCK_VALUES_MAX: usize = INT8_BLOCK_VALUES;
+
+const _: () = assert!(BLOCK_VALUES_MAX.is_multiple_of(INT4_BLOCK_VALUES));
+
+/// The values of all parts in one place. A part goes when it is copied.
+pub fn joined(mut parts: Vec<Vec<f32>>) -> Vec<f32> {
+    if parts.len() < 2 {
+        return parts.pop().unwrap_or_default();
+    }
+    let mut values = Vec::with_capacity(parts.iter().map(Vec::len).sum());
+    parts.into_iter().for_each(|part| values.extend_from_slice(&part));
+    values
+}
+
 /// Why values could not be encoded or decoded.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
 pub enum CodecError {
@@ -120,6 +135,45 @@ impl TensorCodec {
         // No value of what was there stays: each is written over.
         bytes.resize(self.encoded_len(values.len()), 0);
         self.encode_dense(values, bytes)
+    }
+
+    /// [`Self::encode`] of the values of all parts, one after the other. A part goes when it is encoded.
+    ///
+    /// # Errors
+    /// As of [`Self::encode`], about the values of all parts.
+    pub fn encode_parts(self, parts: Vec<Vec<f32>>) -> Result<Vec<u8>, CodecError> {
+        if let Self::TopK(_) = self {
+            return self.encode(&joined(parts));
+        }
+        let n_values = parts.iter().map(Vec::len).sum();
+        let mut bytes = vec![0; self.encoded_len(n_values)];
+        let mut n_encoded = 0;
+        let mut encode = |values: &[f32]| {
+            let from = self.encoded_len(n_encoded);
+            let to = self.encoded_len(n_encoded + values.len());
+            self.encode_dense(values, &mut bytes[from..to]).map_err(|error| match error {
+                CodecError::NotFinite { index } => CodecError::NotFinite { index: n_encoded + index },
+                error => error,
+            })?;
+            n_encoded += values.len();
+            Ok(())
+        };
+        // Values of a block that goes on in the next part.
+        let mut begun = Vec::with_capacity(BLOCK_VALUES_MAX);
+        for part in parts {
+            let n_missing = (BLOCK_VALUES_MAX - begun.len()) % BLOCK_VALUES_MAX;
+            let (end, rest) = part.split_at(n_missing.min(part.len()));
+            begun.extend_from_slice(end);
+            if begun.len() == BLOCK_VALUES_MAX {
+                encode(&begun)?;
+                begun.clear();
+            }
+            let (whole, rest) = rest.split_at(rest.len() - rest.len() % BLOCK_VALUES_MAX);
+            encode(whole)?;
+            begun.extend_from_slice(rest);
+        }
+        encode(&begun)?;
+        Ok(bytes)
     }
 
     /// [`Self::encode`] of a dense codec into exactly the bytes that the values take.

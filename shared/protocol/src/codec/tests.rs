@@ -37,6 +37,27 @@ fn golden_bytes() {
 }
 
 #[test]
+fn parts_are_encoded_as_what_they_are_parts_of() {
+    let values: Vec<f32> = (0..2000).map(|at| (at * 37 % 101) as f32 - 50.0).collect();
+    for codec in all() {
+        let want = codec.encode(&values).unwrap();
+        for cuts in
+            [vec![], vec![0, 2000], vec![1, 3, 255, 256, 257, 900], vec![300, 512, 1999], vec![64, 64]]
+        {
+            let ends = [&[0], cuts.as_slice(), &[values.len()]].concat();
+            let parts: Vec<Vec<f32>> =
+                ends.windows(2).map(|part| values[part[0]..part[1]].to_vec()).collect();
+            assert!(joined(parts.clone()) == values);
+            assert_eq!(codec.encode_parts(parts), Ok(want.clone()), "{codec:?} {cuts:?}");
+        }
+        let mut bad = vec![vec![0.0; 300], vec![0.0; 400]];
+        bad[1][321] = f32::NAN;
+        assert_eq!(codec.encode_parts(bad), Err(CodecError::NotFinite { index: 621 }), "{codec:?}");
+        assert_eq!(codec.encode_parts(Vec::new()), codec.encode(&[]));
+    }
+}
+
+#[test]
 fn names_in_a_file_and_on_the_wire() {
     for (codec, name, wire) in [
         (TensorCodec::F32, "\"f32\"", &[0][..]),

@@ -22,7 +22,7 @@ mod select;
 #[cfg(test)]
 mod tests;
 
-use barnraise_protocol::codec::{CodecError, TensorCodec};
+use barnraise_protocol::codec::{CodecError, TensorCodec, joined};
 use barnraise_protocol::run::GradientCodec;
 
 use self::late::LateGradient;
@@ -99,9 +99,23 @@ impl Compressor {
     /// # Errors
     /// The gradient cannot be encoded. Then the state is reset: its values have exploded.
     pub fn compress(&mut self, mean: Vec<f32>, n_samples: u32, epoch: u64) -> Result<Vec<u8>, CodecError> {
+        self.compress_parts(vec![mean], n_samples, epoch)
+    }
+
+    /// The same of a mean in parts. Where nothing is kept, it is never in one place.
+    ///
+    /// # Errors
+    /// As of [`Self::compress`].
+    pub fn compress_parts(
+        &mut self,
+        mean: Vec<Vec<f32>>,
+        n_samples: u32,
+        epoch: u64,
+    ) -> Result<Vec<u8>, CodecError> {
         if !self.keeps() {
-            return self.encoding().encode(&mean);
+            return self.encoding().encode_parts(mean);
         }
+        let mean = joined(mean);
         self.settle(ContributionOutcome::Unknown);
         let bytes = self.compress_lossy(LateGradient { mean, weight: n_samples as f32, epoch });
         if bytes.is_err() {

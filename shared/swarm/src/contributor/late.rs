@@ -30,6 +30,12 @@ impl Contributor {
         self.pending = Some(Pending { contribution_id, epoch, n_samples, not_before: Moment::ZERO });
     }
 
+    /// Whether the trainer has a gradient that nobody will ask for: its epoch is over, and stale gradients are lost.
+    pub fn has_lost_gradient(&self) -> bool {
+        let is_over = self.run_epoch != self.loaded_epoch && !self.is_one_behind();
+        is_over && self.run_epoch.is_some() && self.late_work == LateWork::Dropped && self.accumulated > 0
+    }
+
     /// Takes the gradient of an epoch that is over out of the trainer, where stale gradients are used.
     pub(super) fn keep_late(&mut self) -> Option<ContributorAction> {
         let epoch =

@@ -343,12 +343,15 @@ fn what_came_too_late_is_kept_where_it_is_of_use() {
         let mut peer = connected();
         peer.set_late_work(late_work);
         compute(&mut peer, 64);
+        assert!(!peer.has_lost_gradient(), "its epoch goes on");
         peer.on_epoch(4);
         if late_work != LateWork::Dropped {
             assert_eq!(peer.next_action(S), ContributorAction::KeepLate { epoch: 3, n_samples: 64 });
         }
         assert_eq!(peer.next_action(S), ContributorAction::FetchState);
+        assert_eq!(peer.has_lost_gradient(), late_work == LateWork::Dropped);
         peer.on_state(4);
+        assert!(!peer.has_lost_gradient(), "nothing is computed");
         assert_eq!(peer.sample_counts().n_samples_late, 64);
     }
 }
@@ -443,6 +446,7 @@ fn with_delayed_updates_the_device_works_while_gradients_travel_and_parameters_c
     let report = Report { epoch: 4, n_samples: 128, samples_per_second: 10.0 };
     assert_eq!(peer.next_action(S), ContributorAction::SendReport(report));
     assert_eq!(peer.next_action(S), ContributorAction::FetchState);
+    assert!(!peer.has_lost_gradient(), "it counts in this epoch");
     assert!(peer.computes_meanwhile());
     assert!(peer.leaves_aside(4));
     peer.on_fetched(4);

@@ -8,8 +8,11 @@ use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::TOKEN_BYTES_MAX;
 use barnraise_protocol::dataset::SHARD_BYTES_MAX;
 use barnraise_protocol::framing::HEADER_BYTES;
-use js_sys::{Array, ArrayBuffer, Reflect, Uint8Array};
-use wasm_bindgen::{JsCast, JsValue};
+use barnraise_protocol::pieces::Pieces;
+use gloo::timers::future::TimeoutFuture;
+use js_sys::{Array, ArrayBuffer, Promise, Reflect, Uint8Array};
+use wasm_bindgen::JsCast;
+use wasm_bindgen::prelude::{JsValue, wasm_bindgen};
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{Cache, Request, Response};
 
@@ -23,8 +26,36 @@ const MODEL_NAME: &str = "barnraise-model-2";
 const TOKEN_FILE_BYTES_MAX: u32 = (HEADER_BYTES + TOKEN_BYTES_MAX) as u32;
 /// Longest model that is read back: a description and its parameters.
 const MODEL_BYTES_MAX: u32 = 1 << 30;
+/// Bytes of a model that are on their way between this program and the browser.
+const BLOB_BYTES: u32 = 1 << 20;
 /// Most cached shards, those of earlier runs included; the oldest is evicted first.
 const SHARDS_MAX: u32 = if cfg!(feature = "tests") { 8 } else { 1024 };
+
+// Declared here because web-sys features are shared by the whole build, the page included.
+#[wasm_bindgen]
+extern "C" {
+    /// Bytes that the browser holds, on its disk where they are many.
+    type Blob;
+
+    #[wasm_bindgen(constructor, catch)]
+    fn new(parts: &Array) -> Result<Blob, JsValue>;
+
+    #[wasm_bindgen(method, getter)]
+    fn size(this: &Blob) -> f64;
+
+    #[wasm_bindgen(method)]
+    fn slice(this: &Blob, start: f64, end: f64) -> Blob;
+
+    #[wasm_bindgen(method, js_name = arrayBuffer)]
+    fn array_buffer(this: &Blob) -> Promise;
+
+    #[wasm_bindgen(extends = Response)]
+    #[wasm_bindgen(js_name = Response)]
+    type BlobResponse;
+
+    #[wasm_bindgen(constructor, catch, js_class = "Response")]
+    fn new(body: &Blob) -> Result<BlobResponse, JsValue>;
+}
 
 /// The cache of one origin.
 pub(crate) struct ShardCache {
@@ -50,13 +81,13 @@ impl ShardCache {
     }
 
     /// The newest model.
-    pub(crate) async fn model(&self) -> Option<Vec<u8>> {
-        read(&open(MODEL_NAME).await.ok()?, &self.model, MODEL_BYTES_MAX).await
+    pub(crate) async fn model(&self) -> Option<Pieces> {
+        read_pieces(&open(MODEL_NAME).await.ok()?, &self.model).await.ok()?
     }
 
     /// Replaces the cached model.
-    pub(super) async fn put_model(&self, model: &[u8]) {
-        if let Err(error) = replace(&self.model, model).await {
+    pub(super) async fn put_model(&self, file: impl Iterator<Item = Vec<u8>>) {
+        if let Err(error) = replace_by_pieces(&self.model, file).await {
             gloo::console::info!("the newest model was not kept:", page::describe(&error));
         }
     }
@@ -118,6 +149,44 @@ async fn replace(address: &str, bytes: &[u8]) -> Result<(), JsValue> {
     Ok(())
 }
 
+/// Replaces the bytes cached at an address, which are nowhere in one place.
+async fn replace_by_pieces(address: &str, pieces: impl Iterator<Item = Vec<u8>>) -> Result<(), JsValue> {
+    let (blobs, mut waiting, mut n_waiting) = (Array::new(), Array::new(), 0);
+    for piece in pieces {
+        let piece = Uint8Array::from(piece.as_slice());
+        n_waiting += piece.length();
+        waiting.push(&piece);
+        if n_waiting >= BLOB_BYTES {
+            blobs.push(&Blob::new(&waiting)?.into());
+            (waiting, n_waiting) = (Array::new(), 0);
+            // The browser takes them over meanwhile.
+            TimeoutFuture::new(0).await;
+        }
+    }
+    blobs.push(&Blob::new(&waiting)?.into());
+    let response = BlobResponse::new(&Blob::new(&blobs)?)?;
+    JsFuture::from(open(MODEL_NAME).await?.put_with_str(address, &response)).await?;
+    Ok(())
+}
+
+/// The model cached at an address, a part after the other; `None` where there is none, or a longer one than there can be.
+async fn read_pieces(cache: &Cache, address: &str) -> Result<Option<Pieces>, JsValue> {
+    let Ok(response) = JsFuture::from(cache.match_with_str(address)).await?.dyn_into::<Response>() else {
+        return Ok(None);
+    };
+    let blob: Blob = JsFuture::from(response.blob()?).await?.unchecked_into();
+    if blob.size() > f64::from(MODEL_BYTES_MAX) {
+        return Ok(None);
+    }
+    let mut pieces = Pieces::default();
+    for start in (0..blob.size() as u32).step_by(BLOB_BYTES as usize) {
+        let part = blob.slice(f64::from(start), f64::from(start + BLOB_BYTES));
+        let buffer: ArrayBuffer = JsFuture::from(part.array_buffer()).await?.dyn_into()?;
+        pieces.push(&Uint8Array::new(&buffer).to_vec());
+    }
+    Ok(Some(pieces))
+}
+
 /// The bytes cached at an address, unless they are longer than `n_bytes_max`.
 async fn read(cache: &Cache, address: &str, n_bytes_max: u32) -> Option<Vec<u8>> {
     let found = JsFuture::from(cache.match_with_str(address)).await.ok()?;
@@ -163,9 +232,12 @@ mod tests {
     #[wasm_bindgen_test]
     async fn the_newest_model_takes_the_place_of_the_one_before_and_each_page_has_its_own() {
         let (here, elsewhere) = (ShardCache::new("http://models.test"), ShardCache::new("http://other.test"));
-        here.put_model(b"first").await;
-        here.put_model(b"second").await;
-        assert_eq!(here.model().await.as_deref(), Some(&b"second"[..]));
+        let long = (0..50).map(|number| vec![number; 50_000]);
+        here.put_model(std::iter::once(b"first".to_vec())).await;
+        here.put_model(long.clone()).await;
+        let mut want = Pieces::default();
+        long.for_each(|piece| want.push(&piece));
+        assert!(here.model().await == Some(want), "of several blobs");
         assert_eq!(elsewhere.model().await, None);
     }
 

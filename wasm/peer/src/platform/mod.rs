@@ -15,6 +15,7 @@ use barnraise_learning::replicas::StartReplicas;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::contribute::DeviceKind;
+use barnraise_protocol::pieces::Pieces;
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::{Moment, PeerKey};
 use libp2p::PeerId;
@@ -145,11 +146,11 @@ impl Platform for BrowserPlatform {
         true
     }
 
-    async fn cache_model(&self, model: &[u8]) {
-        self.cache.put_model(model).await;
+    async fn cache_model(&self, file: impl Iterator<Item = Vec<u8>>) {
+        self.cache.put_model(file).await;
     }
 
-    async fn cached_model(&self) -> Option<Vec<u8>> {
+    async fn cached_model(&self) -> Option<Pieces> {
         self.cache.model().await
     }
 }

@@ -6,7 +6,7 @@ use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, binary, unary};
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, AutodiffBackend};
+use burn::backend::{Autodiff, AutodiffBackend, Backend};
 
 use super::{Activation, Composite, Derivatives, RowNorm, Scores};
 
@@ -69,6 +69,48 @@ impl<B: Composite> Backward<B, 2> for Multiply {
                 None => by_output,
             },
         );
+    }
+}
+
+#[derive(Debug)]
+struct MultiplyByFlat;
+
+impl<B: Composite> Backward<B, 2> for MultiplyByFlat {
+    /// As of [`Multiply`]; and the shape of what is flat.
+    type State = (Option<NodeId>, Option<NodeId>, [usize; 2]);
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
+        let (lhs, rhs, shape) = ops.state;
+        let lhs = lhs.map(|lhs| checkpointer.retrieve_node_output::<FloatTensor<B>>(lhs));
+        let rhs = rhs.map(|rhs| checkpointer.retrieve_node_output::<FloatTensor<B>>(rhs));
+        binary::<B, _, _>(
+            ops.parents,
+            ops.node,
+            grads,
+            |by_output| match rhs {
+                Some(rhs) => B::multiply(by_output, B::float_transpose(B::float_reshape(rhs, shape.into()))),
+                None => by_output,
+            },
+            |by_output| match lhs {
+                Some(lhs) => {
+                    let by_matrix = B::multiply(B::float_transpose(lhs), by_output);
+                    B::float_reshape(by_matrix, [shape[0] * shape[1]].into())
+                }
+                None => by_output,
+            },
+        );
+    }
+}
+
+#[derive(Debug)]
+struct Summing;
+
+impl<B: Backend> Backward<B, 2> for Summing {
+    type State = FloatTensor<B>;
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let sum = ops.state;
+        binary::<B, _, _>(ops.parents, ops.node, grads, |by_output| by_output, |_| sum);
     }
 }
 
@@ -142,6 +184,36 @@ impl<B: Derivatives, C: CheckpointStrategy> Composite for Autodiff<B, C> {
                 prep.finish(state, B::multiply(lhs.into_primitive(), rhs.into_primitive()))
             }
             OpsKind::UnTracked(prep) => prep.finish(B::multiply(lhs.into_primitive(), rhs.into_primitive())),
+        }
+    }
+
+    fn multiply_by_flat(
+        lhs: FloatTensor<Self>,
+        rhs: FloatTensor<Self>,
+        shape: [usize; 2],
+    ) -> FloatTensor<Self> {
+        let (of_lhs, of_rhs) = (lhs.is_tracked(), rhs.is_tracked());
+        match MultiplyByFlat.prepare::<C>([lhs.node(), rhs.node()]).compute_bound().stateful() {
+            OpsKind::Tracked(mut prep) => {
+                let lhs_node = of_rhs.then(|| prep.checkpoint(&lhs));
+                let rhs_node = of_lhs.then(|| prep.checkpoint(&rhs));
+                let product = B::multiply_by_flat(lhs.into_primitive(), rhs.into_primitive(), shape);
+                prep.finish((lhs_node, rhs_node, shape), product)
+            }
+            OpsKind::UnTracked(prep) => {
+                prep.finish(B::multiply_by_flat(lhs.into_primitive(), rhs.into_primitive(), shape))
+            }
+        }
+    }
+
+    fn summing(
+        through: FloatTensor<Self>,
+        leaf: FloatTensor<Self>,
+        sum: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        match Summing.prepare::<C>([through.node(), leaf.node()]).compute_bound().stateful() {
+            OpsKind::Tracked(prep) => prep.finish(sum.into_primitive(), through.into_primitive()),
+            OpsKind::UnTracked(prep) => prep.finish(through.into_primitive()),
         }
     }
 

@@ -36,6 +36,42 @@ fn assert_near(got: &[f32], wanted: &[f32], tolerance: f32) {
     }
 }
 
+/// Gradients by rows and weights of `f`, weighted.
+fn gradients_of(f: impl Fn(Tensor<2>, Tensor<1>) -> Tensor<2>) -> [Vec<f32>; 2] {
+    let tensor = |n, seed| Tensor::<1>::from_data(TensorData::new(drawn(n, 1.0, seed), [n]), &Device::flex());
+    let leaf = |n, seed| tensor(n, seed).autodiff().require_grad();
+    let (rows, weights) = (leaf(3 * 4, 1), leaf(4 * 5, 2));
+    let given = f(rows.clone().reshape([3, 4]), weights.clone());
+    let mut gradients = (given * tensor(15, 3).reshape([3, 5]).autodiff()).sum().backward();
+    [rows, weights].map(|leaf| leaf.grad_remove(&mut gradients).unwrap().into_data().try_into_vec().unwrap())
+}
+
+#[test]
+fn a_flat_matrix_has_the_derivatives_of_one_that_is_not() {
+    let flat = gradients_of(|rows, weights| linear_by_flat(rows, weights, [4, 5], None));
+    let shaped = gradients_of(|rows, weights| linear(rows, weights.reshape([4, 5]), None));
+    assert_eq!(flat, shaped);
+}
+
+/// Also where the leaf has no other gradient.
+#[test]
+fn a_sum_is_added_to_the_gradient_of_its_leaf_and_to_nothing_else() {
+    let device = Device::flex();
+    let tensor = |values: [f32; 2]| Tensor::<1>::from_data(values, &device);
+    let (used, unused) = (tensor([2.0, 3.0]), tensor([0.0, 0.0]));
+    let [used, unused] = [used, unused].map(|one| one.autodiff().require_grad());
+    let given = used.clone() * tensor([5.0, 7.0]).autodiff();
+    let given = summing(given.reshape([1, 2]), used.clone(), tensor([100.0, 200.0]));
+    let given = summing(given, unused.clone(), tensor([300.0, 400.0]));
+    assert_eq!(given.clone().into_data().try_to_vec::<f32>().unwrap(), [10.0, 21.0]);
+    let mut gradients = given.backward();
+    let gradient = |leaf: Tensor<1>, gradients: &mut _| -> Vec<f32> {
+        leaf.grad_remove(gradients).unwrap().into_data().try_into_vec().unwrap()
+    };
+    assert_eq!(gradient(used, &mut gradients), [105.0, 207.0]);
+    assert_eq!(gradient(unused, &mut gradients), [300.0, 400.0]);
+}
+
 #[test]
 fn an_exponential_is_right_to_two_units_in_the_last_place() {
     for step in -8700..=8800_i16 {

@@ -7,14 +7,14 @@ use barnraise_protocol::run::model::operation::{
     Attention, BatchNorm, Cosine, Dropout, GlobalPool, Operation,
 };
 use burn::tensor::activation::{relu, sigmoid, softmax};
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Device, FloatDType, Int, Tensor};
 
 use super::attention::KeptKeys;
 use super::cut::Cut;
 use super::value::{PassError, Value, WrongKind, on_each_rank, on_equal_ranks};
 use super::{attention, dropout, maps, norm};
 use crate::engine::arithmetic::wide;
-use crate::engine::composite::{Activation, activate, linear, multiply};
+use crate::engine::composite::{Activation, activate, linear, linear_by_flat, multiply};
 use crate::engine::tensors::Cursor;
 use crate::experts::ExpertPort;
 use crate::graph::{ResolvedGraph, Step, TensorPlace};
@@ -273,9 +273,15 @@ impl GraphPass<'_> {
     }
 
     fn dense(&self, step: &Step, input: Value) -> Result<Value, WrongKind> {
-        let weight = self.matrix(step, 0, self.operand(step, 0))?;
         let bias = self.bias(step);
         let input = input.cast(self.parameters.dtype())?;
+        if let (None, FloatDType::F32, &[n_in, n_out]) =
+            (&step.adapter, self.parameters.dtype(), self.shape(step, 0))
+        {
+            let weight = self.vector(step, 0);
+            return on_each_rank!(input, tensor => linear_by_flat(tensor, weight, [n_in, n_out], bias));
+        }
+        let weight = self.matrix(step, 0, self.operand(step, 0))?;
         let Some(adapter) = &step.adapter else {
             return on_each_rank!(input, tensor => linear(tensor, weight, bias));
         };

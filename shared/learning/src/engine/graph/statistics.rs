@@ -10,7 +10,7 @@ use crate::device::DeviceError;
 use crate::engine::arithmetic::where_finite;
 use crate::engine::readback::{failed, values};
 use crate::graph::ResolvedGraph;
-use crate::parameters::STATISTICS_UNIT;
+use crate::parameters::{ParameterSource, STATISTICS_UNIT};
 
 /// Statistics of a model.
 pub(super) struct DeviceStatistics {
@@ -24,15 +24,15 @@ pub(super) struct DeviceStatistics {
 impl DeviceStatistics {
     pub(super) fn new(graph: Arc<ResolvedGraph>, flat: &[f32], device: &Device) -> Self {
         let mut statistics = Self { graph, running: Vec::new(), observed: Vec::new() };
-        statistics.load(flat, device);
+        statistics.load(flat.into(), device);
         statistics
     }
 
     /// Replaces the running statistics by those of a flat parameter vector, and drops what was observed.
-    pub(super) fn load(&mut self, flat: &[f32], device: &Device) {
+    pub(super) fn load(&mut self, source: ParameterSource<'_>, device: &Device) {
         let tensor = |range: Range<usize>| {
             let n = range.len();
-            Tensor::from_data(TensorData::new(flat[range].to_vec(), [n]), device)
+            Tensor::from_data(TensorData::new(source.range(range), [n]), device)
         };
         let segments = self.graph.layout().segments();
         let running = self.graph.statistics().iter();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use barnraise_protocol::codec::joined;
 use burn::tensor::{Device, Tensor, TensorData};
 
 use super::super::interpreter::{GraphPass, Mode};
@@ -29,7 +30,7 @@ impl ExpertEngine {
     }
 
     pub(crate) fn load(&mut self, flat: &[f32]) {
-        self.tensors.load(flat);
+        self.tensors.load(flat.into());
     }
 
     /// `[n_inputs * n_values]` to `[n_inputs * n_given]`.
@@ -55,7 +56,7 @@ impl ExpertEngine {
         let of_inputs = input.grad_remove(&mut found).unwrap_or_else(|| input.zeros_like());
         let of_inputs = on_host(of_inputs.without_autodiff()).await?;
         self.tensors.add(self.tensors.gradient(&mut found, 0));
-        Ok((self.tensors.take().await?, of_inputs))
+        Ok((joined(self.tensors.take().await?), of_inputs))
     }
 
     async fn compute(
