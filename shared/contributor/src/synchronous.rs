@@ -143,7 +143,7 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SynchronousParticipant<P> {
                 return Ok(kit.start_for_session(SessionAction::Leave));
             }
             ContributorAction::FetchState => {
-                // Before the parameters come, so that they can have its memory.
+                // Before the parameters come, so that they can have its memory: lost also where they do not come after all.
                 if self.contributor.has_lost_gradient() && kit.drop_gradient() {
                     self.on_trainer_lost();
                 }

@@ -277,6 +277,7 @@ struct HostPlatform {
     key: PublicKey,
     incoming: RefCell<Option<mpsc::Receiver<(PeerKey, Pipe)>>>,
     is_reachable: Rc<Cell<bool>>,
+    is_connected: Cell<bool>,
 }
 
 impl Platform for HostPlatform {
@@ -303,6 +304,7 @@ impl Platform for HostPlatform {
     }
 
     async fn connect(&self) -> Result<Vec<u8>, PlatformError> {
+        self.is_connected.set(self.world.is_up.get());
         match self.world.is_up.get() {
             true => Ok(backbone_key().public().to_peer_id()),
             false => Err(PlatformError::Network("nobody is there".into())),
@@ -315,6 +317,9 @@ impl Platform for HostPlatform {
 
     async fn open(&self, protocol: &'static str) -> Result<Pipe, PlatformError> {
         if !self.world.is_up.get() {
+            self.is_connected.set(false);
+        }
+        if !self.is_connected.get() {
             return Err(PlatformError::NotConnected);
         }
         let (ours, theirs) = tokio::io::duplex(DUPLEX_BYTES);
@@ -334,7 +339,11 @@ impl Platform for HostPlatform {
     }
 
     fn addresses(&self) -> Vec<Vec<u8>> {
-        if self.is_reachable.get() { vec![vec![4, 127, 0, 0, 1, 6, 0, 1]] } else { Vec::new() }
+        if self.is_reachable.get() && self.is_connected.get() && self.world.is_up.get() {
+            vec![vec![4, 127, 0, 0, 1, 6, 0, 1]]
+        } else {
+            Vec::new()
+        }
     }
 }
 
@@ -364,6 +373,7 @@ impl RunningHost {
             key: key.public(),
             incoming: RefCell::new(Some(incoming)),
             is_reachable: Rc::clone(&is_reachable),
+            is_connected: Cell::new(false),
         };
         let (leave, leaving) = oneshot::channel();
         let told = Told::default();
@@ -500,7 +510,7 @@ async fn a_host_that_ends_without_a_word_costs_what_was_learned_since_its_last_c
         let second = RunningHost::start(&world, 8);
         tokio::time::sleep(Duration::from_secs(6)).await;
         assert_eq!(second.work().n_experts, 0, "the leases of the first one hold");
-        assert!(second.problem().unwrap().contains("all experts have a host"));
+        assert!(second.problem().unwrap().contains("none is free"));
         second.until(|work| work.n_experts as usize == N_EXPERTS).await;
         assert_eq!(world.holder(place), Some(second.key));
         assert_eq!(second.ask(place, 4, ExpertPass::Forward).await.unwrap(), learned);
@@ -565,6 +575,62 @@ async fn a_host_that_is_reached_no_longer_hands_its_experts_over() {
         assert!(host.problem().unwrap().contains("can be reached"));
         host.is_reachable.set(true);
         host.until(|work| work.n_experts as usize == N_EXPERTS).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_has_no_place_comes_back_to_its_backbone() {
+    in_memory(async {
+        let world = World::new(run_of(GRAPH));
+        let first = RunningHost::start(&world, 7);
+        first.until(|work| work.n_experts as usize == N_EXPERTS).await;
+        let second = RunningHost::start(&world, 8);
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        world.is_up.set(false);
+        first.task.abort();
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        assert_eq!(second.problem().unwrap(), "nobody is there");
+        world.is_up.set(true);
+        second.until(|work| work.n_experts as usize == N_EXPERTS).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_is_reached_again_while_it_hands_over_loses_nothing() {
+    for after in 0..60 {
+        in_memory(async {
+            let world = World::new(run_of(GRAPH));
+            let host = RunningHost::start(&world, 7);
+            host.until(|work| work.n_experts as usize == N_EXPERTS).await;
+            for (id, place) in places(&world).into_iter().enumerate() {
+                host.ask(place, id as u64, ExpertPass::Backward).await.unwrap();
+            }
+            host.is_reachable.set(false);
+            tokio::time::sleep(Duration::from_millis(29_500 + 50 * after)).await;
+            host.is_reachable.set(true);
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            host.until(|work| work.n_experts as usize == N_EXPERTS).await;
+            for (id, place) in places(&world).into_iter().enumerate() {
+                let again = host.ask(place, id as u64, ExpertPass::Backward).await;
+                let is_known = matches!(&again, Err(ExpertRequestError::Refused(ExpertRefusal::Duplicate)));
+                assert!(is_known, "after {after}: {again:?}");
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_without_a_backbone_says_what_is_lost_when_it_leaves() {
+    in_memory(async {
+        let world = World::new(run_of(GRAPH));
+        let host = RunningHost::start(&world, 7);
+        host.until(|work| work.n_experts as usize == N_EXPERTS).await;
+        world.is_up.set(false);
+        let lost = host.leave().await.unwrap_err();
+        assert!(matches!(lost, HostError::NotHandedOver { n_experts: N_EXPERTS }), "{lost}");
     })
     .await;
 }

@@ -3,6 +3,7 @@
 //!
 //! Who they are, and how they are reached, is the other side's: it implements [`Replica`], and has a [`ReplicaEngine`] answer.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +19,7 @@ use crate::engine::{Arithmetic, Engine, Input, OwnedInput, PassRead};
 use crate::error::ModelError;
 use crate::graph::ResolvedGraph;
 use crate::masking::MaskedTokens;
+use crate::parameters::ParameterSource;
 
 /// Samples of passes whose gradient the replicas have are kept until it is here, at most so many bytes.
 const PARTS_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -109,11 +111,13 @@ impl Replicas {
         self.has_started = false;
     }
 
-    pub(crate) fn load(&mut self, flat: &[f32]) {
+    pub(crate) fn load(&mut self, source: ParameterSource<'_>) {
         if self.running.is_empty() && self.n_starts < STARTS_MAX {
             self.has_started = false;
         }
-        self.drop_gradient(|| ReplicaCall::Load(flat));
+        // Where there is nobody to send them to, they need not lie in one place.
+        let flat = if self.running.is_empty() { Cow::default() } else { source.flat() };
+        self.drop_gradient(|| ReplicaCall::Load(&flat));
     }
 
     pub(crate) fn reset(&mut self) {
@@ -122,7 +126,7 @@ impl Replicas {
 
     fn drop_gradient<'a>(&mut self, call: impl Fn() -> ReplicaCall<'a>) {
         self.lost.clear();
-        self.sum.clear();
+        self.sum = Vec::new();
         // Those that have not begun get the parameters when they have.
         for running in self.running.iter_mut().filter(|running| running.begins.is_none()) {
             running.parts.clear();

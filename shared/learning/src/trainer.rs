@@ -549,7 +549,7 @@ impl Trainer {
 fn load(engine: &mut Engine, replicas: Option<&mut Replicas>, source: ParameterSource<'_>) {
     engine.load(source);
     if let Some(replicas) = replicas {
-        replicas.load(&source.flat());
+        replicas.load(source);
     }
 }
 

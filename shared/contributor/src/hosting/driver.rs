@@ -49,15 +49,21 @@ const UNREACHABLE_MAX: Duration = Duration::from_secs(30);
 /// The wall clock has gone on by so much more than the monotonic one: the device was asleep, and nobody knows whose the places are.
 const ASLEEP_MIN: Duration = Duration::from_secs(2);
 /// Requests at a time.
-const STREAMS_MAX: usize = 128;
+const STREAMS_MAX: usize = 192;
 /// Of one trainer.
-const STREAMS_PER_PEER: usize = 16;
+const STREAMS_PER_PEER: usize = 48;
 /// Experts whose states are on the way here at a time: a backbone answers few questions of one host.
 const GATHERING_MAX: usize = 2;
 /// Experts that are handed over at a time.
 const HANDING_MAX: usize = 2;
-/// The last state of an expert is offered to its keepers so many times.
+/// The last state of an expert is offered to its keepers so many times, while the host stays.
 const HAND_TRIES: u32 = 3;
+/// Pause before that is tried again.
+const HAND_PAUSE: Duration = Duration::from_secs(2);
+/// From one look for a backbone through which others reach the host to the next.
+const REACH_INTERVAL: Duration = Duration::from_secs(5);
+/// A host whose records the DHT has refused for their time takes nothing for so long.
+const CLOCK_PAUSE: Duration = Duration::from_secs(600);
 /// After so many states from which the device cannot go on, an expert begins anew.
 const STATES_MAX: usize = 3;
 
@@ -71,7 +77,10 @@ enum TaskDone {
     Given(ExpertPlace, CheckpointVersion, usize),
     /// With the number of tries, and of its keepers.
     HandedOver(StoredCheckpoint, u32, usize),
-    Put(Result<Vec<Result<(), DhtRefusal>>, PlatformError>),
+    /// With the number of sleeps before it was made.
+    Put(u64, Result<Vec<Result<(), DhtRefusal>>, PlatformError>),
+    /// A backbone was looked for, by which others may reach this host. With the reason why none was found.
+    Looked(Option<String>),
 }
 
 /// What woke the driver.
@@ -150,12 +159,19 @@ struct HostDriver<'a, P: Platform> {
     /// When it ends at the latest.
     leaves_by: Option<Moment>,
     is_releasing: bool,
-    /// Of the open question about leases, where there is one.
-    question: u64,
+    /// Experts whose last states nobody has.
+    n_lost: usize,
+    /// Of the open question about leases, where there is one, and whether it asks for vacant places.
+    question: (u64, bool),
     /// Since when nobody finds or reaches it, and why.
     unreachable: Option<(Moment, &'static str)>,
-    /// The DHT refuses what is announced for its time.
-    is_clock_wrong: bool,
+    /// When it is looked for next how others may reach it; `None` while that is under way.
+    look_at: Option<Moment>,
+    /// Why there is no backbone.
+    look_problem: Option<String>,
+    /// When the DHT has refused what was announced, for its time.
+    clock_refused_at: Option<Moment>,
+    n_sleeps: u64,
     problem: Option<String>,
     sleep: SleepWatch,
 }
@@ -193,9 +209,13 @@ impl<'a, P: Platform> HostDriver<'a, P> {
             n_handing: 0,
             leaves_by: None,
             is_releasing: false,
-            question: 0,
+            n_lost: 0,
+            question: (0, false),
             unreachable: None,
-            is_clock_wrong: false,
+            look_at: Some(Moment::ZERO),
+            look_problem: None,
+            clock_refused_at: None,
+            n_sleeps: 0,
             problem: None,
             sleep: SleepWatch::default(),
         }
@@ -215,7 +235,7 @@ impl<'a, P: Platform> HostDriver<'a, P> {
                 self.on_suspended();
             }
             self.look_for_reach(now);
-            self.lease_next(now);
+            self.lease_next();
             self.gather_next();
             self.store_next(now);
             self.hand_over_next();
@@ -223,7 +243,10 @@ impl<'a, P: Platform> HostDriver<'a, P> {
             self.work_next();
             self.release_late(now);
             if self.has_left(now) {
-                return Ok(());
+                return match self.n_lost {
+                    0 => Ok(()),
+                    n_experts => Err(HostError::NotHandedOver { n_experts }),
+                };
             }
             if tell_at <= now {
                 let news = (self.work_done(), self.problem_now());
@@ -291,26 +314,40 @@ impl<'a, P: Platform> HostDriver<'a, P> {
     /// Why it serves nothing.
     fn problem_now(&self) -> Option<String> {
         let serves = self.state.read(|inner, _| !inner.experts.is_empty());
-        let unreachable = self.unreachable.map(|(_, why)| why.to_owned());
+        let unreachable =
+            self.unreachable.map(|(_, why)| self.look_problem.clone().unwrap_or_else(|| why.to_owned()));
         unreachable.or_else(|| self.problem.clone()).filter(|_| !serves)
     }
 
     /// The device was asleep: nothing is this host's, and what was asked before counts no more.
     fn on_suspended(&mut self) {
-        self.question += 1;
+        self.question = (self.question.0 + 1, false);
+        self.n_sleeps += 1;
+        self.clock_refused_at = None;
         self.state.doubt();
         self.state.with(|inner, now| inner.leases.on_suspended(now));
     }
 
-    /// Experts that nobody reaches go to other hosts.
+    /// Takes nothing while nobody reaches it; after a while its experts go to other hosts.
     fn look_for_reach(&mut self, now: Moment) {
-        let why = match (self.state.platform.addresses().is_empty(), self.is_clock_wrong) {
+        let is_clock_wrong = self.clock_refused_at.is_some_and(|at| at + CLOCK_PAUSE > now);
+        let is_nowhere = self.state.platform.addresses().is_empty();
+        let why = match (is_nowhere, is_clock_wrong) {
             (true, _) => Some("no backbone or relay has a place yet at which this device can be reached"),
             (false, true) => Some("others cannot find it: its clock is wrong, or that of the backbone"),
             (false, false) => None,
         };
         let since = self.unreachable.map_or(now, |(since, _)| since);
         self.unreachable = why.map(|why| (since, why));
+        self.state.with_quietly(|inner, _| inner.leases.set_paused(why.is_some()));
+        if is_nowhere && self.look_at.is_some_and(|at| at <= now) {
+            // With nothing to ask, nothing else would notice that the backbone is gone.
+            self.look_at = None;
+            let state = Rc::clone(&self.state);
+            let looking =
+                async move { TaskDone::Looked(state.look().await.err().map(|error| error.to_string())) };
+            self.tasks.push(looking.boxed_local());
+        }
         if self.unreachable.is_none() || since + UNREACHABLE_MAX > now {
             return;
         }
@@ -318,13 +355,8 @@ impl<'a, P: Platform> HostDriver<'a, P> {
         served.into_iter().for_each(|place| self.stop(place));
     }
 
-    /// Whether the last states of its experts go to their keepers.
-    fn hands_over(&self) -> bool {
-        self.leaves_by.is_some() || self.unreachable.is_some()
-    }
-
     /// Does what the leases want.
-    fn lease_next(&mut self, now: Moment) {
+    fn lease_next(&mut self) {
         let loads = self.state.announced();
         let action = |inner: &mut super::state::Inner, now| {
             inner.leases.on_timeout(now);
@@ -337,36 +369,44 @@ impl<'a, P: Platform> HostDriver<'a, P> {
         });
         while let Some(action) = self.state.with_quietly(action) {
             match action {
-                HolderAction::Ask { asks, n_vacant } => self.ask(now, asks, n_vacant),
-                HolderAction::Host(lease) => self.on_leased(lease),
-                HolderAction::Stop { place, .. } => self.stop(place),
+                HolderAction::Ask { asks, n_vacant } => self.ask(asks, n_vacant),
+                HolderAction::Host(lease) => {
+                    self.to_hand.retain(|(last, _)| last.lease.place != lease.place);
+                    self.on_leased(lease);
+                }
+                HolderAction::Stop { place, .. } => {
+                    let n_before = self.to_hand.len();
+                    self.to_hand.retain(|(last, _)| last.lease.place != place);
+                    self.n_lost += n_before - self.to_hand.len();
+                    self.stop(place);
+                }
                 // Nothing of it is here.
                 HolderAction::Yield(_) => {}
             }
         }
     }
 
-    fn ask(&mut self, now: Moment, asks: Vec<LeaseAsk>, n_vacant: u8) {
-        let n_vacant = if self.unreachable.is_some() { 0 } else { n_vacant };
-        if asks.is_empty() && n_vacant == 0 {
-            self.state.with_quietly(|inner, _| inner.leases.on_failed(now));
-            return;
-        }
-        self.question += 1;
-        let (state, question) = (Rc::clone(&self.state), self.question);
+    fn ask(&mut self, asks: Vec<LeaseAsk>, n_vacant: u8) {
+        self.question = (self.question.0 + 1, n_vacant > 0);
+        let (state, (question, _)) = (Rc::clone(&self.state), self.question);
         let asking = async move { TaskDone::Asked(question, state.ask(asks, n_vacant).await) };
         self.tasks.push(asking.boxed_local());
     }
 
     fn on_asked(&mut self, answer: Result<LeaseAnswer, LeasingError>) {
+        let (_, asked_vacant) = self.question;
+        let before = self.problem.take();
         let problem = match answer {
             Ok(LeaseAnswer::Leased { grantors, asked, vacant, frozen }) => self.state.with(|inner, now| {
                 inner.frozen = frozen.into_iter().collect();
                 // As the backbone said first.
                 inner.grantors.get_or_insert(grantors);
                 inner.leases.on_answer(now, asked, vacant);
-                let has_places = inner.leases.places().next().is_some();
-                (!has_places).then(|| "all experts have a host at the moment".to_owned())
+                match (inner.leases.places().next().is_some(), asked_vacant) {
+                    (true, _) => None,
+                    (false, true) => Some("none is free for this device now: others host them".to_owned()),
+                    (false, false) => before,
+                }
             }),
             Ok(_) => {
                 self.state.with(|inner, now| inner.leases.on_failed(now));
@@ -605,8 +645,9 @@ impl<'a, P: Platform> HostDriver<'a, P> {
         self.stopping.remove(&place);
         self.terms.remove(&place);
         match (last, self.deferred.remove(&place)) {
-            (Some(last), _) if self.hands_over() => self.to_hand.push_back((last, 0)),
             (_, Some(lease)) if self.leaves_by.is_none() => self.to_gather.push_back(lease),
+            // Its place is this host's still: it leaves, or nobody reaches it.
+            (Some(last), _) => self.to_hand.push_back((last, 0)),
             _ => self.give_up(&place),
         }
     }
@@ -639,6 +680,9 @@ impl<'a, P: Platform> HostDriver<'a, P> {
             self.n_handing += 1;
             let state = Rc::clone(&self.state);
             let handing = async move {
+                if n_tries > 0 {
+                    state.sleep(HAND_PAUSE).await;
+                }
                 let n_keepers = given(&state, last.clone()).await;
                 TaskDone::HandedOver(last, n_tries + 1, n_keepers)
             };
@@ -650,7 +694,7 @@ impl<'a, P: Platform> HostDriver<'a, P> {
         match done {
             TaskDone::Asked(question, answer) => {
                 // That of before a sleep is about what was this host's then.
-                if question == self.question {
+                if question == self.question.0 {
                     self.on_asked(answer);
                 }
             }
@@ -664,13 +708,26 @@ impl<'a, P: Platform> HostDriver<'a, P> {
                 self.n_handing -= 1;
                 let place = last.lease.place;
                 // Its keepers may have had others on their way.
-                let is_in_vain = n_keepers == 0 && n_tries < HAND_TRIES && !self.is_releasing;
-                match is_in_vain && self.state.lease(&place).is_some() {
-                    true => self.to_hand.push_back((last, n_tries)),
-                    false => self.give_up(&place),
+                // It may have been leased here once more.
+                if self.state.lease(&place).is_none_or(|held| held.term != last.lease.term) {
+                    self.n_lost += usize::from(n_keepers == 0);
+                    return;
+                }
+                let is_tried_again = !self.is_releasing && (self.leaves_by.is_some() || n_tries < HAND_TRIES);
+                match n_keepers {
+                    0 if is_tried_again => self.to_hand.push_back((last, n_tries)),
+                    0 => {
+                        self.n_lost += 1;
+                        self.give_up(&place);
+                    }
+                    _ => self.give_up(&place),
                 }
             }
-            TaskDone::Put(put) => self.on_put(put),
+            TaskDone::Put(n_sleeps, put) => self.on_put(n_sleeps, put),
+            TaskDone::Looked(problem) => {
+                self.look_at = Some(self.state.platform.now() + REACH_INTERVAL);
+                self.look_problem = problem;
+            }
         }
     }
 
@@ -698,11 +755,11 @@ impl<'a, P: Platform> HostDriver<'a, P> {
 
     fn put(&mut self, records: Vec<Record>) {
         self.is_putting = true;
-        let state = Rc::clone(&self.state);
-        self.tasks.push(async move { TaskDone::Put(state.put(records).await) }.boxed_local());
+        let (state, n_sleeps) = (Rc::clone(&self.state), self.n_sleeps);
+        self.tasks.push(async move { TaskDone::Put(n_sleeps, state.put(records).await) }.boxed_local());
     }
 
-    fn on_put(&mut self, put: Result<Vec<Result<(), DhtRefusal>>, PlatformError>) {
+    fn on_put(&mut self, n_sleeps: u64, put: Result<Vec<Result<(), DhtRefusal>>, PlatformError>) {
         self.is_putting = false;
         let now = self.state.platform.now();
         match put {
@@ -710,8 +767,10 @@ impl<'a, P: Platform> HostDriver<'a, P> {
                 let of_clocks = |refusal: &DhtRefusal| {
                     matches!(refusal, DhtRefusal::Expired { .. } | DhtRefusal::TooFar { .. })
                 };
-                self.is_clock_wrong =
+                let is_refused =
                     verdicts.into_iter().filter_map(Result::err).any(|refusal| of_clocks(&refusal));
+                // What was made before a sleep was old when it came.
+                self.clock_refused_at = (is_refused && n_sleeps == self.n_sleeps).then_some(now);
             }
             Err(_) => self.announcer.on_put_failed(now),
         }
@@ -771,6 +830,7 @@ impl<'a, P: Platform> HostDriver<'a, P> {
             return;
         }
         self.is_releasing = true;
+        self.n_lost += self.to_hand.len() + self.numbers.len();
         self.to_hand.clear();
         let held: Vec<ExpertPlace> = self.state.read(|inner, _| inner.leases.places().collect());
         held.iter().for_each(|place| self.give_up(place));

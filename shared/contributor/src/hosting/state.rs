@@ -31,6 +31,8 @@ use crate::platform::{Platform, PlatformError};
 
 /// Timeout of a question to the backbone, the dial included: it asks others before it answers.
 const ASK_TIMEOUT: Duration = Duration::from_secs(12);
+/// Timeout of a connection: the backbone may have moved, and be found by the DHT.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout of a question to the DHT, which the backbone searches.
 const DHT_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -56,8 +58,10 @@ pub(super) struct HostState<'a, P> {
     backbone: Mutex<Option<PublicKey>>,
     /// Of the connection with it.
     n_connected: Cell<u64>,
-    /// It may be dead: the next stream goes over another one.
-    is_doubted: Cell<bool>,
+    /// Questions that it has answered.
+    n_answered: Cell<u64>,
+    /// The one of this number may be dead: the next stream goes over another one.
+    doubted: Cell<Option<u64>>,
     inner: RefCell<Inner>,
     /// Told when there may be something to do.
     changed: RefCell<mpsc::Sender<()>>,
@@ -95,7 +99,8 @@ impl<'a, P: Platform> HostState<'a, P> {
             meter: Rc::default(),
             backbone: Mutex::new(backbone),
             n_connected: Cell::new(0),
-            is_doubted: Cell::new(false),
+            n_answered: Cell::new(0),
+            doubted: Cell::new(None),
             inner: RefCell::new(inner),
             changed: RefCell::new(changed),
         };
@@ -164,15 +169,15 @@ impl<'a, P: Platform> HostState<'a, P> {
         })
     }
 
-    /// The connection may be dead, as after a sleep or a question that was not answered.
+    /// The connection may be dead, as after a sleep.
     pub(super) fn doubt(&self) {
-        self.is_doubted.set(true);
+        self.doubted.set(Some(self.n_connected.get()));
     }
 
     /// A stream to the backbone, over a new connection where there is none that works.
     pub(super) async fn open(&self, protocol: &'static str) -> Result<Metered<P::Stream>, PlatformError> {
         let before = self.n_connected.get();
-        if !self.is_doubted.get()
+        if self.doubted.get() != Some(before)
             && let Ok(stream) = self.platform.open(protocol).await
         {
             return Ok(Metered::new(stream, Rc::clone(&self.meter)));
@@ -183,23 +188,33 @@ impl<'a, P: Platform> HostState<'a, P> {
             self.platform.disconnect().await;
             *backbone = PublicKey::of_peer_id(&self.platform.connect().await?);
             self.n_connected.set(before + 1);
-            self.is_doubted.set(false);
         }
         let stream = self.platform.open(protocol).await?;
         Ok(Metered::new(stream, Rc::clone(&self.meter)))
     }
 
-    /// Does something with the backbone's DHT, in time.
+    /// Connects with the backbone again, where it is gone.
+    pub(super) async fn look(&self) -> Result<(), PlatformError> {
+        self.in_time(LOOK_TIMEOUT, async { self.open(leases::PROTOCOL).await.map(drop) }).await
+    }
+
+    /// Does something with the backbone in time. Where nothing comes by then, and nothing else came, its connection may be dead.
     async fn in_time<T>(
         &self,
         limit: Duration,
         asking: impl Future<Output = Result<T, PlatformError>>,
     ) -> Result<T, PlatformError> {
+        let (n_connected, n_answered) = (self.n_connected.get(), self.n_answered.get());
         let timer = std::pin::pin!(self.platform.sleep_until(self.platform.now() + limit));
         match select(std::pin::pin!(asking), timer).await {
-            Either::Left((answer, _)) => answer,
+            Either::Left((answer, _)) => {
+                self.n_answered.set(self.n_answered.get() + u64::from(answer.is_ok()));
+                answer
+            }
             Either::Right(_) => {
-                self.doubt();
+                if self.n_answered.get() == n_answered {
+                    self.doubted.set(Some(n_connected));
+                }
                 Err(PlatformError::Timeout(limit))
             }
         }

@@ -619,10 +619,11 @@ impl SwarmTask {
     }
 
     fn on_inbound(&mut self, peer: PeerId, connection: ConnectionId) {
-        let n_of_peer = self.inbound.iter().filter(|(known, _)| *known == peer).count();
-        if n_of_peer >= INBOUND_PER_PEER {
-            self.swarm.close_connection(connection);
-            return;
+        let of_peer: Vec<usize> = (0..self.inbound.len()).filter(|at| self.inbound[*at].0 == peer).collect();
+        if of_peer.len() >= INBOUND_PER_PEER
+            && let Some((_, oldest)) = self.inbound.remove(of_peer[0])
+        {
+            self.swarm.close_connection(oldest);
         }
         self.inbound.push_back((peer, connection));
         if self.inbound.len() > INBOUND_MAX

@@ -26,14 +26,16 @@ const PARAMETERS_MAX: usize = 1 << 22;
 const EXPERTS_MAX: usize = 16;
 /// Most rows of a batch, times the parameters of an expert: a processor has it in some three seconds, and asks for its leases after.
 const BATCH_PRODUCTS_MAX: usize = 1 << 31;
+/// A request that is larger is computed alone, within the time of a lease.
+const REQUEST_BATCHES_MAX: u32 = 2;
 /// Timeout of the dial, and of the description.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Limits of requests: what a tab can spare.
 const LIMITS: ServingLimits = ServingLimits {
     rows_max: 1024,
-    request_rows_max: 4096,
+    request_rows_max: 16_384,
     batch_delay: Duration::from_millis(20),
-    bytes_max: 64 * 1024 * 1024,
+    bytes_max: 128 * 1024 * 1024,
     requests_per_minute: 6000,
 };
 
@@ -70,6 +72,12 @@ pub enum HostError {
     /// A backbone of another version.
     #[error(transparent)]
     Version(ConversationError),
+    /// It was told to leave.
+    #[error("{n_experts} experts were not handed over, and about a minute of what they learned is lost")]
+    NotHandedOver {
+        /// How many.
+        n_experts: usize,
+    },
     /// Something else in this process hosts already, or the network has ended.
     #[error(transparent)]
     Platform(#[from] PlatformError),
@@ -120,7 +128,7 @@ pub(super) async fn begin<P: Platform>(
     let at_once = u32::try_from(BATCH_PRODUCTS_MAX / n_parameters.max(1)).unwrap_or(u32::MAX);
     let limits = ServingLimits {
         rows_max: LIMITS.rows_max.min(at_once),
-        request_rows_max: LIMITS.request_rows_max.min(at_once),
+        request_rows_max: LIMITS.request_rows_max.min(at_once.saturating_mul(REQUEST_BATCHES_MAX)),
         ..LIMITS
     };
     let requests = HeldRequests::new(limits, &layers);

@@ -70,6 +70,7 @@ pub struct LeaseHolder {
     look_at: Moment,
     retry_at: Moment,
     is_leaving: bool,
+    is_paused: bool,
     random: SplitMix64,
     actions: VecDeque<HolderAction>,
 }
@@ -86,6 +87,7 @@ impl LeaseHolder {
             look_at: Moment::ZERO,
             retry_at: Moment::ZERO,
             is_leaving: false,
+            is_paused: false,
             random: SplitMix64::new(seed),
             actions: VecDeque::new(),
         }
@@ -182,6 +184,11 @@ impl LeaseHolder {
         self.is_leaving = true;
     }
 
+    /// The host renews what it holds, and takes nothing more while it is paused.
+    pub fn set_paused(&mut self, is_paused: bool) {
+        self.is_paused = is_paused;
+    }
+
     /// The host stays after all. It claims the places that it has given `back`, and takes others where it has room.
     pub fn on_staying(&mut self, now: Moment, back: impl IntoIterator<Item = ExpertPlace>) {
         self.is_leaving = false;
@@ -251,7 +258,7 @@ impl LeaseHolder {
     }
 
     fn has_room(&self) -> bool {
-        !self.is_leaving && self.held.len() < self.n_room
+        !self.is_leaving && !self.is_paused && self.held.len() < self.n_room
     }
 
     fn on_granted(&mut self, now: Moment, asked_at: Moment, lease: ExpertLease) {

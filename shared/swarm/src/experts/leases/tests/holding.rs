@@ -65,6 +65,18 @@ fn a_host_that_finds_nothing_looks_again_within_the_interval_and_not_at_once() {
 }
 
 #[test]
+fn a_host_that_is_paused_renews_and_takes_nothing_more() {
+    let mut host = host_with_a_place(2);
+    host.holder.set_paused(true);
+    let renewal = LeaseAsk::Renew { lease: lease(1, 1), n_waiting: 0 };
+    assert_eq!(host.asks(secs(10)), Some((vec![renewal], 0)));
+    host.holder.on_answer(secs(10), vec![LeaseVerdict::Granted(lease(1, 1))], Vec::new());
+    assert_eq!(host.asks(secs(15)), None);
+    host.holder.set_paused(false);
+    assert_eq!(host.asks(secs(15)), Some((Vec::new(), 1)));
+}
+
+#[test]
 fn a_question_that_failed_is_asked_again_soon_and_not_at_once() {
     let mut host = host_with_a_place(1);
     host.asks(secs(10)).unwrap();
