@@ -30,7 +30,7 @@ const OF_PAPERS: [&str; 7] = [
     "shared/swarm",
 ];
 /// Public modules that no paper is behind.
-const OF_NO_PAPER: [&str; 32] = [
+const OF_NO_PAPER: [&str; 33] = [
     "learning::conformance",
     "learning::device",
     "learning::error",
@@ -53,6 +53,7 @@ const OF_NO_PAPER: [&str; 32] = [
     "protocol::pieces",
     "protocol::refusal",
     "protocol::run",
+    "protocol::sealed",
     "swarm::activity",
     "swarm::backoff",
     "swarm::bandwidth",

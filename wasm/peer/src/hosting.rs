@@ -3,16 +3,17 @@
 use std::rc::Rc;
 
 use barnraise_contributor::hosting::{HostConfig, HostError, host};
+use barnraise_learning::DeviceError;
 use barnraise_messages::{DeviceChoice, PageToPeer, PeerToPage, TransportKind};
 use barnraise_protocol::access::KeyPair;
 use futures::StreamExt;
 use futures::channel::{mpsc, oneshot};
-use libp2p::identity::{Keypair, ed25519};
+use libp2p::identity::{DecodingError, Keypair, ed25519};
 use wasm_bindgen_futures::spawn_local;
 
+use crate::device;
 use crate::page::{self, EventSender};
-use crate::peer::{StartError, open};
-use crate::platform::{BrowserPlatform, TabNetwork};
+use crate::platform::{BrowserPlatform, NetworkError, TabNetwork};
 
 /// Hosts until the page says stop.
 pub(crate) async fn run(
@@ -28,12 +29,21 @@ pub(crate) async fn run(
         }
         drop(leave);
     });
-    let reason = match Box::pin(hosted(origin, device, transport, leaving)).await {
-        Ok(Ok(())) => None,
-        Ok(Err(error)) => Some(error.to_string()),
-        Err(error) => Some(error.to_string()),
-    };
-    page::post(&PeerToPage::NotHosting { reason });
+    let hosted = Box::pin(hosted(origin, device, transport, leaving)).await;
+    page::post(&PeerToPage::NotHosting { reason: hosted.err().map(|error| error.to_string()) });
+}
+
+/// Why nothing is hosted, or no longer.
+#[derive(Debug, thiserror::Error)]
+enum HostingError {
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error(transparent)]
+    Key(#[from] DecodingError),
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    #[error(transparent)]
+    Host(#[from] HostError),
 }
 
 async fn hosted(
@@ -41,8 +51,8 @@ async fn hosted(
     device: DeviceChoice,
     transport: Option<TransportKind>,
     leaving: oneshot::Receiver<()>,
-) -> Result<Result<(), HostError>, StartError> {
-    let device = open(device).await?;
+) -> Result<(), HostingError> {
+    let device = device::open(device).await?;
     let secret = ed25519::SecretKey::generate();
     let seed = secret.as_ref().first_chunk().copied().unwrap_or_default();
     let key = KeyPair::from_seed(&seed);
@@ -50,5 +60,5 @@ async fn hosted(
     let network = Rc::new(TabNetwork::start(origin.clone(), keypair, transport)?);
     let platform = BrowserPlatform::new(&origin, network, EventSender::default());
     let on_news = |work, problem| page::post(&PeerToPage::Hosting { work, problem });
-    Ok(host(&platform, HostConfig { key, device }, leaving, on_news).await)
+    Ok(host(&platform, HostConfig { key, device }, leaving, on_news).await?)
 }

@@ -7,6 +7,7 @@
 #![cfg(target_arch = "wasm32")]
 #![cfg_attr(feature = "tests", allow(clippy::unwrap_used, clippy::panic))]
 
+mod device;
 mod earlier;
 mod experts;
 mod hosting;

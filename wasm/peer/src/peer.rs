@@ -6,7 +6,7 @@ use std::rc::Rc;
 use barnraise_contributor::{
     COMMANDS_MAX, Config, ContributorCommand, ContributorEvent, Credentials, Platform,
 };
-use barnraise_learning::{ComputeDevice, DeviceError, conformance, open_device};
+use barnraise_learning::{ComputeDevice, DeviceError, conformance};
 use barnraise_messages::{ByteBuf, DeviceChange, DeviceChoice, PageToPeer, PeerToPage, TransportKind};
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::dataset::{LabelledImages, Samples};
@@ -16,6 +16,7 @@ use gloo::timers::future::TimeoutFuture;
 use libp2p::identity::{DecodingError, Keypair, ed25519};
 use wasm_bindgen_futures::spawn_local;
 
+use crate::device;
 use crate::earlier::EarlierModel;
 use crate::experts::TrialExperts;
 use crate::hosting;
@@ -52,7 +53,7 @@ pub(crate) async fn run(mut messages: mpsc::Receiver<PageToPeer>) {
 
 /// Why the worker cannot begin.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum StartError {
+enum StartError {
     /// The device that was asked for is not there.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -89,7 +90,7 @@ async fn start_peer(
     transport: Option<TransportKind>,
 ) -> Result<RunningPeer, StartError> {
     let is_device_free = device == DeviceChoice::Auto;
-    let device = open(device).await?;
+    let device = device::open(device).await?;
     let (keypair, seed) = identify(identity)?;
     let credentials = credentials(&seed, invitation);
     let peer_id = keypair.public().to_peer_id().to_string();
@@ -132,20 +133,6 @@ async fn start_peer(
         is_checking: Rc::default(),
         event_sender,
     })
-}
-
-pub(crate) async fn open(choice: DeviceChoice) -> Result<ComputeDevice, DeviceError> {
-    match choice {
-        DeviceChoice::Cpu => Ok(ComputeDevice::cpu()),
-        DeviceChoice::WebGpu => open_device(barnraise_learning::DeviceChoice::Wgpu).await,
-        DeviceChoice::Auto => match open_device(barnraise_learning::DeviceChoice::Wgpu).await {
-            Ok(device) => Ok(device),
-            Err(error) => {
-                gloo::console::info!(format!("WebGPU is not used: {error}"));
-                Ok(ComputeDevice::cpu())
-            }
-        },
-    }
 }
 
 /// First contribution id of this worker, at random: the clock may be set back between two visits.

@@ -21,12 +21,12 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const TENSORS_TIMEOUT: Duration = Duration::from_secs(35);
 
 /// Frees what a request holds, however its conversation ends.
-struct HeldRequest<'h, 'a, P: Platform> {
+struct RequestGuard<'h, 'a, P: Platform> {
     state: &'h HostState<'a, P>,
     key: RequestKey,
 }
 
-impl<P: Platform> Drop for HeldRequest<'_, '_, P> {
+impl<P: Platform> Drop for RequestGuard<'_, '_, P> {
     fn drop(&mut self) {
         self.state.on_over(self.key);
     }
@@ -51,7 +51,7 @@ async fn answer<P: Platform>(
         Ok(key) => key,
         Err(refusal) => return refuse(state, stream, refusal).await,
     };
-    let _held = HeldRequest { state, key };
+    let _held = RequestGuard { state, key };
     let receiving = experts::receive_tensors(stream, &request);
     let Some(bytes) = within(state, TENSORS_TIMEOUT, receiving).await? else { return Ok(()) };
     let tensors = match request.decode(&bytes) {

@@ -54,7 +54,7 @@ pub(super) struct HostState<'a, P> {
     /// Experts that it hosts at most.
     pub(super) n_room: u32,
     pub(super) meter: Rc<TrafficMeter>,
-    /// The key of the connected backbone. Whoever finds the connection broken dials, and all others wait.
+    /// The key of the connected backbone. The task that finds the connection broken dials, and all others wait.
     backbone: Mutex<Option<PublicKey>>,
     /// Of the connection with it.
     n_connected: Cell<u64>,

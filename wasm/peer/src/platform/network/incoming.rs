@@ -23,11 +23,11 @@ use send_wrapper::SendWrapper;
 /// Streams of one protocol that wait to be taken; further ones are reset.
 const WAITING_MAX: usize = 128;
 
-type Accepted = HashMap<StreamProtocol, mpsc::Sender<(PeerId, Stream)>>;
+type AcceptedProtocols = HashMap<StreamProtocol, mpsc::Sender<(PeerId, Stream)>>;
 
 /// Who accepts which protocol; shared with every connection of the one thread.
 #[derive(Debug, Clone, Default)]
-pub(super) struct IncomingProtocols(Rc<RefCell<Accepted>>);
+pub(super) struct IncomingProtocols(Rc<RefCell<AcceptedProtocols>>);
 
 impl IncomingProtocols {
     /// Streams of a protocol, from now on; `None` where they are accepted already.
