@@ -114,6 +114,7 @@ impl ExpertState {
 /// An expert, its optimizer, and where it computes.
 pub struct HostedExpert {
     body: Arc<HostedBody>,
+    device: ComputeDevice,
     engine: ExpertEngine,
     parameters: Vec<f32>,
     optimizer: Optimizer,
@@ -144,7 +145,7 @@ impl HostedExpert {
         let schedule = ScheduleSpec::from(*schedule);
         schedule.validate()?;
         let optimizer = Optimizer::new((*optimizer).into(), body.graph.layout())?;
-        Ok(Self { body: body.clone(), engine, parameters, optimizer, schedule })
+        Ok(Self { body: body.clone(), device: device.clone(), engine, parameters, optimizer, schedule })
     }
 
     /// Goes on from a state of this expert.
@@ -185,6 +186,7 @@ impl HostedExpert {
     pub async fn forward(&self, inputs: &[f32]) -> Result<Vec<f32>, ExpertError> {
         self.check(inputs)?;
         let given = self.engine.forward(inputs).await?;
+        self.device.check()?;
         if given.iter().all(|value| value.is_finite()) { Ok(given) } else { Err(ExpertError::Diverged) }
     }
 
@@ -231,6 +233,8 @@ impl HostedExpert {
         }
         check_finite(gradients)?;
         let (of_parameters, of_inputs) = self.engine.backward(inputs, gradients).await?;
+        // Of a device that is lost any numbers come.
+        self.device.check()?;
         match of_inputs.iter().all(|value| value.is_finite()) {
             true => Ok((of_parameters, of_inputs)),
             false => Err(ExpertError::Diverged),

@@ -119,7 +119,9 @@ async fn a_tab_trains_adapters_beside_a_model_that_stays_as_it_is() -> Result<()
 
 /// Has the page go on with what is typed until what it says has these words: it is drawn by chance, another text each time.
 async fn goes_on_with(tab: &Tab, words: &str) -> Result<()> {
-    let has_words = format!("text('continued-text').includes({})", json!(words));
+    // What was said before stands there still, hidden, until there is something new.
+    let has_words =
+        format!("!element('continued').hidden && text('continued-text').includes({})", json!(words));
     for _ in 0..20 {
         let before = json!(tab.read("text('continued-text')").await?);
         tab.click("#fill-button").await?;
@@ -128,7 +130,7 @@ async fn goes_on_with(tab: &Tab, words: &str) -> Result<()> {
             SOON,
         )
         .await?;
-        tab.until(&format!("{has_words} || text('fill-said') === 'It went on:'"), SOON).await?;
+        tab.until(&format!("({has_words}) || text('fill-said') === 'It went on:'"), SOON).await?;
         if tab.read(&has_words).await? == true {
             return Ok(());
         }

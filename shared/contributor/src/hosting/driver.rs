@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use barnraise_learning::ComputeDevice;
 use barnraise_learning::hosted::{ExpertState, layer_of};
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::dht::{DhtRefusal, Record};
@@ -44,6 +45,8 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(45);
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time until the keepers of an expert have it: others wait.
 const GIVE_TIMEOUT: Duration = Duration::from_secs(60);
+/// A computation on a device that is lost may still end within this time.
+const LOST_DEVICE_GRACE: Duration = Duration::from_secs(2);
 /// A host that nobody reaches for so long hands its experts over.
 const UNREACHABLE_MAX: Duration = Duration::from_secs(30);
 /// The wall clock has gone on by so much more than the monotonic one: the device was asleep, and nobody knows whose the places are.
@@ -97,7 +100,7 @@ enum Woken<S> {
 /// that is so.
 ///
 /// # Errors
-/// The run has no experts for it, and a retry does not change that.
+/// The run has no experts for it, and a retry does not change that; or what its experts learned last is lost, as nobody took it.
 pub async fn host<P: Platform>(
     platform: &P,
     config: HostConfig,
@@ -128,6 +131,9 @@ struct HostDriver<'a, P: Platform> {
     conversations: FuturesUnordered<LocalBoxFuture<'a, PeerKey>>,
     /// Conversations with each trainer.
     n_streams: HashMap<PeerKey, usize>,
+    compute: ComputeDevice,
+    /// When it was seen that it is lost.
+    lost_at: Option<Moment>,
     /// While nothing is computed.
     device: Option<Box<ExpertDevice>>,
     working: Fuse<LocalBoxFuture<'a, (Box<ExpertDevice>, Option<JobDone>)>>,
@@ -178,7 +184,7 @@ struct HostDriver<'a, P: Platform> {
 
 impl<'a, P: Platform> HostDriver<'a, P> {
     fn new(begun: Begun<'a, P>) -> Self {
-        let Begun { state, changed, device } = begun;
+        let Begun { state, changed, device, compute } = begun;
         let key: KeyPair = state.key.clone();
         let [a, b, c, d, e, f, g, h, ..] = key.public().0;
         let seed = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
@@ -189,6 +195,8 @@ impl<'a, P: Platform> HostDriver<'a, P> {
             tasks: FuturesUnordered::new(),
             conversations: FuturesUnordered::new(),
             n_streams: HashMap::new(),
+            compute,
+            lost_at: None,
             device: Some(Box::new(device)),
             working: Fuse::terminated(),
             jobs: VecDeque::new(),
@@ -234,6 +242,7 @@ impl<'a, P: Platform> HostDriver<'a, P> {
             if self.sleep.lead(now, platform.unix_time()) >= ASLEEP_MIN {
                 self.on_suspended();
             }
+            self.look_at_device(now);
             self.look_for_reach(now);
             self.lease_next();
             self.gather_next();
@@ -243,7 +252,9 @@ impl<'a, P: Platform> HostDriver<'a, P> {
             self.work_next();
             self.release_late(now);
             if self.has_left(now) {
-                return match self.n_lost {
+                // What is on its way to a keeper now ends with this host.
+                return match self.n_lost + self.n_handing {
+                    _ if self.lost_at.is_some() => Err(HostError::DeviceLost),
                     0 => Ok(()),
                     n_experts => Err(HostError::NotHandedOver { n_experts }),
                 };
@@ -326,6 +337,19 @@ impl<'a, P: Platform> HostDriver<'a, P> {
         self.clock_refused_at = None;
         self.state.doubt();
         self.state.with(|inner, now| inner.leases.on_suspended(now));
+    }
+
+    /// A graphics processor that is lost computes nothing more: the experts go to other hosts.
+    fn look_at_device(&mut self, now: Moment) {
+        if !self.compute.is_lost() {
+            return;
+        }
+        let lost_at = *self.lost_at.get_or_insert(now);
+        self.leave();
+        if self.device.is_none() && lost_at + LOST_DEVICE_GRACE <= now {
+            // What it computes will never end, and the states of its experts are with it.
+            self.leaves_by = self.leaves_by.min(Some(lost_at + LOST_DEVICE_GRACE + RELEASE_TIMEOUT));
+        }
     }
 
     /// Takes nothing while nobody reaches it; after a while its experts go to other hosts.

@@ -213,7 +213,7 @@ impl<'a, P: Platform> HostState<'a, P> {
             }
             Either::Right(_) => {
                 if self.n_answered.get() == n_answered {
-                    self.doubted.set(Some(n_connected));
+                    self.doubted.set(self.doubted.get().max(Some(n_connected)));
                 }
                 Err(PlatformError::Timeout(limit))
             }

@@ -285,6 +285,8 @@ impl TabNetwork {
         let found = asking.await;
         self.disconnect().await;
         let target = found?;
+        let moved_to = target.transports.iter().flat_map(|(_, addresses)| addresses.clone()).collect();
+        self.backbone_addresses.borrow_mut().insert(target.peer, moved_to);
         if let Some(known) = self.known.borrow_mut().as_mut() {
             known.backbone = target.clone();
         }

@@ -72,6 +72,9 @@ pub enum HostError {
     /// A backbone of another version.
     #[error(transparent)]
     Version(ConversationError),
+    /// Its experts have other hosts now, or will.
+    #[error("the graphics processor was lost")]
+    DeviceLost,
     /// It was told to leave.
     #[error("{n_experts} experts were not handed over, and about a minute of what they learned is lost")]
     NotHandedOver {
@@ -93,6 +96,7 @@ pub(super) struct Begun<'a, P> {
     pub(super) state: HostState<'a, P>,
     pub(super) changed: mpsc::Receiver<()>,
     pub(super) device: ExpertDevice,
+    pub(super) compute: ComputeDevice,
 }
 
 /// Connects, however long it takes.
@@ -124,7 +128,7 @@ pub(super) async fn begin<P: Platform>(
     if n_room == 0 {
         return Err(HostError::TooLarge { n_parameters });
     }
-    let device = ExpertDevice::new(run.model.clone(), layers.clone(), device);
+    let (compute, device) = (device.clone(), ExpertDevice::new(run.model.clone(), layers.clone(), device));
     let at_once = u32::try_from(BATCH_PRODUCTS_MAX / n_parameters.max(1)).unwrap_or(u32::MAX);
     let limits = ServingLimits {
         rows_max: LIMITS.rows_max.min(at_once),
@@ -135,7 +139,7 @@ pub(super) async fn begin<P: Platform>(
     let leases = LeaseHolder::new(n_room, [], seed);
     let (state, changed) =
         HostState::new(platform, (run, layers), (key, n_room as u32), backbone, (requests, leases));
-    Ok(Begun { state, changed, device })
+    Ok(Begun { state, changed, device, compute })
 }
 
 async fn connected<P: Platform>(platform: &P) -> Result<(RunDescription, Option<PublicKey>), ConnectError> {
