@@ -1,5 +1,7 @@
 //! Happy Eyeballs: attempts to reach the same peer, started in order with a short head start each (RFC 8305, section 5).
 
+use std::pin::pin;
+
 use futures::future::{Either, select};
 use futures::stream::{FuturesUnordered, StreamExt};
 
@@ -28,7 +30,7 @@ where
         if let Some((index, attempt)) = next {
             running.push(async move { attempt.await.map(|won| (index, won)) });
         }
-        let mut timer = std::pin::pin!(head_start());
+        let mut timer = pin!(head_start());
         loop {
             if running.is_empty() && is_last {
                 return Err(failures);
@@ -50,6 +52,14 @@ where
                 break;
             }
         }
+    }
+}
+
+/// What `work` gives; `None` where the timer is first.
+pub(crate) async fn before<T>(timer: impl Future<Output = ()>, work: impl Future<Output = T>) -> Option<T> {
+    match select(pin!(work), pin!(timer)).await {
+        Either::Left((done, _)) => Some(done),
+        Either::Right(_) => None,
     }
 }
 

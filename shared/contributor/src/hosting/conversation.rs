@@ -8,12 +8,13 @@ use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::experts::{self, ExpertRefusal, ExpertRequest, ExpertRequestError};
 use barnraise_swarm::experts::serving::{RequestKey, ServedRequest};
 use barnraise_swarm::{AddressGroup, PeerKey};
-use futures::future::{Either, select};
 
+use super::copies::KeeperNetwork as _;
 use super::requests::{served_request, wire_refusal};
 use super::state::HostState;
 use crate::kit::meter::Metered;
 use crate::platform::Platform;
+use crate::race::before;
 
 /// Longest time until the head of a request is here.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -104,10 +105,5 @@ async fn within<P: Platform, T>(
     limit: Duration,
     work: impl Future<Output = Result<T, ExpertRequestError>>,
 ) -> Result<Option<T>, ExpertRequestError> {
-    let platform = state.platform;
-    let timer = std::pin::pin!(platform.sleep_until(platform.now() + limit));
-    match select(std::pin::pin!(work), timer).await {
-        Either::Left((done, _)) => done.map(Some),
-        Either::Right(_) => Ok(None),
-    }
+    before(state.sleep(limit), work).await.transpose()
 }

@@ -16,12 +16,12 @@ use barnraise_protocol::experts::checkpoints::{
 };
 use barnraise_protocol::experts::leases::{ExpertLease, Grantors, KnownHost};
 use barnraise_swarm::experts::checkpoints::COPIES;
-use futures::future::{Either, select};
 use futures::io::{AsyncRead, AsyncWrite};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 
 use super::stored::{StoredExpert, StoredExpertError};
 use crate::platform::PlatformError;
+use crate::race::before;
 
 /// Timeout of a question to a keeper, the dial included.
 const ASK_TIMEOUT: Duration = Duration::from_secs(8);
@@ -193,11 +193,7 @@ async fn within<N: KeeperNetwork, T>(
     limit: Duration,
     work: impl Future<Output = Result<T, KeeperError>>,
 ) -> Result<T, KeeperError> {
-    let timer = std::pin::pin!(network.sleep(limit));
-    match select(std::pin::pin!(work), timer).await {
-        Either::Left((done, _)) => done,
-        Either::Right(_) => Err(KeeperError::Timeout),
-    }
+    before(network.sleep(limit), work).await.unwrap_or(Err(KeeperError::Timeout))
 }
 
 /// Signs what was stored, and gives it to [`COPIES`] peers, hosts before the backbone, and tells the DHT. Returns how many keep it.

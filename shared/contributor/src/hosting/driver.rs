@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use barnraise_learning::ComputeDevice;
 use barnraise_learning::hosted::{ExpertState, layer_of};
-use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::dht::{DhtRefusal, Record};
 use barnraise_protocol::experts::checkpoints::CheckpointVersion;
 use barnraise_protocol::experts::leases::{ExpertLease, LeaseAnswer, LeaseAsk, LeaseAskError, LeaseRefusal};
@@ -22,7 +21,7 @@ use barnraise_swarm::experts::serving::CountedState;
 use barnraise_swarm::experts::{AnnouncerAction, ExpertAnnouncer, HostedWork};
 use barnraise_swarm::{Moment, PeerKey};
 use futures::channel::{mpsc, oneshot};
-use futures::future::{AbortHandle, Either, Fuse, FutureExt, LocalBoxFuture, abortable, select};
+use futures::future::{AbortHandle, Fuse, FutureExt, LocalBoxFuture, abortable};
 use futures::select_biased;
 use futures::stream::{FuturesUnordered, StreamExt};
 
@@ -31,11 +30,12 @@ pub use self::begin::{HostConfig, HostError};
 use super::conversation::converse;
 use super::copies::{KeeperNetwork, NewestError, StoredCheckpoint, give_stored, newest};
 use super::device::{AddError, ExpertDevice, ExpertJob, JobDone};
-use super::state::{HostState, LeasingError, ServedExpert};
+use super::state::{HostState, Inner, LeasingError, ServedExpert};
 use super::stored::StoredExpert;
 use crate::experts::next;
 use crate::kit::sleep::SleepWatch;
 use crate::platform::{Platform, PlatformError};
+use crate::race::before;
 
 /// Interval of looks at what has changed, and of what is told.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -158,8 +158,7 @@ struct HostDriver<'a, P: Platform> {
     deferred: BTreeMap<ExpertPlace, ExpertLease>,
     /// States that the device could not go on from, and which are not tried again.
     refused: BTreeMap<ExpertPlace, Vec<CheckpointVersion>>,
-    /// Last states, for their keepers.
-    /// With how often that was in vain.
+    /// Last states, for their keepers, each with how often that was in vain.
     to_hand: VecDeque<(StoredCheckpoint, u32)>,
     n_handing: usize,
     /// When it ends at the latest.
@@ -184,11 +183,8 @@ struct HostDriver<'a, P: Platform> {
 
 impl<'a, P: Platform> HostDriver<'a, P> {
     fn new(begun: Begun<'a, P>) -> Self {
-        let Begun { state, changed, device, compute } = begun;
-        let key: KeyPair = state.key.clone();
-        let [a, b, c, d, e, f, g, h, ..] = key.public().0;
-        let seed = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        let run_id = state.run.identity.run_id.clone();
+        let Begun { state, changed, device, compute, seed } = begun;
+        let (key, run_id) = (state.key.clone(), state.run.identity.run_id.clone());
         Self {
             state: Rc::new(state),
             changed,
@@ -236,19 +232,24 @@ impl<'a, P: Platform> HostDriver<'a, P> {
     ) -> Result<(), HostError> {
         let platform = self.state.platform;
         let mut streams = platform.accept(experts::PROTOCOL)?;
-        let (mut told, mut tell_at) = (None, platform.now());
+        let (mut told, mut tick_at) = (None, platform.now());
         loop {
             let now = platform.now();
             if self.sleep.lead(now, platform.unix_time()) >= ASLEEP_MIN {
                 self.on_suspended();
             }
             self.look_at_device(now);
-            self.look_for_reach(now);
+            let is_tick = tick_at <= now;
+            if is_tick {
+                tick_at = now + LOOK_EVERY;
+                self.look_for_reach(now);
+                self.tell_loads();
+                self.announce_next(now);
+            }
             self.lease_next();
             self.gather_next();
             self.store_next(now);
             self.hand_over_next();
-            self.announce_next(now);
             self.work_next();
             self.release_late(now);
             if self.has_left(now) {
@@ -259,15 +260,14 @@ impl<'a, P: Platform> HostDriver<'a, P> {
                     n_experts => Err(HostError::NotHandedOver { n_experts }),
                 };
             }
-            if tell_at <= now {
+            if is_tick {
                 let news = (self.work_done(), self.problem_now());
                 if told.as_ref() != Some(&news) {
                     on_news(news.0, news.1.clone());
                     told = Some(news);
                 }
-                tell_at = now + LOOK_EVERY;
             }
-            let at = self.next_deadline(now).min(now + LOOK_EVERY);
+            let at = self.next_deadline(now).min(tick_at);
             let woken = {
                 let mut timer = pin!(platform.sleep_until(at).fuse());
                 let mut task = pin!(next(&mut self.tasks).fuse());
@@ -379,18 +379,22 @@ impl<'a, P: Platform> HostDriver<'a, P> {
         served.into_iter().for_each(|place| self.stop(place));
     }
 
-    /// Does what the leases want.
-    fn lease_next(&mut self) {
+    /// Tells the leases how many rows wait.
+    fn tell_loads(&self) {
         let loads = self.state.announced();
-        let action = |inner: &mut super::state::Inner, now| {
-            inner.leases.on_timeout(now);
-            inner.leases.poll_action(now)
-        };
         self.state.with_quietly(|inner, _| {
             for (layer, expert) in loads {
                 inner.leases.on_load(&(layer, expert.uid), expert.n_waiting);
             }
         });
+    }
+
+    /// Does what the leases want.
+    fn lease_next(&mut self) {
+        let action = |inner: &mut Inner, now| {
+            inner.leases.on_timeout(now);
+            inner.leases.poll_action(now)
+        };
         while let Some(action) = self.state.with_quietly(action) {
             match action {
                 HolderAction::Ask { asks, n_vacant } => self.ask(asks, n_vacant),
@@ -731,12 +735,12 @@ impl<'a, P: Platform> HostDriver<'a, P> {
             TaskDone::HandedOver(last, n_tries, n_keepers) => {
                 self.n_handing -= 1;
                 let place = last.lease.place;
-                // Its keepers may have had others on their way.
                 // It may have been leased here once more.
                 if self.state.lease(&place).is_none_or(|held| held.term != last.lease.term) {
                     self.n_lost += usize::from(n_keepers == 0);
                     return;
                 }
+                // Its keepers may have had others on their way.
                 let is_tried_again = !self.is_releasing && (self.leaves_by.is_some() || n_tries < HAND_TRIES);
                 match n_keepers {
                     0 if is_tried_again => self.to_hand.push_back((last, n_tries)),
@@ -870,9 +874,5 @@ impl<'a, P: Platform> HostDriver<'a, P> {
 
 /// How many peers keep a checkpoint, within bounds of time.
 async fn given<P: Platform>(state: &HostState<'_, P>, made: StoredCheckpoint) -> usize {
-    let timer = pin!(state.sleep(GIVE_TIMEOUT));
-    match select(pin!(give_stored(state, made)), timer).await {
-        Either::Left((n_keepers, _)) => n_keepers,
-        Either::Right(_) => 0,
-    }
+    before(state.sleep(GIVE_TIMEOUT), give_stored(state, made)).await.unwrap_or_default()
 }

@@ -21,13 +21,13 @@ use barnraise_swarm::experts::leases::LeaseHolder;
 use barnraise_swarm::experts::serving::{RequestKey, ServedRequest, ServingRefusal};
 use barnraise_swarm::{Moment, PeerKey};
 use futures::channel::{mpsc, oneshot};
-use futures::future::{Either, select};
 use futures::lock::Mutex;
 
 use super::copies::{Keeper, KeeperNetwork};
 use super::requests::{ExpertAnswer, HeldRequests};
 use crate::kit::meter::{Metered, TrafficMeter};
 use crate::platform::{Platform, PlatformError};
+use crate::race::before;
 
 /// Timeout of a question to the backbone, the dial included: it asks others before it answers.
 const ASK_TIMEOUT: Duration = Duration::from_secs(12);
@@ -205,19 +205,14 @@ impl<'a, P: Platform> HostState<'a, P> {
         asking: impl Future<Output = Result<T, PlatformError>>,
     ) -> Result<T, PlatformError> {
         let (n_connected, n_answered) = (self.n_connected.get(), self.n_answered.get());
-        let timer = std::pin::pin!(self.platform.sleep_until(self.platform.now() + limit));
-        match select(std::pin::pin!(asking), timer).await {
-            Either::Left((answer, _)) => {
-                self.n_answered.set(self.n_answered.get() + u64::from(answer.is_ok()));
-                answer
+        let Some(answer) = before(self.sleep(limit), asking).await else {
+            if self.n_answered.get() == n_answered {
+                self.doubted.set(self.doubted.get().max(Some(n_connected)));
             }
-            Either::Right(_) => {
-                if self.n_answered.get() == n_answered {
-                    self.doubted.set(self.doubted.get().max(Some(n_connected)));
-                }
-                Err(PlatformError::Timeout(limit))
-            }
-        }
+            return Err(PlatformError::Timeout(limit));
+        };
+        self.n_answered.set(self.n_answered.get() + u64::from(answer.is_ok()));
+        answer
     }
 
     /// Asks about leases.

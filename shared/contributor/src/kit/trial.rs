@@ -4,16 +4,15 @@
 //! Times a few steps of the run's own model on both devices and discards the results: first on the CPU, then on the
 //! adapter, which has at most the CPU's time. It never changes a parameter.
 
-use std::pin::pin;
 use std::time::Duration;
 
 use barnraise_learning::{ModelError, Trainer};
 use barnraise_protocol::dataset::Samples;
 use barnraise_swarm::Moment;
-use futures::future::{Either, select};
 
 use super::compute::{ComputeOutcome, ComputeResult, TrialVerdict};
 use crate::platform::Platform;
+use crate::race::before;
 
 /// Steps that are timed, after one that is not.
 const STEPS_MAX: u32 = 8;
@@ -93,11 +92,7 @@ async fn steps(trainer: &mut Trainer, batch: &Samples, n_steps: u32) -> Result<(
 
 /// Runs `work` with a time limit.
 async fn within<P: Platform, T>(platform: &P, limit: Moment, work: impl Future<Output = T>) -> Option<T> {
-    let over = platform.sleep_until(platform.now() + limit);
-    match select(pin!(work), pin!(over)).await {
-        Either::Left((done, _)) => Some(done),
-        Either::Right(_) => None,
-    }
+    before(platform.sleep_until(platform.now() + limit), work).await
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +19,12 @@ use barnraise_protocol::{ConversationError, TensorCodec};
 use barnraise_swarm::sampled::{OfferRefusal, PushOutcome, SampledAction, SampledModel, SampledPeer};
 use barnraise_swarm::{Moment, PeerKey};
 use futures::channel::oneshot;
-use futures::future::{Either, select};
 
 use crate::error::OperationError;
 use crate::kit::meter::{Metered, TrafficMeter};
 use crate::kit::operation::{CountedStream, NetworkOperation, StallLimits};
 use crate::platform::Platform;
+use crate::race::before;
 
 /// Conversations that other members hold here at a time.
 const ANSWERED_MAX: usize = 32;
@@ -182,11 +181,8 @@ impl<'a, P: Platform> Member<'a, P> {
         limit: Duration,
         conversation: impl Future<Output = Result<T, MemberError>>,
     ) -> Result<T, MemberError> {
-        let timer = pin!(self.platform.sleep_until(self.platform.now() + limit));
-        match select(pin!(conversation), timer).await {
-            Either::Left((ended, _)) => ended,
-            Either::Right(_) => Err(MemberError::Timeout(limit)),
-        }
+        let timer = self.platform.sleep_until(self.platform.now() + limit);
+        before(timer, conversation).await.unwrap_or(Err(MemberError::Timeout(limit)))
     }
 
     /// What conversations are held with, and what cancels them when it is dropped.

@@ -12,13 +12,13 @@ use barnraise_swarm::backoff::Backoff;
 use barnraise_swarm::experts::leases::LeaseHolder;
 use barnraise_swarm::experts::serving::ServingLimits;
 use futures::channel::mpsc;
-use futures::future::{Either, select};
 
 use super::super::device::ExpertDevice;
 use super::super::requests::HeldRequests;
 use super::super::state::HostState;
 use crate::description::{self, DescriptionError};
 use crate::platform::{Platform, PlatformError};
+use crate::race::before;
 
 /// Most parameters of all experts of one host: with optimizer, copy and gradient some 80 MB.
 const PARAMETERS_MAX: usize = 1 << 22;
@@ -97,6 +97,8 @@ pub(super) struct Begun<'a, P> {
     pub(super) changed: mpsc::Receiver<()>,
     pub(super) device: ExpertDevice,
     pub(super) compute: ComputeDevice,
+    /// Follows from the key.
+    pub(super) seed: u64,
 }
 
 /// Connects, however long it takes.
@@ -110,7 +112,7 @@ pub(super) async fn begin<P: Platform>(
     let seed = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
     let mut backoff = Backoff::new(seed);
     let (run, backbone) = loop {
-        match connected(platform).await {
+        match Box::pin(connected(platform)).await {
             Ok(connected) => break connected,
             Err(ConnectError::Final(error)) => return Err(HostError::Version(error)),
             Err(ConnectError::Passing(reason)) => on_problem(reason),
@@ -139,7 +141,7 @@ pub(super) async fn begin<P: Platform>(
     let leases = LeaseHolder::new(n_room, [], seed);
     let (state, changed) =
         HostState::new(platform, (run, layers), (key, n_room as u32), backbone, (requests, leases));
-    Ok(Begun { state, changed, device, compute })
+    Ok(Begun { state, changed, device, compute, seed })
 }
 
 async fn connected<P: Platform>(platform: &P) -> Result<(RunDescription, Option<PublicKey>), ConnectError> {
@@ -155,11 +157,9 @@ async fn connected<P: Platform>(platform: &P) -> Result<(RunDescription, Option<
         });
         Ok((described?, PublicKey::of_peer_id(&backbone)))
     };
-    let timer = std::pin::pin!(platform.sleep_until(platform.now() + CONNECT_TIMEOUT));
-    match select(std::pin::pin!(connecting), timer).await {
-        Either::Left((connected, _)) => connected,
-        Either::Right(_) => Err(ConnectError::Passing(PlatformError::Timeout(CONNECT_TIMEOUT).to_string())),
-    }
+    let timer = platform.sleep_until(platform.now() + CONNECT_TIMEOUT);
+    let connected = before(timer, connecting).await;
+    connected.unwrap_or_else(|| Err(passing(PlatformError::Timeout(CONNECT_TIMEOUT))))
 }
 
 fn passing(error: impl std::error::Error) -> ConnectError {
