@@ -13,6 +13,7 @@ pub mod contributions;
 pub(crate) mod conversations;
 pub mod evaluator;
 pub mod events;
+pub mod evidence;
 pub(crate) mod expert_hosts;
 mod experts;
 pub(crate) mod headers;

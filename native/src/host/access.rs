@@ -16,7 +16,7 @@ pub mod rooms;
 pub mod store;
 
 use axum::Router;
-use barnraise_protocol::access::{AccessDescription, Authority, KeyPair, PublicKey};
+use barnraise_protocol::access::{AccessDescription, Authority, ConvictedWork, KeyPair, PublicKey};
 use barnraise_swarm::access::Policy;
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
@@ -26,7 +26,7 @@ pub use self::authority::AccessAuthority;
 pub(crate) use self::conversation::{Conversation, converse};
 pub use self::gate::{Exclusion, Gate, Pass};
 pub(crate) use self::refresh::keep_gate_current;
-use self::store::{Store, StoreError};
+use self::store::{RevocationTarget, Store, StoreError};
 use crate::config::{AccessSection, RunConfig};
 use crate::host::clock::system_clock;
 
@@ -101,6 +101,17 @@ pub struct Access {
 }
 
 impl Access {
+    /// Excludes a peer for good, for what it gave.
+    pub async fn convict(&self, peer: PublicKey, work: ConvictedWork) {
+        // The gate first: it must not wait for a disk.
+        self.gate.convict(peer, work);
+        let Some(authority) = &self.authority else { return };
+        let revoked = authority.store().revoke(&RevocationTarget::Peer(peer), false, authority.now()).await;
+        if let Err(error) = revoked {
+            tracing::error!(%peer, %error, "the token of a convicted peer could not be revoked");
+        }
+    }
+
     /// Opens what `config` asks for, for a backbone with the identity `keypair`.
     ///
     /// # Errors

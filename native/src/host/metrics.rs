@@ -12,6 +12,7 @@ use barnraise_swarm::experts::leases::LeaseStanding;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::watch;
 
@@ -26,6 +27,7 @@ const PREFIX: &str = "barnraise";
 pub struct RunMetrics {
     shards: Counter,
     shard_bytes: Counter,
+    audits: Family<[(&'static str, &'static str); 1], Counter>,
     caught_up: CaughtUp,
     experts: HostedExperts,
 }
@@ -50,9 +52,15 @@ impl RunMetrics {
         }
         let caught_up = CaughtUp::default();
         registry.register_collector(Box::new(Database(caught_up.clone())));
+        let audits = Family::default();
+        registry.register(
+            "expert_audits",
+            "Answers of experts that were computed once more, by outcome",
+            audits.clone(),
+        );
         let experts = HostedExperts::default();
         registry.register_collector(Box::new(experts.clone()));
-        (Self { shards, shard_bytes, caught_up, experts }, registry)
+        (Self { shards, shard_bytes, audits, caught_up, experts }, registry)
     }
 
     /// For the task that writes the counts into the database.
@@ -64,6 +72,12 @@ impl RunMetrics {
     /// The run's model has experts that peers host: how they stand.
     pub fn set_experts(&self, standing: impl Fn() -> LeaseStanding + Send + Sync + 'static) {
         self.experts.0.get_or_init(|| Box::new(standing));
+    }
+
+    /// An answer of an expert was computed once more: `same` or `wrong` by its very step, `near` or `far` by the steps around it, or
+    /// `unknown`.
+    pub fn on_audited(&self, outcome: &'static str) {
+        self.audits.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     /// A shard of `n_bytes` bytes was sent.

@@ -86,6 +86,6 @@ fn of_token(refusal: &TokenRefusal) -> Violation {
         TokenRefusal::Run { .. }
         | TokenRefusal::Peer { .. }
         | TokenRefusal::Revoked
-        | TokenRefusal::Convicted { .. } => Violation::NotForUs,
+        | TokenRefusal::Convicted(_) => Violation::NotForUs,
     }
 }

@@ -4,8 +4,10 @@ use std::fmt::Write;
 
 use anyhow::Context;
 use barnraise_contributor::Platform;
-use barnraise_learning::{DeviceChoice, FrozenWeights, open_device};
-use barnraise_protocol::evidence::{self, Evidence, EvidenceEntry};
+use barnraise_learning::{ComputeDevice, DeviceChoice, FrozenWeights, open_device};
+use barnraise_protocol::evidence::{
+    self, AnswerEvidence, AnswerHeader, ContributionEvidence, Evidence, EvidenceEntry,
+};
 use barnraise_protocol::shard::{self, ShardId};
 use libp2p::identity::Keypair;
 
@@ -13,6 +15,7 @@ use super::args::{CACHE_SIZE_DEFAULT, EvidenceArgs};
 use super::cache::ShardCache;
 use super::platform::NativePlatform;
 use super::shard_folder;
+use crate::host::expert_hosts::recomputed;
 use crate::scheme::synchronous::recomputation::{Recomputer, ShardSourceError};
 
 /// Largest piece of evidence that is fetched.
@@ -36,7 +39,13 @@ pub async fn check(args: EvidenceArgs) -> anyhow::Result<String> {
     for piece in listed {
         let bytes = evidence::fetch(&mut stream, piece, EVIDENCE_BYTES_MAX).await?;
         let evidence = Evidence::decode(&bytes).context("not evidence")?;
-        let verdict = verdict(&platform, piece, &evidence, device.clone(), args.tolerance).await;
+        let verdict = match &evidence {
+            _ if evidence.peer() != piece.peer => "the evidence is against another peer".to_owned(),
+            Evidence::Contribution(evidence) => {
+                verdict(&platform, evidence, device.clone(), args.tolerance).await
+            }
+            Evidence::Answer(evidence) => of_answer(evidence, &device).await,
+        };
         writeln!(said, "{}: {verdict}", name(piece))?;
     }
     platform.disconnect().await;
@@ -45,14 +54,10 @@ pub async fn check(args: EvidenceArgs) -> anyhow::Result<String> {
 
 async fn verdict(
     platform: &NativePlatform,
-    listed: EvidenceEntry,
-    evidence: &Evidence,
-    device: barnraise_learning::ComputeDevice,
+    evidence: &ContributionEvidence,
+    device: ComputeDevice,
     tolerance: f32,
 ) -> String {
-    if evidence.header.peer != listed.peer {
-        return "the evidence is against another peer".to_owned();
-    }
     let run = &evidence.header.run;
     let shard = async |id: ShardId| shard_of(platform, evidence, id).await;
     let numbered = async |number: u32| shard(ShardId::Numbered(number)).await;
@@ -79,10 +84,27 @@ async fn verdict(
     }
 }
 
+async fn of_answer(evidence: &AnswerEvidence, device: &ComputeDevice) -> String {
+    let AnswerHeader { run, answer, .. } = &evidence.header;
+    let ((layer, uid), n_steps) = (answer.place, answer.version.n_steps);
+    let what = format!(
+        "the answer of its expert {uid} of layer {} at step {n_steps} of `{}`",
+        layer.0, run.identity.run_id
+    );
+    match recomputed(evidence, device).await {
+        Ok(difference) => {
+            let (distance, allowed) = (difference.distance, difference.allowed);
+            let so = if difference.is_wrong() { "is not" } else { "is" };
+            format!("{what} {so} what its checkpoint gives (distance {distance:.4}, up to {allowed:.4} is)")
+        }
+        Err(error) => format!("{what} could not be recomputed: {error}"),
+    }
+}
+
 /// A shard from the cache or from the backbone. The caller checks its hash.
 async fn shard_of(
     platform: &NativePlatform,
-    evidence: &Evidence,
+    evidence: &ContributionEvidence,
     id: ShardId,
 ) -> Result<Vec<u8>, ShardSourceError> {
     let manifest = &evidence.header.run.data.manifest;

@@ -35,7 +35,7 @@ use self::metrics::Metrics;
 use self::progress::{ProgressAnnouncer, tell};
 use self::recomputation::exchange::poll_other_backbones;
 use self::recomputation::queue::{RecomputationContext, Recomputing};
-use self::recomputation::{EvidenceStore, Standings};
+use self::recomputation::Standings;
 use self::streams::Services;
 use crate::config::SynchronousSection;
 use crate::data::TrainingData;
@@ -45,6 +45,7 @@ use crate::host::contributions::{Issuer, NameRecorder, Recording, RefusalCounts,
 use crate::host::conversations::RunServices;
 use crate::host::evaluator::majority_accuracy;
 use crate::host::events::EventSender;
+use crate::host::evidence::EvidenceStore;
 use crate::host::expert_hosts::service;
 use crate::host::operator::request::OperatorHandle;
 use crate::host::operator::state::OperatorStateStore;
@@ -146,7 +147,7 @@ impl SynchronousRun {
     async fn assemble(mut host: RunHost, recovered: Recovered, data: TrainingData) -> anyhow::Result<Self> {
         let Recovered { scheme, layout, evidence, standings, commands, storing, learner, round } = recovered;
         for known in evidence.convicted().await {
-            host.access.gate.convict(known.peer, known.epoch);
+            host.access.gate.convict(known.peer, known.work);
         }
         let description = host.config.describe(host.shards.manifest().clone(), host.access.describe());
         let description = Arc::new(description);
@@ -171,7 +172,7 @@ impl SynchronousRun {
         let recomputing = parts.recompute(&mut host, standings).await?;
         let services = parts.services(&mut host, ledger, (issuer, recomputing));
         streams::serve(&services, host.config.network.contributors_max, &mut host.tasks)?;
-        service::serve(services.as_ref(), &mut host).await.context("experts cannot be leased to hosts")?;
+        service::serve(services.as_ref(), &services.evidence, &mut host).await.context("experts cannot be leased to hosts")?;
         let others = parts.coordinate(&mut host, &storing, outputs.stands.subscribe())?;
         host.keep_current();
         let of_data = (data.tokenizer.clone(), data.columns.as_ref());

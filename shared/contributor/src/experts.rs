@@ -4,6 +4,7 @@
 //! Many passes are under way at once. An expert that does not answer is left out, so that nothing here ends a pass. Which host
 //! is asked, and for how long, is decided in [`barnraise_swarm::experts`].
 
+mod answers;
 mod batch;
 
 use std::cell::Cell;
@@ -16,7 +17,7 @@ use std::time::Duration;
 use barnraise_learning::experts::ExpertCall;
 use barnraise_learning::graph::{ExpertGrid, HostedBody, ResolvedGraph};
 use barnraise_learning::{DataShape, ModelError};
-use barnraise_protocol::access::{AccessMode, PublicKey, UnixTime};
+use barnraise_protocol::access::{PublicKey, UnixTime};
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::dht::{self, Record, RecordKey, UnixMillis};
 use barnraise_protocol::experts::leases::PLACES_MAX;
@@ -41,6 +42,7 @@ use futures::io::{AsyncRead, AsyncWrite};
 use futures::stream::{FuturesUnordered, StreamExt};
 use futures::{future, select_biased};
 
+use self::answers::OfferedAnswers;
 use self::batch::ExpertBatch;
 use crate::platform::PlatformError;
 
@@ -48,6 +50,8 @@ use crate::platform::PlatformError;
 pub trait ExpertNetwork: Clone {
     /// A stream to a host.
     type Stream: AsyncRead + AsyncWrite + Unpin;
+    /// A stream to the backbone.
+    type BackboneStream: AsyncRead + AsyncWrite + Unpin;
 
     /// Monotonic time since an origin of the network's choice.
     fn now(&self) -> Moment;
@@ -67,6 +71,9 @@ pub trait ExpertNetwork: Clone {
         run_id: &str,
         places: Vec<ExpertPlace>,
     ) -> impl Future<Output = Result<Vec<Option<PublicKey>>, PlatformError>>;
+
+    /// A stream of `expert-audits` to the run's backbone.
+    fn open_audit(&self) -> impl Future<Output = Result<Self::BackboneStream, PlatformError>>;
 
     /// A host has refused a request, since it has seen no valid token of this peer.
     fn on_no_access(&self, host: &PeerKey) {
@@ -162,6 +169,8 @@ pub struct ExpertService<'a, N: ExpertNetwork> {
     requests: FuturesUnordered<LocalBoxFuture<'a, Answered>>,
     /// Dropped to cancel a request.
     cancels: HashMap<u64, oneshot::Sender<()>>,
+    /// Some of what came, for the backbone to check.
+    answers: OfferedAnswers<'a>,
     tallies: ExpertTallies,
     /// Rows that were answered.
     n_answered: Rc<Cell<u64>>,
@@ -202,6 +211,7 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
             lookups: FuturesUnordered::new(),
             requests: FuturesUnordered::new(),
             cancels: HashMap::new(),
+            answers: OfferedAnswers::new(seed),
             tallies,
             n_answered: Rc::default(),
             n_in_vain: Rc::default(),
@@ -244,10 +254,12 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
                 let mut timer = pin!(network.sleep_until(at).fuse());
                 let mut lookup = pin!(next(&mut self.lookups).fuse());
                 let mut answer = pin!(next(&mut self.requests).fuse());
+                let mut offered = pin!(self.answers.offered().fuse());
                 select_biased! {
                     call = calls.next() => Woken::Call(call),
                     found = lookup => Woken::Found(found),
                     answered = answer => Woken::Answered(answered),
+                    () = offered => Woken::Offered,
                     () = timer => Woken::Timer,
                 }
             };
@@ -256,6 +268,7 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
                 Woken::Call(None) => return,
                 Woken::Found(found) => self.on_found(found),
                 Woken::Answered(answered) => self.on_answered(answered),
+                Woken::Offered => {}
                 Woken::Timer => self.on_timeout(),
             }
         }
@@ -387,7 +400,7 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
     fn next_deadline(&self) -> Option<Moment> {
         let now = self.network.now();
         let of_batches = self.batches.values().filter_map(|batch| batch.next_deadline(now, &self.book));
-        of_batches.chain(self.search.next_deadline()).chain(self.tell_at).min()
+        of_batches.chain(self.search.next_deadline()).chain(self.tell_at).chain(self.answers.next_deadline()).min()
     }
 
     /// Tells what is seen, if there is news and the last telling was long enough ago.
@@ -455,6 +468,7 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
             self.batches.remove(&number);
         }
         sent.into_iter().for_each(|(number, call)| self.send(number, call));
+        self.answers.offer(&self.network, &self.run.identity.run_id);
         self.tell();
     }
 
@@ -472,13 +486,16 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
         let (cancel, cancelled) = oneshot::channel();
         let (network, request_id, peer) = (self.network.clone(), call.request_id, call.host);
         let expert = (batch.layer(), call.expert);
+        let log = self.answers.log();
         self.cancels.insert(request_id, cancel);
         let asking = async move {
             let work = pin!(async {
                 let prepared = prepared.ok_or(RequestFault::Values)?;
                 let rows = ask(&network, (&peer, &addresses), &prepared).await?;
                 let values = prepared.decode(&rows).map_err(|_| RequestFault::Values)?;
-                Ok((values, rows.n_steps))
+                let n_steps = rows.version.n_steps;
+                log.borrow_mut().on_answer(network.now(), host, prepared, rows);
+                Ok((values, n_steps))
             });
             let result = match future::select(work, cancelled).await {
                 future::Either::Left((result, _)) => result,
@@ -495,6 +512,7 @@ enum Woken {
     Call(Option<ExpertCall>),
     Found(LookedUp),
     Answered(Answered),
+    Offered,
     Timer,
 }
 
@@ -568,15 +586,13 @@ async fn look_up<N: ExpertNetwork>(
         }
     }
     found.extend(left.into_iter().map(|prefix| (prefix, None)));
-    // In an open run everybody may host; in others a host is one by its lease, which takes access to the run.
-    if run.access.mode != AccessMode::Open {
-        let known = holders(&network, (run_id, &grids), &found).await;
-        for (prefix, records) in &mut found {
-            match (&known, records) {
-                (Ok(known), Some(records)) => retain_holders(prefix, records, known),
-                (Err(_), records) => *records = None,
-                (Ok(_), None) => {}
-            }
+    // Anybody may say in the DHT that it has an expert; a host is one by its lease.
+    let known = holders(&network, (run_id, &grids), &found).await;
+    for (prefix, records) in &mut found {
+        match (&known, records) {
+            (Ok(known), Some(records)) => retain_holders(prefix, records, known),
+            (Err(_), records) => *records = None,
+            (Ok(_), None) => {}
         }
     }
     found

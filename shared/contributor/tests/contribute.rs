@@ -19,7 +19,7 @@ use barnraise_protocol::access::{AccessDescription, AccessMode};
 use barnraise_protocol::bulk::CHUNK_BYTES;
 use barnraise_protocol::codec::Density;
 use barnraise_protocol::error::{NewerThanRun, OlderThanRun};
-use barnraise_protocol::evidence::Evidence;
+use barnraise_protocol::evidence::ContributionEvidence;
 use barnraise_protocol::gradient::Accepted;
 use barnraise_protocol::run::{
     self, Augmentation, DecayDescription, GradientCodec, LocalSteps, OptimizerDescription, Preset,
@@ -607,12 +607,12 @@ fn an_epoch_that_ends_early_takes_nothing_from_a_contributor_that_keeps_late_gra
 }
 
 /// Recomputes a contribution from its commitment.
-fn recomputed(evidence: &Evidence) -> Difference {
+fn recomputed(evidence: &ContributionEvidence) -> Difference {
     recomputed_with(evidence, evidence.header.run.data.augmentation)
 }
 
 /// The same with pictures changed in this way.
-fn recomputed_with(evidence: &Evidence, augmentation: Option<Augmentation>) -> Difference {
+fn recomputed_with(evidence: &ContributionEvidence, augmentation: Option<Augmentation>) -> Difference {
     let run = &evidence.header.run;
     let n_parameters = ParameterLayout::of_run(run).unwrap().n_parameters();
     let claim = evidence.verify(n_parameters).unwrap();

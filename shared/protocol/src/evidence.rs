@@ -1,38 +1,43 @@
-//! The `evidence` conversation: backbones exchange contributions that failed recomputation, with all inputs that it
-//! takes to recompute them again.
+//! The `evidence` conversation: backbones exchange what failed recomputation, with all inputs that it takes to recompute it again.
 //!
 //! ```text
-//! evidence = length of the header, u32 little-endian | header, postcard | samples | gradient | parameters
+//! evidence = kind, one byte | what there is of that kind: a contribution, or an answer of an expert
 //! ```
 //!
-//! Everything in it is bound by the peer's signature ([`crate::commitment`]): the run's description with the hashes of
-//! the data, the parameters, the samples, the gradient. So a backbone cannot forge evidence against a peer. The
-//! requester recomputes the gradient itself to see that it is wrong.
+//! Everything in it is bound by the signature of the peer that it is against, so that a backbone cannot forge evidence. Who asks
+//! for it recomputes it to see that it is wrong.
+
+mod answer;
+mod contribution;
 
 use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
 
-use crate::access::PublicKey;
+pub use self::answer::{AnswerContents, AnswerEvidence, AnswerHeader};
+pub use self::contribution::{ContributionEvidence, EvidenceContents, EvidenceHeader, scheme};
+use crate::access::{ConvictedWork, PublicKey};
 use crate::bulk::{self, ChunkSource, Partial, Transfer};
 use crate::codec::CodecError;
-use crate::commitment::{Commitment, CommitmentError, SampleId, run_hash};
-use crate::contribution::Offer;
+use crate::commitment::CommitmentError;
 use crate::dataset::DatasetError;
 use crate::error::ConversationError;
 use crate::framing;
-use crate::hash::Sha256Hash;
 use crate::refusal::Refusal;
-use crate::run::{self, NotRecomputable, RunDescription, Synchronous};
+use crate::run::{self, NotRecomputable};
 use crate::serving;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/evidence/12";
+pub const PROTOCOL: &str = "/barnraise/evidence/13";
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024;
 /// Most entries in a list.
 pub const ENTRIES_MAX: usize = 64;
-/// Largest header: a description and an offer with its commitment.
-const HEADER_BYTES_MAX: usize = run::MESSAGE_BYTES_MAX + 1024;
+/// Largest header: a description, and an offer with its commitment or a checkpoint with its lease.
+const HEADER_BYTES_MAX: usize = run::MESSAGE_BYTES_MAX + 8 * 1024;
+/// First byte of evidence of a contribution.
+const CONTRIBUTION: u8 = 0;
+/// First byte of evidence of an expert's answer.
+const ANSWER: u8 = 1;
 /// Bytes of the length before the header.
 const LENGTH_BYTES: usize = 4;
 
@@ -68,31 +73,88 @@ pub struct EvidenceEntry {
     pub transfer: Transfer,
 }
 
-/// A contribution, the contributor's commitment, and the inputs to recompute it.
+/// What a peer signed, and the inputs to recompute it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Evidence {
-    /// Run, contributor, offer and commitment.
-    pub header: EvidenceHeader,
-    /// The list of samples, encoded.
-    pub samples: Vec<u8>,
-    /// The gradient, encoded as it was received.
-    pub gradient: Vec<u8>,
-    /// The parameters, encoded as they were sent.
-    pub parameters: Vec<u8>,
+pub enum Evidence {
+    /// A contribution.
+    Contribution(Box<ContributionEvidence>),
+    /// An answer of an expert.
+    Answer(Box<AnswerEvidence>),
 }
 
-/// Header of a piece of evidence.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct EvidenceHeader {
-    /// The contributor.
-    pub peer: PublicKey,
-    /// The run.
-    pub run: RunDescription,
-    /// The offer of the contribution.
-    pub offer: Offer,
-    /// The contributor's commitment.
-    pub commitment: Commitment,
+impl Evidence {
+    /// The peer that it is against.
+    pub fn peer(&self) -> PublicKey {
+        match self {
+            Self::Contribution(evidence) => evidence.header.peer,
+            Self::Answer(evidence) => evidence.header.answer.host,
+        }
+    }
+
+    /// What the peer did.
+    pub fn work(&self) -> ConvictedWork {
+        match self {
+            Self::Contribution(evidence) => {
+                ConvictedWork::Contribution { epoch: evidence.header.offer.epoch }
+            }
+            Self::Answer(evidence) => {
+                ConvictedWork::ExpertAnswer { n_steps: evidence.header.answer.version.n_steps }
+            }
+        }
+    }
+
+    /// Encodes it, for storage and transfer.
+    ///
+    /// # Errors
+    /// Does not happen.
+    pub fn encode(&self) -> Result<Vec<u8>, EvidenceError> {
+        let (kind, bytes) = match self {
+            Self::Contribution(evidence) => (CONTRIBUTION, evidence.encode()?),
+            Self::Answer(evidence) => (ANSWER, evidence.encode()?),
+        };
+        Ok([&[kind], &bytes[..]].concat())
+    }
+
+    /// Decodes it; nothing is verified.
+    ///
+    /// # Errors
+    /// Bytes that are no evidence.
+    pub fn decode(bytes: &[u8]) -> Result<Self, EvidenceError> {
+        match bytes.split_first() {
+            Some((&CONTRIBUTION, rest)) => {
+                Ok(Self::Contribution(Box::new(ContributionEvidence::decode(rest)?)))
+            }
+            Some((&ANSWER, rest)) => Ok(Self::Answer(Box::new(AnswerEvidence::decode(rest)?))),
+            Some(_) => Err(EvidenceError::Malformed("an unknown kind")),
+            None => Err(EvidenceError::Malformed("it is empty")),
+        }
+    }
 }
+
+/// A header with its length before it, and what follows.
+fn with_header(header: &impl Serialize, parts: &[&[u8]]) -> Result<Vec<u8>, EvidenceError> {
+    let header = postcard::to_allocvec(header)?;
+    let n_bytes = u32::try_from(header.len()).map_err(|_| EvidenceError::Malformed("a huge header"))?;
+    Ok([&n_bytes.to_le_bytes()[..], &header, &parts.concat()].concat())
+}
+
+/// The header, and what follows it.
+fn split_header<H: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Result<(H, &[u8]), EvidenceError> {
+    let (n_bytes, rest) = bytes.split_first_chunk::<LENGTH_BYTES>().ok_or(CUT)?;
+    let n_bytes = u32::from_le_bytes(*n_bytes) as usize;
+    if n_bytes > HEADER_BYTES_MAX {
+        return Err(EvidenceError::Malformed("a huge header"));
+    }
+    let (header, rest) = rest.split_at_checked(n_bytes).ok_or(CUT)?;
+    Ok((postcard::from_bytes(header)?, rest))
+}
+
+/// The next `n_bytes`, and what follows them.
+fn split_part(bytes: &[u8], n_bytes: u64) -> Result<(&[u8], &[u8]), EvidenceError> {
+    usize::try_from(n_bytes).ok().and_then(|n_bytes| bytes.split_at_checked(n_bytes)).ok_or(CUT)
+}
+
+const CUT: EvidenceError = EvidenceError::Malformed("it is cut off");
 
 /// Why bytes are no valid evidence.
 #[derive(Debug, thiserror::Error)]
@@ -115,106 +177,15 @@ pub enum EvidenceError {
     /// A run whose contributions cannot be recomputed.
     #[error("its run cannot be recomputed: {0}")]
     Run(#[from] NotRecomputable),
-    /// Another gradient, or other parameters, than the peer signed.
+    /// An answer and a checkpoint that are not of one expert at one step, or not signed by one host.
+    #[error("the peer has not signed both the checkpoint and an answer of the same step")]
+    NotSigned,
+    /// Other bytes than the peer signed.
     #[error("the {0} is not what the peer signed for")]
     Hash(&'static str),
     /// Values that cannot be decoded.
     #[error("the {0} cannot be read: {1}")]
     Codec(&'static str, CodecError),
-}
-
-/// The decoded and verified content of a piece of evidence.
-#[derive(Debug, Clone, PartialEq)]
-pub struct EvidenceContents {
-    /// The samples in the order of computation.
-    pub samples: Vec<SampleId>,
-    /// Their mean gradient, as the contributor claims it: `[n_parameters]`, finite.
-    pub gradient: Vec<f32>,
-    /// `[n_parameters]`, finite.
-    pub parameters: Vec<f32>,
-}
-
-impl Evidence {
-    /// Encodes it, for storage and transfer.
-    ///
-    /// # Errors
-    /// Does not happen.
-    pub fn encode(&self) -> Result<Vec<u8>, EvidenceError> {
-        let header = postcard::to_allocvec(&self.header)?;
-        let n_bytes = u32::try_from(header.len()).map_err(|_| EvidenceError::Malformed("a huge header"))?;
-        let parts: [&[u8]; 5] =
-            [&n_bytes.to_le_bytes(), &header, &self.samples, &self.gradient, &self.parameters];
-        Ok(parts.concat())
-    }
-
-    /// Decodes it; nothing is verified.
-    ///
-    /// # Errors
-    /// Bytes that are no evidence.
-    pub fn decode(bytes: &[u8]) -> Result<Self, EvidenceError> {
-        let cut = EvidenceError::Malformed("it is cut off");
-        let Some((n_bytes, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else { return Err(cut) };
-        let n_bytes = u32::from_le_bytes(*n_bytes) as usize;
-        if n_bytes > HEADER_BYTES_MAX {
-            return Err(EvidenceError::Malformed("a huge header"));
-        }
-        let Some((header, rest)) = rest.split_at_checked(n_bytes) else { return Err(cut) };
-        let header: EvidenceHeader = postcard::from_bytes(header)?;
-        let lists = header.commitment.list_bytes(&header.run.data.manifest);
-        let Some((samples, rest)) = usize::try_from(lists).ok().and_then(|n| rest.split_at_checked(n)) else {
-            return Err(cut);
-        };
-        let gradient = usize::try_from(header.offer.transfer.n_bytes).ok();
-        let Some((gradient, parameters)) = gradient.and_then(|n| rest.split_at_checked(n)) else {
-            return Err(cut);
-        };
-        let (samples, gradient, parameters) = (samples.to_vec(), gradient.to_vec(), parameters.to_vec());
-        Ok(Self { header, samples, gradient, parameters })
-    }
-
-    /// Verifies that the contributor signed all of it, and decodes its values. The model of the header's run has
-    /// `n_parameters`.
-    ///
-    /// # Errors
-    /// The first thing that is wrong.
-    pub fn verify(&self, n_parameters: usize) -> Result<EvidenceContents, EvidenceError> {
-        let EvidenceHeader { peer, run, offer, commitment } = &self.header;
-        run.data.manifest.validate()?;
-        let scheme = scheme(run)?;
-        scheme.check_recomputable(&run.model.graph)?;
-        let is_of_run = scheme.recomputed
-            && scheme.takes(offer.codec)
-            && offer.n_values == n_parameters as u64
-            && scheme.state_codec.carries_state()
-            && (1..=scheme.contribution_samples_max).contains(&offer.n_samples);
-        if !is_of_run {
-            return Err(EvidenceError::Malformed("an offer that its run does not take"));
-        }
-        commitment.verify(*peer, run_hash(run)?, offer)?;
-        if !commitment.allows(run, offer) {
-            return Err(EvidenceError::Malformed("parameters of another epoch, or more samples than count"));
-        }
-        if Transfer::of(&self.gradient) != offer.transfer {
-            return Err(EvidenceError::Hash("gradient"));
-        }
-        if Sha256Hash::of(&self.parameters) != commitment.parameters {
-            return Err(EvidenceError::Hash("state"));
-        }
-        let samples = commitment.samples(&self.samples, &run.data.manifest)?;
-        let gradient = offer.codec.decode(&self.gradient, n_parameters);
-        let gradient = gradient.map_err(|error| EvidenceError::Codec("gradient", error))?;
-        let parameters = scheme.state_codec.decode(&self.parameters, n_parameters);
-        let parameters = parameters.map_err(|error| EvidenceError::Codec("state", error))?;
-        Ok(EvidenceContents { samples, gradient, parameters })
-    }
-}
-
-/// The scheme of a run whose contributions there is evidence of.
-///
-/// # Errors
-/// [`EvidenceError::Scheme`].
-pub fn scheme(run: &RunDescription) -> Result<&Synchronous, EvidenceError> {
-    run.synchronous().ok_or(EvidenceError::Scheme)
 }
 
 /// Asks for the list of evidence.

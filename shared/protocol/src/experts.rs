@@ -14,6 +14,8 @@
 //!
 //! Nothing here computes, decides, or knows where an expert is hosted: that is in [`crate::dht::experts`].
 
+mod answers;
+pub mod audits;
 pub mod checkpoints;
 pub mod leases;
 mod place;
@@ -23,18 +25,20 @@ use futures::future::{self, Either};
 use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use serde::{Deserialize, Serialize};
 
+pub use self::answers::SignedAnswer;
 pub use self::place::{
     DIMENSIONS_MAX, ExpertPlace, ExpertPrefix, ExpertUid, GRID_SIDE_MAX, GridShape, LayerId, PlaceError,
 };
 pub use self::tensors::{ExpertRows, ExpertTensors, PreparedRequest, PreparedRows};
-use crate::access::AccessRefusal;
+use self::checkpoints::CheckpointVersion;
+use crate::access::{AccessRefusal, Signature};
 use crate::bulk::{self, BulkError, CHUNK_BYTES, Transfer, WINDOW_CHUNKS};
 use crate::codec::TensorCodec;
 use crate::framing::{self, FrameError};
 use crate::receipt::RUN_ID_BYTES_MAX;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/experts/2";
+pub const PROTOCOL: &str = "/barnraise/experts/3";
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 512;
 /// Largest tensor of a request or an answer, encoded: all of it is under way at once.
@@ -84,10 +88,12 @@ pub struct ExpertRequest {
 pub enum HostToTrainer {
     /// The expert has computed; the rows follow.
     Rows {
-        /// Optimizer steps behind the parameters that computed them: their version.
-        n_steps: u64,
+        /// Of the parameters that computed them.
+        version: CheckpointVersion,
         /// `[n_rows, output_values]` of a forward pass, `[n_rows, input_values]` of a backward pass, encoded as the request.
         transfer: Transfer,
+        /// Of the host: what it gave to which rows ([`SignedAnswer`]).
+        signature: Signature,
     },
     /// Not computed.
     Refused(ExpertRefusal),
@@ -273,13 +279,13 @@ where
     };
     match answer {
         HostToTrainer::Refused(refusal) => Err(refusal.into()),
-        HostToTrainer::Rows { n_steps, transfer } => {
+        HostToTrainer::Rows { version, transfer, signature } => {
             let want = prepared.request().answer_bytes();
             if transfer.n_bytes != want {
                 return Err(ExpertRequestError::AnswerBytes { want, got: transfer.n_bytes });
             }
             let bytes = bulk::read_pushed(&mut reader, transfer, want).await?;
-            Ok(ExpertRows { n_steps, bytes })
+            Ok(ExpertRows { version, signature, bytes })
         }
     }
 }
@@ -324,8 +330,8 @@ pub async fn reply<S>(stream: &mut S, rows: &PreparedRows) -> Result<(), ExpertR
 where
     S: AsyncWrite + Unpin,
 {
-    let PreparedRows { n_steps, transfer, bytes } = rows;
-    let answer = HostToTrainer::Rows { n_steps: *n_steps, transfer: *transfer };
+    let PreparedRows { version, transfer, signature, bytes } = rows;
+    let answer = HostToTrainer::Rows { version: *version, transfer: *transfer, signature: *signature };
     framing::write(stream, &answer, MESSAGE_BYTES_MAX).await?;
     bulk::push(stream, bytes).await?;
     Ok(stream.close().await?)

@@ -7,7 +7,7 @@ use barnraise_protocol::commitment::{
 };
 use barnraise_protocol::dataset::{Manifest, ShardEntry};
 use barnraise_protocol::evidence::{
-    self, ENTRIES_MAX, Evidence, EvidenceEntry, EvidenceError, EvidenceHeader, EvidenceRequest,
+    self, ENTRIES_MAX, ContributionEvidence, EvidenceEntry, EvidenceError, EvidenceHeader, EvidenceRequest,
     EvidenceResponse,
 };
 use barnraise_protocol::gradient::Offer;
@@ -56,7 +56,7 @@ fn key() -> KeyPair {
     KeyPair::from_seed(&[5; 32])
 }
 
-fn evidence() -> Evidence {
+fn evidence() -> ContributionEvidence {
     let run = run();
     let gradient = TensorCodec::F32.encode(&[0.5; N_PARAMETERS]).unwrap();
     let parameters = TensorCodec::F16.encode(&[2.0; N_PARAMETERS]).unwrap();
@@ -73,13 +73,13 @@ fn evidence() -> Evidence {
     let state = (Sha256Hash::of(&parameters), 7);
     let commitment = sign(&run, &offer, state, &samples);
     let header = EvidenceHeader { peer: key().public(), run, offer, commitment };
-    Evidence { header, samples, gradient, parameters }
+    ContributionEvidence { header, samples, gradient, parameters }
 }
 
 #[test]
 fn evidence_travels_and_says_what_was_signed() {
     let evidence = evidence();
-    let decoded = Evidence::decode(&evidence.encode().unwrap()).unwrap();
+    let decoded = ContributionEvidence::decode(&evidence.encode().unwrap()).unwrap();
     assert_eq!(decoded, evidence);
     let claim = decoded.verify(N_PARAMETERS).unwrap();
     assert_eq!(claim.samples[0], SampleId { shard: 1, index: 1 });
@@ -99,7 +99,7 @@ const GOLDEN: &str = "260200006e7a1cdd29b0b78fd13af4c5598feff4ef2a97166e3ca6f2e4
 
 #[test]
 fn nobody_can_change_what_a_peer_signed_for() {
-    type EvidenceChange = fn(&mut Evidence);
+    type EvidenceChange = fn(&mut ContributionEvidence);
     let forged: [(&str, EvidenceChange); 11] = [
         ("another peer", |e| e.header.peer = KeyPair::from_seed(&[6; 32]).public()),
         ("another run", |e| e.header.run.identity.run_id = "s".into()),
@@ -137,7 +137,7 @@ fn parameters_are_of_the_epoch_or_of_the_one_before_where_updates_are_delayed() 
     assert!(!signed(6, false) && !signed(5, true) && !signed(8, true));
 }
 
-/// Evidence of parameters that are `late` epochs stale, with `n_listed` samples, of which `n_offered` are claimed.
+/// ContributionEvidence of parameters that are `late` epochs stale, with `n_listed` samples, of which `n_offered` are claimed.
 fn is_evidence(
     local_steps: Option<LocalSteps>,
     delayed_updates: bool,
@@ -219,7 +219,7 @@ fn a_sample_takes_as_few_bytes_as_the_data_allow() {
 
 #[test]
 fn what_cannot_be_recomputed_is_no_evidence() {
-    type EvidenceChange = fn(&mut Evidence);
+    type EvidenceChange = fn(&mut ContributionEvidence);
     let cases: [(&str, EvidenceChange); 6] = [
         ("a run without commitments", |e| e.header.run.synchronous_mut().unwrap().recomputed = false),
         ("another codec", |e| e.header.offer.codec = TensorCodec::F16),
@@ -268,11 +268,11 @@ async fn evidence_is_listed_and_pulled() {
     let asking = async {
         assert_eq!(evidence::list(&mut b).await.unwrap(), [listed]);
         let pulled = evidence::fetch(&mut b, listed, 1 << 20).await.unwrap();
-        assert_eq!(Evidence::decode(&pulled).unwrap(), evidence());
+        assert_eq!(ContributionEvidence::decode(&pulled).unwrap(), evidence());
         let other = EvidenceEntry { peer: PublicKey([0; 32]), ..listed };
         let refused = evidence::fetch(&mut b, other, 1 << 20).await.unwrap_err();
         assert!(matches!(refused, ConversationError::Refused(_)), "{refused}");
-        // Evidence larger than the run's is not pulled.
+        // ContributionEvidence larger than the run's is not pulled.
         assert!(evidence::fetch(&mut b, listed, 10).await.is_err());
         drop(b);
     };
@@ -299,7 +299,7 @@ async fn another_piece_than_was_listed_is_not_pulled() {
 fn a_header_is_as_long_as_a_description_and_a_little_more() {
     let refused = |n_bytes: usize| {
         let length = u32::try_from(n_bytes).unwrap().to_le_bytes();
-        Evidence::decode(&[&length[..], &vec![0xff; n_bytes]].concat()).unwrap_err()
+        ContributionEvidence::decode(&[&length[..], &vec![0xff; n_bytes]].concat()).unwrap_err()
     };
     let max = MESSAGE_BYTES_MAX + 1024;
     assert!(matches!(refused(max), EvidenceError::Header(_)), "it is looked at");
@@ -365,14 +365,14 @@ proptest! {
         let mut bytes = whole.encode().unwrap();
         let at = at % bytes.len();
         bytes[at] ^= 1 << bit;
-        if let Ok(mutated) = Evidence::decode(&bytes) {
+        if let Ok(mutated) = ContributionEvidence::decode(&bytes) {
             prop_assert!(mutated.verify(N_PARAMETERS).is_err() || mutated == whole);
         }
     }
 
     #[test]
     fn any_bytes_are_evidence_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        match Evidence::decode(&bytes) {
+        match ContributionEvidence::decode(&bytes) {
             Ok(evidence) => prop_assert!(evidence.verify(N_PARAMETERS).is_err()),
             Err(EvidenceError::Malformed(_) | EvidenceError::Header(_)) => {}
             Err(error) => panic!("{error}"),

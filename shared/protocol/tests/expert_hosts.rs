@@ -130,6 +130,7 @@ fn golden_bytes_of_leases() {
         (LeaseRefusal::TooMany { got: 300 }, "0409ac02"),
         (LeaseRefusal::NoAccess, "040a"),
         (LeaseRefusal::MayNotHost, "040b"),
+        (LeaseRefusal::Distrusted { for_ms: 300 }, "040cac02"),
     ] {
         check(&LeaseAnswer::Refused(refusal), max, golden);
     }

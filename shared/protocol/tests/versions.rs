@@ -11,7 +11,7 @@ use tokio_util::compat::TokioAsyncReadCompatExt;
 /// The conversations of a contributor by the version of `run` that stands for them. When you raise one of these, raise
 /// that of `run` too, add the previous name to `OLDER_PROTOCOLS`, and add a line here. A peer of the previous build then
 /// learns at once that it is too old, instead of computing contributions that are refused.
-const SPOKEN: [(&str, [&str; 6]); 10] = [
+const SPOKEN: [(&str, [&str; 6]); 11] = [
     (
         "/barnraise/run/6",
         [
@@ -121,6 +121,18 @@ const SPOKEN: [(&str, [&str; 6]); 10] = [
             "/barnraise/access/2",
             "/barnraise/contribute/4",
             "/barnraise/evidence/12",
+            "/barnraise/gradient/7",
+            "/barnraise/shard/6",
+            "/barnraise/state/3",
+        ],
+    ),
+    // Evidence is also of answers of experts.
+    (
+        "/barnraise/run/17",
+        [
+            "/barnraise/access/2",
+            "/barnraise/contribute/4",
+            "/barnraise/evidence/13",
             "/barnraise/gradient/7",
             "/barnraise/shard/6",
             "/barnraise/state/3",

@@ -4,7 +4,7 @@
 //! A trainer finds the best experts of each row by [`ExpertSearch`]: algorithm 1 of appendix B, for all rows of a batch, and for
 //! several layers, by one sequence of lookups in the DHT. It asks their hosts by [`calls`]. A host tells of its experts by
 //! [`ExpertAnnouncer`], and decides what its device computes next by [`serving`]. Which places of the grid it serves follows from
-//! [`leases`], and what lasts of an expert when its host is gone from [`checkpoints`].
+//! [`leases`], and what lasts of an expert when its host is gone from [`checkpoints`]. What it answers is computed once more by [`audits`].
 //!
 //! What differs from the paper:
 //!
@@ -20,6 +20,7 @@
 //! it finds; time and seeds are arguments.
 
 mod announcer;
+pub mod audits;
 pub mod calls;
 pub mod checkpoints;
 #[cfg(test)]

@@ -9,7 +9,7 @@ use barnraise_learning::experts::ExpertPort;
 use barnraise_learning::{ModelError, Trainer};
 use barnraise_protocol::access::{PublicKey, UnixTime};
 use barnraise_protocol::dht::{self, Freshness, Record, RecordKey, UnixMillis};
-use barnraise_protocol::experts::{self, ExpertPlace, leases};
+use barnraise_protocol::experts::{self, ExpertPlace, audits, leases};
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::dht::StorageLimits;
 use barnraise_swarm::{Moment, PeerKey};
@@ -81,6 +81,7 @@ impl ExpertWatch {
 
 impl ExpertNetwork for TrialExperts {
     type Stream = libp2p::Stream;
+    type BackboneStream = libp2p::Stream;
 
     fn now(&self) -> Moment {
         self.origin.elapsed()
@@ -111,6 +112,10 @@ impl ExpertNetwork for TrialExperts {
         let opened = self.network.open_any_backbone(leases::PROTOCOL).await;
         let mut stream = opened.map_err(PlatformError::network)?;
         leases::holders(&mut stream, run_id, places).await.map_err(PlatformError::network)
+    }
+
+    async fn open_audit(&self) -> Result<libp2p::Stream, PlatformError> {
+        self.network.open_any_backbone(audits::PROTOCOL).await.map_err(PlatformError::network)
     }
 
     async fn open_host(&self, host: &PeerKey, addresses: &[Vec<u8>]) -> Result<Self::Stream, PlatformError> {

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use barnraise_protocol::access::{
-    AccessMode, AccessRefusal, AccessToken, PublicKey, RequestRefusal, RevokedToken, SignedRequest, TokenId,
-    TokenRefusal, UnixTime,
+    AccessMode, AccessRefusal, AccessToken, ConvictedWork, PublicKey, RequestRefusal, RevokedToken, SignedRequest,
+    TokenId, TokenRefusal, UnixTime,
 };
 use barnraise_protocol::{Refusal, RefusalReason};
 use barnraise_swarm::PeerKey;
@@ -50,8 +50,8 @@ pub struct Gate {
     policy: Policy,
     clock: WallClock,
     gated: Arc<Mutex<GateState>>,
-    /// Convicted peers, and the epoch of the contribution that each was convicted for.
-    convicted: Arc<watch::Sender<HashMap<PeerKey, u64>>>,
+    /// Convicted peers, and what each was convicted for.
+    convicted: Arc<watch::Sender<HashMap<PeerKey, ConvictedWork>>>,
     /// Peers that the operator blocked, and why.
     blocked: Arc<watch::Sender<HashMap<PeerKey, String>>>,
 }
@@ -67,7 +67,7 @@ struct GateState {
 #[derive(Debug, Clone, Default)]
 pub struct Pass {
     token: Option<watch::Receiver<Option<TokenRefusal>>>,
-    conviction: Option<(PeerKey, watch::Receiver<HashMap<PeerKey, u64>>)>,
+    conviction: Option<(PeerKey, watch::Receiver<HashMap<PeerKey, ConvictedWork>>)>,
     block: Option<(PeerKey, watch::Receiver<HashMap<PeerKey, String>>)>,
 }
 
@@ -89,8 +89,8 @@ impl Pass {
         let convicted = async {
             let Some((peer, convicted)) = conviction else { return std::future::pending().await };
             let known = convicted.wait_for(|convicted| convicted.contains_key(peer)).await;
-            let epoch = known.ok().and_then(|known| known.get(peer).copied());
-            epoch.map_or(TokenRefusal::Revoked, |epoch| TokenRefusal::Convicted { epoch })
+            let work = known.ok().and_then(|known| known.get(peer).copied());
+            work.map_or(TokenRefusal::Revoked, TokenRefusal::Convicted)
         };
         let blocked = async {
             let Some((peer, blocked)) = block else { return std::future::pending().await };
@@ -140,8 +140,8 @@ impl Gate {
             return Err(Exclusion::Blocked(reason));
         }
         let known = self.convicted.borrow().get(&key).copied();
-        if let Some(epoch) = known {
-            return Err(TokenRefusal::Convicted { epoch }.into());
+        if let Some(work) = known {
+            return Err(TokenRefusal::Convicted(work).into());
         }
         let conviction = Some((key.clone(), self.convicted.subscribe()));
         let block = Some((key.clone(), self.blocked.subscribe()));
@@ -173,10 +173,10 @@ impl Gate {
         self.blocked.borrow().contains_key(peer) || self.convicted.borrow().contains_key(peer)
     }
 
-    /// Excludes `peer` for good, for its contribution to `epoch`: its conversations end, and it may begin no others.
-    pub fn convict(&self, peer: PublicKey, epoch: u64) {
+    /// Excludes `peer` for good, for what it gave: its conversations end, and it may begin no others.
+    pub fn convict(&self, peer: PublicKey, work: ConvictedWork) {
         self.convicted.send_modify(|convicted| {
-            convicted.entry(PeerKey(peer.to_peer_id())).or_insert(epoch);
+            convicted.entry(PeerKey(peer.to_peer_id())).or_insert(work);
         });
     }
 
@@ -190,9 +190,9 @@ impl Gate {
         self.blocked.send_replace(blocked);
     }
 
-    /// Convicted peers, and the epoch of the contribution that each was convicted for.
-    pub fn convicted(&self) -> Vec<(PeerKey, u64)> {
-        self.convicted.borrow().iter().map(|(peer, epoch)| (peer.clone(), *epoch)).collect()
+    /// Convicted peers, and what each was convicted for.
+    pub fn convicted(&self) -> Vec<(PeerKey, ConvictedWork)> {
+        self.convicted.borrow().iter().map(|(peer, work)| (peer.clone(), *work)).collect()
     }
 
     /// `peer` presents a token over its own connection.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use barnraise_protocol::access::{
-    AccessMode, AccessRefusal, AccessToken, Authority, KeyPair, Nonce, PublicKey, RelayedRequest,
+    AccessMode, AccessRefusal, AccessToken, Authority, ConvictedWork, KeyPair, Nonce, PublicKey, RelayedRequest,
     RelayedResponse, RequestRefusal, SignedRequest, TokenId, TokenRefusal, UnixTime,
 };
 use barnraise_protocol::{Sha256Hash, framing};
@@ -510,7 +510,7 @@ async fn whom_the_operator_blocks_is_out_at_once_and_back_when_it_is_taken_back(
     assert!(futures::FutureExt::now_or_never(others.ended()).is_none());
     world.gate.set_blocked([].into());
     assert!(world.gate.check(peer).is_ok() && !is_out(peer));
-    world.gate.convict(pair(3).public(), 7);
+    world.gate.convict(pair(3).public(), WORK);
     assert!(is_out(other), "a convicted peer is out, too");
 }
 
@@ -647,17 +647,19 @@ async fn the_gate_lets_in_the_backbones_of_the_run_and_counts_those_with_a_token
     }
 }
 
+const WORK: ConvictedWork = ConvictedWork::Contribution { epoch: 7 };
+
 #[tokio::test]
 async fn a_convicted_peer_is_out_for_its_first_contribution_of_that_kind() {
     let world = world(AccessMode::Open).await;
     let (peer, other) = (peer_id(pair(2).public()), pair(3).public());
     assert!(world.gate.may_host(peer), "in an open run everybody may");
     let mut pass = world.gate.check(peer).unwrap();
-    world.gate.convict(pair(2).public(), 7);
-    world.gate.convict(pair(2).public(), 9);
-    assert_eq!(world.gate.convicted(), [(PeerKey(peer.to_bytes()), 7)]);
+    world.gate.convict(pair(2).public(), WORK);
+    world.gate.convict(pair(2).public(), ConvictedWork::ExpertAnswer { n_steps: 9 });
+    assert_eq!(world.gate.convicted(), [(PeerKey(peer.to_bytes()), WORK)]);
     assert!(world.gate.is_convicted(pair(2).public()) && !world.gate.is_convicted(other));
-    let reason = Exclusion::from(TokenRefusal::Convicted { epoch: 7 });
+    let reason = Exclusion::from(TokenRefusal::Convicted(WORK));
     assert_eq!(pass.ended().await, reason);
     assert_eq!(world.gate.check(peer).unwrap_err(), reason);
     assert!(world.gate.check(peer_id(other)).is_ok());

@@ -209,9 +209,9 @@ async fn complete(run: &HostedRun, list: &mut PeerList) {
         contributor.n_samples_total = Some(given.n_samples);
         contributor.n_bytes_total = Some(given.n_bytes);
     }
-    let convicted = run.gate.convicted().into_iter().filter_map(|(peer, epoch)| {
+    let convicted = run.gate.convicted().into_iter().filter_map(|(peer, work)| {
         let peer = PeerId::from_bytes(&peer.0).ok()?.to_string();
-        Some(ConvictedView { peer, epoch })
+        Some(ConvictedView { peer, reason: work.to_string() })
     });
     list.convicted = convicted.take(BLOCKED_MAX).collect();
     list.hidden = names::hidden(run).await;

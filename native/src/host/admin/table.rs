@@ -126,8 +126,8 @@ pub(super) fn peers(list: &PeerList) -> String {
     }
     if !list.convicted.is_empty() {
         let convicted = list.convicted.iter();
-        let rows: Vec<_> = convicted.map(|peer| vec![peer.peer.clone(), peer.epoch.to_string()]).collect();
-        let _ = write!(text, "\n{}", columns(&["convicted", "of epoch"], &rows));
+        let rows: Vec<_> = convicted.map(|peer| vec![peer.peer.clone(), peer.reason.clone()]).collect();
+        let _ = write!(text, "\n{}", columns(&["convicted", "reason"], &rows));
     }
     let hidden = list.hidden.as_deref().unwrap_or_default();
     if !hidden.is_empty() {

@@ -6,13 +6,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use barnraise_protocol::access::{KeyPair, PublicKey};
 use barnraise_protocol::dht::UnixMillis;
+use barnraise_protocol::experts::checkpoints::CheckpointVersion;
 use barnraise_protocol::experts::leases::{
-    self, ExpertLease, Grantors, KEEPERS_MAX, LeaseAnswer, LeaseAsk, LeaseAskError, LeaseGrant,
+    self, ExpertLease, Grantors, KEEPERS_MAX, KnownHost, LeaseAnswer, LeaseAsk, LeaseAskError, LeaseGrant,
     LeaseQuestion, LeaseRefusal, LeaseVerdict, LeasingHost,
 };
 use barnraise_protocol::experts::{ExpertPlace, LayerId};
 use barnraise_relay::tasks::TaskSet;
 use barnraise_relay::{Node, NodeError};
+use barnraise_swarm::experts::audits::HostStandings;
 use barnraise_swarm::experts::leases::{
     AskedVoters, LeaseBook, LeaseStanding, LeasedRun, Voters, count_votes,
 };
@@ -57,6 +59,7 @@ struct Books {
     of_group: RateLimiter<AddressGroup>,
     choices: RateLimiter<PublicKey>,
     choices_of_group: RateLimiter<AddressGroup>,
+    standings: HostStandings,
 }
 
 /// The other backbones whose grants count. Cheap to clone.
@@ -101,6 +104,7 @@ impl LeaseService {
             of_group: RateLimiter::new(QUESTIONS_PER_MINUTE * GROUP_HOSTS, RATE_KEYS_MAX),
             choices: RateLimiter::new(CHOICES_PER_MINUTE, RATE_KEYS_MAX),
             choices_of_group: RateLimiter::new(CHOICES_PER_MINUTE * GROUP_HOSTS, RATE_KEYS_MAX),
+            standings: HostStandings::default(),
         };
         let voters = Arc::new(Mutex::new(Voters::new(&run.grantors, &here)));
         Self {
@@ -125,6 +129,16 @@ impl LeaseService {
     /// It began a moment ago, and does not know yet.
     pub(crate) fn holders(&self, places: &[ExpertPlace]) -> Result<Vec<Option<PublicKey>>, LeaseRefusal> {
         self.books().leases.holders(self.now(), places)
+    }
+
+    /// The hosts that keep the checkpoints of an expert.
+    pub(crate) fn keepers(&self, place: ExpertPlace) -> Vec<KnownHost> {
+        self.books().leases.keepers(self.now(), place, KEEPERS_MAX)
+    }
+
+    /// An answer of a host was far from what its expert gave, `after` this checkpoint. Returns whether it gets no places from now on.
+    pub(crate) fn on_far(&self, host: PublicKey, after: (ExpertPlace, CheckpointVersion)) -> bool {
+        self.books().standings.on_far(self.now(), host, after)
     }
 
     /// How the experts stand.
@@ -167,9 +181,7 @@ impl LeaseService {
                 self.holders(&places).map_or_else(LeaseAnswer::Refused, LeaseAnswer::Holders)
             }
             LeaseQuestion::Keepers { places, .. } => {
-                let (books, now) = (self.books(), self.now());
-                let keepers = |place| books.leases.keepers(now, place, KEEPERS_MAX);
-                LeaseAnswer::Keepers(places.into_iter().map(keepers).collect())
+                LeaseAnswer::Keepers(places.into_iter().map(|place| self.keepers(place)).collect())
             }
         }
     }
@@ -181,11 +193,20 @@ impl LeaseService {
         question: &LeaseQuestion,
     ) -> Result<(), LeaseRefusal> {
         question.check(&self.run.run_id)?;
+        let (mut books, now) = (self.books(), self.now());
+        let asks_for = match question {
+            LeaseQuestion::Lease { .. } => Some(&peer),
+            LeaseQuestion::Vote { holder, .. } => Some(holder),
+            LeaseQuestion::Holders { .. } | LeaseQuestion::Keepers { .. } => None,
+        };
+        if let Some(left) = asks_for.and_then(|host| books.standings.distrusted_for(now, host)) {
+            let for_ms = u32::try_from(left.as_millis()).unwrap_or(u32::MAX);
+            return Err(LeaseRefusal::Distrusted { for_ms });
+        }
         if matches!(question, LeaseQuestion::Vote { .. }) {
             let is_named = self.run.grantors.keys().contains(&peer);
             return if is_named { Ok(()) } else { Err(LeaseRefusal::NotNamed) };
         }
-        let (mut books, now) = (self.books(), self.now());
         // In this order, so that a host which asks too often does not use up the rate of its address.
         match books.of_host.take(now, &peer) && books.of_group.take(now, &group) {
             true => Ok(()),

@@ -1,4 +1,5 @@
-//! What a backbone does for the hosts of experts: grants leases, and keeps checkpoints where there are too few hosts.
+//! What a backbone does for the hosts of experts: grants leases, keeps checkpoints where there are too few hosts, and checks what
+//! they answer.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use barnraise_learning::hosted::HostedLayer;
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::experts::LayerId;
+use barnraise_protocol::experts::audits::{self, AuditError, AuditRefusal, AuditReply};
 use barnraise_protocol::experts::checkpoints::{self, CheckpointAnswer, CheckpointError, CheckpointRefusal};
 use barnraise_protocol::experts::leases::{
     self, FROZEN_MAX, Grantors, LeaseAnswer, LeaseQuestion, LeaseRefusal,
@@ -18,12 +20,14 @@ use barnraise_swarm::experts::leases::LeasedRun;
 use bytesize::ByteSize;
 use libp2p::{PeerId, Stream};
 
+use super::auditing::{Auditor, AuditorParts};
 use super::keeper::{self, CheckpointKeeper};
 use super::leases::LeaseService;
 use crate::config::RunConfig;
 use crate::host::access::Exclusion;
 use crate::host::addresses::AddressGroups;
 use crate::host::conversations::{AccessPolicy, Caller, RunServices, StreamError, StreamSlots, accept};
+use crate::host::evidence::EvidenceStore;
 use crate::host::run::RunHost;
 use crate::net::violations;
 
@@ -36,6 +40,7 @@ struct ExpertServices {
     host: RunServices,
     leases: Arc<LeaseService>,
     keeper: Arc<CheckpointKeeper>,
+    auditor: Arc<Auditor>,
     groups: AddressGroups,
 }
 
@@ -49,7 +54,11 @@ impl AsRef<RunServices> for ExpertServices {
 ///
 /// # Errors
 /// The model does not fit the data or has no layer that is to be frozen, or what was kept cannot be read.
-pub(crate) async fn serve(services: &RunServices, run_host: &mut RunHost) -> anyhow::Result<()> {
+pub(crate) async fn serve(
+    services: &RunServices,
+    evidence: &EvidenceStore,
+    run_host: &mut RunHost,
+) -> anyhow::Result<()> {
     let (host, key, config) = (services, &run_host.key, &run_host.config);
     let description = &host.description;
     let layers = HostedLayer::of_run(description)?;
@@ -64,6 +73,7 @@ pub(crate) async fn serve(services: &RunServices, run_host: &mut RunHost) -> any
     let leased = (run, frozen_layers(config, &layers)?);
     let leases = Arc::new(LeaseService::new(host.node.clone(), key.clone(), leased, run_host.was_served));
     let of_run = (&run_id[..], run_hash(description)?);
+    let of_auditor = layers.clone();
     let keeper =
         CheckpointKeeper::open(of_run, layers, run_host.storage().clone(), KEPT_BYTES_MAX.as_u64()).await?;
     keeper.set_grantors(leases.grantors());
@@ -73,8 +83,24 @@ pub(crate) async fn serve(services: &RunServices, run_host: &mut RunHost) -> any
     run_host.holders = Some(Arc::new(move |places| of_evaluation.holders(places)));
     let of_metrics = Arc::clone(&leases);
     host.metrics.set_experts(move || of_metrics.standing());
-    let groups = AddressGroups::new(key);
-    let services = ExpertServices { host: host.clone(), leases, keeper: Arc::new(keeper), groups };
+    // Nobody else is to know which answers are looked at.
+    let [a, b, c, d, e, f, g, h, ..] = key.derive(b"which answers of experts are computed once more");
+    let (groups, keeper) = (AddressGroups::new(key), Arc::new(keeper));
+    let auditor = Arc::new(Auditor::new(AuditorParts {
+        run: description.clone(),
+        layers: of_auditor,
+        node: host.node.clone(),
+        leases: leases.clone(),
+        keeper: keeper.clone(),
+        access: host.access.clone(),
+        evidence: evidence.clone(),
+        metrics: host.metrics.clone(),
+        seed: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+    }));
+    let others = config.aggregators.peers().map(|(peer, _)| peer).filter(|peer| *peer != host.node.peer_id());
+    let polling = auditor.clone().poll_other_backbones(others.collect(), run_host.shutdown.clone());
+    run_host.tasks.spawn(polling);
+    let services = ExpertServices { host: host.clone(), leases, keeper, auditor, groups };
     let slots = StreamSlots::new(&host.conversations, config.network.contributors_max);
     let no_lease =
         |_: &Exclusion| no_access(&LeaseAnswer::Refused(LeaseRefusal::NoAccess), leases::MESSAGE_BYTES_MAX);
@@ -85,6 +111,10 @@ pub(crate) async fn serve(services: &RunServices, run_host: &mut RunHost) -> any
         no_access(&refused, checkpoints::MESSAGE_BYTES_MAX)
     };
     accept(&services, tasks, checkpoints::PROTOCOL, AccessPolicy::Gated(no_checkpoint), &slots, keep)?;
+    let no_audit = |_: &Exclusion| {
+        no_access(&AuditReply::Refused(AuditRefusal::NoAccess), audits::MESSAGE_BYTES_MAX)
+    };
+    accept(&services, tasks, audits::PROTOCOL, AccessPolicy::Gated(no_audit), &slots, audit)?;
     Ok(())
 }
 
@@ -123,14 +153,34 @@ async fn answer_all(services: ExpertServices, caller: PeerId, stream: Stream) ->
         pace.wait();
         let Some(question) = leases::receive(&mut stream).await? else { return Ok(()) };
         // Tokens are renewed while a stream is open, with or without the role.
-        let may_ask =
-            !matches!(question, LeaseQuestion::Lease { .. }) || services.host.access.gate.may_host(caller);
-        let answer = match may_ask {
-            true => services.leases.answer(peer, group, question).await,
-            false => LeaseAnswer::Refused(LeaseRefusal::MayNotHost),
+        let gate = &services.host.access.gate;
+        let refusal = match &question {
+            LeaseQuestion::Lease { .. } if !gate.may_host(caller) => Some(LeaseRefusal::MayNotHost),
+            // It asks at a backbone that does not know it yet.
+            LeaseQuestion::Vote { holder, .. } if gate.is_convicted(*holder) => Some(LeaseRefusal::NoAccess),
+            _ => None,
+        };
+        let answer = match refusal {
+            None => services.leases.answer(peer, group, question).await,
+            Some(refusal) => LeaseAnswer::Refused(refusal),
         };
         pace.answer();
         leases::reply(&mut stream, &answer).await?;
+    }
+}
+
+async fn audit(services: ExpertServices, mut caller: Caller, stream: Stream) -> Result<(), StreamError> {
+    let Some(peer) = key_of(caller.peer) else { return Ok(()) };
+    let group = services.groups.group_of(&services.host.node, caller.peer).await;
+    let mut stream = Paced::new(stream, services.host.conversations.pace());
+    let serving = services.auditor.clone().serve((peer, group), &mut stream);
+    match caller.while_admitted(serving).await? {
+        Ok(()) => Ok(()),
+        Err(AuditError::Frame(error)) => Err(error.into()),
+        Err(error) => {
+            tracing::debug!(peer = %caller.peer, %error, "an answer of an expert was not taken");
+            Ok(())
+        }
     }
 }
 

@@ -120,8 +120,8 @@ pub struct BlockedView {
 pub struct ConvictedView {
     /// Peer id.
     pub peer: String,
-    /// Epoch of the wrong contribution.
-    pub epoch: u64,
+    /// What it gave.
+    pub reason: String,
 }
 
 /// A peer whose name the operator hides.

@@ -124,10 +124,13 @@ async fn answer(
 ) -> Result<(), ExpertRequestError> {
     let pace = stream.pace();
     let request = experts::receive(&mut stream).await?;
-    let admitted = served(state, from, &request);
-    let admitted = admitted.and_then(|served| state.admit(served).map_err(|refusal| wire_refusal(&refusal)));
-    let key = match admitted {
-        Ok(key) => key,
+    let admitted = served(state, from, &request).and_then(|served| {
+        let expert = served.expert;
+        let key = state.admit(served).map_err(|refusal| wire_refusal(&refusal))?;
+        Ok((key, expert))
+    });
+    let (key, expert) = match admitted {
+        Ok(admitted) => admitted,
         Err(refusal) => return experts::refuse(&mut stream, refusal).await,
     };
     let _held = HeldRequest { state, key };
@@ -140,10 +143,14 @@ async fn answer(
     let computed = state.on_received(key, tensors).await;
     pace.answer();
     match computed {
-        Ok(Ok((n_steps, rows))) => match request.answer(n_steps, &rows) {
-            Ok(prepared) => experts::reply(&mut stream, &prepared).await,
-            Err(_) => experts::refuse(&mut stream, ExpertRefusal::NotFinite).await,
-        },
+        Ok(Ok((n_steps, rows))) => {
+            let version = state.version(&(request.layer, request.uid), expert, n_steps);
+            let version = version.ok_or(ExpertRefusal::Unknown);
+            match version.and_then(|version| request.answer(&state.key, version, &rows)) {
+                Ok(prepared) => experts::reply(&mut stream, &prepared).await,
+                Err(refusal) => experts::refuse(&mut stream, refusal).await,
+            }
+        }
         Ok(Err(refusal)) => experts::refuse(&mut stream, wire_refusal(&refusal)).await,
         // The request was dropped: nobody waits for it.
         Err(_) => Ok(()),

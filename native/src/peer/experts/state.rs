@@ -8,6 +8,7 @@ use barnraise_contributor::hosting::{ExpertAnswer, HeldRequests};
 use barnraise_learning::hosted::HostedLayer;
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::dht::experts::AnnouncedExpert;
+use barnraise_protocol::experts::checkpoints::CheckpointVersion;
 use barnraise_protocol::experts::leases::ExpertLease;
 use barnraise_protocol::experts::{ExpertPlace, ExpertTensors, LayerId};
 use barnraise_swarm::Moment;
@@ -111,6 +112,18 @@ impl HostState {
     pub(super) fn number_of(&self, place: &ExpertPlace) -> Option<u32> {
         let number = self.lock().experts.get(place).map(|expert| expert.number)?;
         self.holds(place).then_some(number)
+    }
+
+    /// The version of what the expert of this number computed at a step. `None` where it is served here no longer: under the next
+    /// lease the place may begin with another state, and no two states are ever signed under one version.
+    pub(super) fn version(
+        &self,
+        place: &ExpertPlace,
+        number: u32,
+        n_steps: u64,
+    ) -> Option<CheckpointVersion> {
+        self.number_of(place).filter(|known| *known == number)?;
+        Some(CheckpointVersion { term: self.lease(place)?.term, n_steps })
     }
 
     /// Admits a request by its head.

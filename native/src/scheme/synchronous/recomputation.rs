@@ -4,7 +4,7 @@
 //!   backbone, the other backbones and anybody with `barnraise evidence` can do it.
 //! - [`queue`]: selects contributions to this backbone, and the device works through them beside training.
 //! - [`exchange`]: evidence, served and fetched.
-//! - [`store`] and [`standings`]: what lasts over a restart.
+//! - [`standings`], and the evidence in `host/evidence.rs`: what lasts over a restart.
 //!
 //! Selection and tolerances are in `barnraise_swarm::recomputation`.
 
@@ -13,8 +13,6 @@ pub(super) mod queue;
 mod recomputer;
 mod shards;
 mod standings;
-mod store;
 
 pub use self::recomputer::{RecomputationError, Recomputer, ShardSourceError};
 pub use self::standings::Standings;
-pub use self::store::{EvidenceStore, EvidenceStoreError};

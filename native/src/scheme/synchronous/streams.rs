@@ -26,7 +26,6 @@ use self::gradients::take_gradients;
 use super::core::CoreEvent;
 use super::ledger::SharedLedger;
 use super::metrics::Metrics;
-use super::recomputation::EvidenceStore;
 use super::recomputation::exchange::serve_evidence;
 use super::recomputation::queue::Recomputing;
 use crate::host::access::Exclusion;
@@ -36,6 +35,7 @@ use crate::host::contributions::{Issuer, WorkMeter};
 #[cfg(test)]
 use crate::host::conversations::Duplex;
 use crate::host::conversations::{self, AccessPolicy, Caller, RunServices, StreamError, StreamSlots, accept};
+use crate::host::evidence::EvidenceStore;
 use crate::host::run::RunTasks;
 use crate::host::sessions::{self, SessionServices};
 

@@ -46,10 +46,13 @@ async fn answer<P: Platform>(
     stream: &mut Metered<P::Stream>,
 ) -> Result<(), ExpertRequestError> {
     let Some(request) = within(state, HEAD_TIMEOUT, experts::receive(stream)).await? else { return Ok(()) };
-    let admitted = served(state, peer, &request);
-    let admitted = admitted.and_then(|served| state.admit(served).map_err(|refusal| wire_refusal(&refusal)));
-    let key = match admitted {
-        Ok(key) => key,
+    let admitted = served(state, peer, &request).and_then(|served| {
+        let expert = served.expert;
+        let key = state.admit(served).map_err(|refusal| wire_refusal(&refusal))?;
+        Ok((key, expert))
+    });
+    let (key, expert) = match admitted {
+        Ok(admitted) => admitted,
         Err(refusal) => return refuse(state, stream, refusal).await,
     };
     let _held = RequestGuard { state, key };
@@ -63,13 +66,17 @@ async fn answer<P: Platform>(
     // Where the request was dropped, nobody waits for it.
     let Ok(computed) = state.on_received(key, tensors).await else { return Ok(()) };
     match computed {
-        Ok((n_steps, rows)) => match request.answer(n_steps, &rows) {
-            Ok(prepared) => {
-                within(state, TENSORS_TIMEOUT, experts::reply(stream, &prepared)).await?;
-                Ok(())
+        Ok((n_steps, rows)) => {
+            let version = state.version(&(request.layer, request.uid), expert, n_steps);
+            let version = version.ok_or(ExpertRefusal::Unknown);
+            match version.and_then(|version| request.answer(&state.key, version, &rows)) {
+                Ok(prepared) => {
+                    within(state, TENSORS_TIMEOUT, experts::reply(stream, &prepared)).await?;
+                    Ok(())
+                }
+                Err(refusal) => refuse(state, stream, refusal).await,
             }
-            Err(_) => refuse(state, stream, ExpertRefusal::NotFinite).await,
-        },
+        }
         Err(refusal) => refuse(state, stream, wire_refusal(&refusal)).await,
     }
 }

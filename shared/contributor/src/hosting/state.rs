@@ -10,7 +10,7 @@ use barnraise_protocol::access::{KeyPair, PublicKey};
 use barnraise_protocol::dht::checkpoints as records;
 use barnraise_protocol::dht::experts::AnnouncedExpert;
 use barnraise_protocol::dht::{self, DhtRefusal, Freshness, Record, UnixMillis};
-use barnraise_protocol::experts::checkpoints;
+use barnraise_protocol::experts::checkpoints::{self, CheckpointVersion};
 use barnraise_protocol::experts::leases::{
     self, ExpertLease, Grantors, KnownHost, LeaseAnswer, LeaseAsk, LeaseAskError, LeaseQuestion, LeasingHost,
 };
@@ -136,6 +136,18 @@ impl<'a, P: Platform> HostState<'a, P> {
             let number = inner.experts.get(place)?.number;
             inner.leases.holds(now, place).then_some(number)
         })
+    }
+
+    /// The version of what the expert of this number computed at a step. `None` where it is served here no longer: under the next
+    /// lease the place may begin with another state, and no two states are ever signed under one version.
+    pub(super) fn version(
+        &self,
+        place: &ExpertPlace,
+        number: u32,
+        n_steps: u64,
+    ) -> Option<CheckpointVersion> {
+        self.number_of(place).filter(|known| *known == number)?;
+        Some(CheckpointVersion { term: self.lease(place)?.term, n_steps })
     }
 
     /// Admits a request by its head.

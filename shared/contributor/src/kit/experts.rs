@@ -10,7 +10,7 @@ use barnraise_protocol::access::{
     self, AccessToken, BackboneToContributor, ContributorToBackbone, PublicKey, TokenId, UnixTime,
 };
 use barnraise_protocol::dht::{self, DhtRefusal, Freshness, Record, RecordKey, UnixMillis};
-use barnraise_protocol::experts::{self, ExpertPlace, leases};
+use barnraise_protocol::experts::{self, ExpertPlace, audits, leases};
 use barnraise_swarm::dht::StorageLimits;
 use barnraise_swarm::{Moment, PeerKey};
 use futures::lock::Mutex;
@@ -104,6 +104,7 @@ impl<P> Clone for OfPlatform<'_, P> {
 
 impl<P: Platform> ExpertNetwork for OfPlatform<'_, P> {
     type Stream = CountedStream<P>;
+    type BackboneStream = CountedStream<P>;
 
     fn now(&self) -> Moment {
         self.platform.now()
@@ -141,6 +142,11 @@ impl<P: Platform> ExpertNetwork for OfPlatform<'_, P> {
         let stream = self.platform.open(leases::PROTOCOL).await?;
         let mut stream = Metered::new(stream, Rc::clone(&self.meter));
         leases::holders(&mut stream, run_id, places).await.map_err(PlatformError::network)
+    }
+
+    async fn open_audit(&self) -> Result<Self::BackboneStream, PlatformError> {
+        let stream = self.platform.open(audits::PROTOCOL).await?;
+        Ok(Metered::new(stream, Rc::clone(&self.meter)))
     }
 
     fn on_no_access(&self, host: &PeerKey) {

@@ -21,7 +21,7 @@ use barnraise_protocol::bulk::{self, Partial, Transfer};
 use barnraise_protocol::commitment::Commitment;
 use barnraise_protocol::contribute::{self, DeviceKind, RunProgress};
 use barnraise_protocol::dataset::{ImageShape, LabelledImages, Manifest, SampleKind, Samples};
-use barnraise_protocol::evidence::{Evidence, EvidenceHeader};
+use barnraise_protocol::evidence::{ContributionEvidence, EvidenceHeader};
 use barnraise_protocol::gradient::{self, Accepted, ContributionRefusal, Offer};
 use barnraise_protocol::pieces::Pieces;
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
@@ -74,8 +74,8 @@ pub(crate) struct InMemoryBackbone {
     pub(crate) accepted: RefCell<Vec<Accepted>>,
     /// All offers.
     pub(crate) offers: RefCell<Vec<Offer>>,
-    /// Evidence of each contribution with a commitment.
-    pub(crate) evidence: RefCell<Vec<Evidence>>,
+    /// ContributionEvidence of each contribution with a commitment.
+    pub(crate) evidence: RefCell<Vec<ContributionEvidence>>,
     /// Every state that was sent.
     states: RefCell<HashMap<Sha256Hash, Vec<u8>>>,
     /// Offers are received, and not requested until [`Self::release`].
@@ -491,7 +491,7 @@ impl InMemoryBackbone {
             let run = self.description.borrow().clone();
             let header =
                 EvidenceHeader { peer: contributor_key().public(), run, offer: offer.clone(), commitment };
-            self.evidence.borrow_mut().push(Evidence { header, samples, gradient: bytes, parameters });
+            self.evidence.borrow_mut().push(ContributionEvidence { header, samples, gradient: bytes, parameters });
         }
         let (sender, answer) = oneshot::channel();
         self.answers.borrow_mut().insert(ticket, sender);

@@ -15,7 +15,9 @@ use serde::{Deserialize, Serialize};
 
 pub use self::key::{KeyPair, ParseKeyError, PublicKey, Signature};
 pub use self::signed::{Nonce, RequestRefusal, ResponseRefusal, SignedRequest, SignedResponse};
-pub use self::token::{AccessToken, Authority, Claims, TOKEN_BYTES_MAX, TokenId, TokenRefusal, UnixTime};
+pub use self::token::{
+    AccessToken, Authority, Claims, ConvictedWork, TOKEN_BYTES_MAX, TokenId, TokenRefusal, UnixTime,
+};
 use crate::framing::{self, FrameError};
 
 /// libp2p protocol name.

@@ -113,14 +113,25 @@ pub enum TokenRefusal {
         /// Bytes of the name.
         got: u64,
     },
-    /// A contribution of the peer failed recomputation: it is banned for good, with every token.
-    #[error(
-        "what this peer contributed to epoch {epoch} is not the gradient of the samples that it named: it takes no \
-         more part"
-    )]
-    Convicted {
-        /// Of the contribution.
+    /// What the peer gave failed recomputation: it is banned for good, with every token.
+    #[error("{0}: it takes no more part")]
+    Convicted(ConvictedWork),
+}
+
+/// What was computed once more, with another result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum ConvictedWork {
+    /// A gradient.
+    #[error("what this peer contributed to epoch {epoch} is not the gradient of the samples that it named")]
+    Contribution {
+        /// Of the run.
         epoch: u64,
+    },
+    /// What an expert gave.
+    #[error("what an expert of this peer answered at its step {n_steps} is not what its checkpoint gives")]
+    ExpertAnswer {
+        /// Steps of the expert.
+        n_steps: u64,
     },
 }
 

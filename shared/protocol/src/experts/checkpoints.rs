@@ -195,10 +195,17 @@ impl ExpertCheckpoint {
     /// [`STEPS_MAX`] steps.
     #[must_use]
     pub fn is_valid(&self, run_id: &str, grantors: &Grantors) -> bool {
+        self.n_steps <= STEPS_MAX
+            && self.is_signed(run_id)
+            && self.lease.verify(run_id, grantors).is_ok()
+    }
+
+    /// Whether the holder of its lease has signed it.
+    #[must_use]
+    pub fn is_signed(&self, run_id: &str) -> bool {
         let Self { lease, n_steps, transfer, signature } = self;
-        let is_signed = signed_bytes(run_id, lease, *n_steps, *transfer)
-            .is_ok_and(|bytes| lease.holder.has_signed(&bytes, signature));
-        *n_steps <= STEPS_MAX && is_signed && lease.verify(run_id, grantors).is_ok()
+        signed_bytes(run_id, lease, *n_steps, *transfer)
+            .is_ok_and(|bytes| lease.holder.has_signed(&bytes, signature))
     }
 
     /// Which state it is.

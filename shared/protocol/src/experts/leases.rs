@@ -28,7 +28,7 @@ use crate::framing::{self, FrameError};
 use crate::receipt::RUN_ID_BYTES_MAX;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/expert-leases/3";
+pub const PROTOCOL: &str = "/barnraise/expert-leases/4";
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 192 * 1024;
 /// A grant expires so long after it was given.
@@ -270,13 +270,21 @@ pub enum LeaseRefusal {
         got: u32,
     },
     /// The sender has shown this backbone no valid token of the run.
-    #[error("this peer has shown no valid access token of the run here, or the operator has blocked it")]
+    #[error(
+        "this peer has shown no valid access token of the run here, the operator has blocked it, or it was convicted"
+    )]
     NoAccess,
     /// Its token is one of a peer that contributes.
     #[error(
         "the access token of this peer does not let it host experts: ask the run's operator for one that does"
     )]
     MayNotHost,
+    /// What its experts answer is far from what their checkpoints give.
+    #[error("the answers of this host are not those of its experts' checkpoints: it gets no places for {for_ms} ms")]
+    Distrusted {
+        /// Until it is trusted again.
+        for_ms: u32,
+    },
 }
 
 /// Keys that grant no leases.

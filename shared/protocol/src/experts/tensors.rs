@@ -1,6 +1,8 @@
 //! Tensors of requests and answers, encoded and decoded. It takes milliseconds: drivers do it beside their async threads.
 
-use super::{ExpertPass, ExpertRefusal, ExpertRequest};
+use super::checkpoints::CheckpointVersion;
+use super::{ExpertPass, ExpertRefusal, ExpertRequest, SignedAnswer};
+use crate::access::{KeyPair, PublicKey, Signature};
 use crate::bulk::Transfer;
 use crate::codec::CodecError;
 
@@ -23,16 +25,19 @@ pub struct ExpertTensors {
 /// What an expert has computed, with the bytes that follow the answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreparedRows {
-    pub(super) n_steps: u64,
+    pub(super) version: CheckpointVersion,
     pub(super) transfer: Transfer,
+    pub(super) signature: Signature,
     pub(super) bytes: Vec<u8>,
 }
 
 /// An expert's answer, still encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpertRows {
-    /// Optimizer steps behind the parameters that computed the rows.
-    pub n_steps: u64,
+    /// Of the parameters that computed the rows.
+    pub version: CheckpointVersion,
+    /// Of the host.
+    pub signature: Signature,
     /// Of the rows; [`PreparedRequest::decode`] reads them.
     pub bytes: Vec<u8>,
 }
@@ -71,6 +76,16 @@ impl PreparedRequest {
         &self.bytes
     }
 
+    /// The tensors alone, encoded.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// What a host with this key has signed by its answer.
+    pub fn signed(&self, host: PublicKey, rows: &ExpertRows) -> SignedAnswer {
+        SignedAnswer::of(host, &self.request, rows)
+    }
+
     /// Decodes the answer to this request: `[n_rows, output_values]` of a forward pass, `[n_rows, input_values]` of a backward
     /// pass.
     ///
@@ -105,14 +120,25 @@ impl ExpertRequest {
         Ok(ExpertTensors { inputs, gradients })
     }
 
-    /// Encodes what the expert has computed for this request with the parameters of `n_steps` steps: `[n_rows,
-    /// output_values]` of a forward pass, `[n_rows, input_values]` of a backward pass.
+    /// Encodes what the expert has computed for this request with the parameters of `version`: `[n_rows, output_values]` of a
+    /// forward pass, `[n_rows, input_values]` of a backward pass. The host with this key signs it.
     ///
     /// # Errors
-    /// A value that is not finite, or another number of values than the rows have.
-    pub fn answer(&self, n_steps: u64, rows: &[f32]) -> Result<PreparedRows, CodecError> {
-        let bytes = self.encode_rows(rows, self.answer_values())?;
-        Ok(PreparedRows { n_steps, transfer: Transfer::of(&bytes), bytes })
+    /// What the trainer is to be told: a value that is not finite, or another number of values than the rows have.
+    pub fn answer(
+        &self,
+        key: &KeyPair,
+        version: CheckpointVersion,
+        rows: &[f32],
+    ) -> Result<PreparedRows, ExpertRefusal> {
+        let encoded = self.encode_rows(rows, self.answer_values());
+        let bytes = encoded.map_err(|error| match error {
+            CodecError::NotFinite { .. } => ExpertRefusal::NotFinite,
+            _ => ExpertRefusal::Failed,
+        })?;
+        let transfer = Transfer::of(&bytes);
+        let signed = SignedAnswer::sign(key, self, version, transfer).map_err(|_| ExpertRefusal::Failed)?;
+        Ok(PreparedRows { version, transfer, signature: signed.signature, bytes })
     }
 
     fn encode_rows(&self, values: &[f32], row_values: u32) -> Result<Vec<u8>, CodecError> {

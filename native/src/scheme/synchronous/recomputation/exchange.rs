@@ -6,37 +6,27 @@
 //! Of a stream each backbone reads the sources itself. What another one proves can be recomputed here as long as both have the
 //! same shards, so their windows are compared.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use barnraise_protocol::commitment;
-use barnraise_protocol::evidence::{self, Evidence, EvidenceRequest, EvidenceResponse, PROTOCOL};
-use barnraise_protocol::run::{self, RunDescription, RunIdentity};
-use barnraise_protocol::{ConversationError, Refusal, Sha256Hash, shard};
-use barnraise_relay::{Node, NodeError, Paced};
+use barnraise_protocol::evidence::{self, Evidence, EvidenceRequest, EvidenceResponse};
+use barnraise_protocol::run;
+use barnraise_protocol::{ConversationError, Refusal, shard};
+use barnraise_relay::{Node, Paced};
 use barnraise_swarm::AddressGroup;
-use barnraise_swarm::guard::PaceLimits;
 use libp2p::{PeerId, Stream};
 use tokio_util::sync::CancellationToken;
 
-use super::EvidenceStore;
 use super::queue::Recomputing;
 use crate::host::access::Access;
+use crate::host::evidence::{
+    EvidenceFetchError, EvidenceStore, PACE, SeenEvidence, fetch_next, is_same,
+};
 
-/// Fetched pieces of evidence that are remembered, so that they are not fetched again.
-const SEEN_MAX: usize = 1024;
 /// Interval at which the other backbones are polled, and most pieces that are fetched from each per poll.
 const ASK_EVERY: Duration = Duration::from_secs(10);
 const PIECES_PER_ASKING: usize = 2;
-/// Slowest pace of a transfer of evidence.
-const PACE: PaceLimits = PaceLimits {
-    first_message: Duration::from_secs(10),
-    idle: Duration::from_secs(30),
-    message: Duration::from_secs(30),
-    stall: Duration::from_secs(30),
-    bytes_per_second_min: 1024,
-};
-
 /// Serves evidence on a stream.
 pub(in super::super) async fn serve_evidence(
     store: &EvidenceStore,
@@ -56,19 +46,6 @@ pub(in super::super) async fn serve_evidence(
     evidence::serve(stream, lookup, || pace.wait()).await
 }
 
-/// Why another backbone's evidence cannot be fetched.
-#[derive(Debug, thiserror::Error)]
-enum EvidenceFetchError {
-    #[error(transparent)]
-    Node(#[from] NodeError),
-    #[error(transparent)]
-    Conversation(#[from] ConversationError),
-    #[error("not evidence: {0}")]
-    Evidence(#[from] evidence::EvidenceError),
-    #[error("evidence of another run, or another model or data")]
-    OtherRun,
-}
-
 /// Polls `others`, the other backbones of the run, for evidence, which is recomputed here.
 pub(in super::super) async fn poll_other_backbones(
     recomputing: Recomputing,
@@ -78,7 +55,7 @@ pub(in super::super) async fn poll_other_backbones(
     shutdown: CancellationToken,
 ) {
     let mut ticks = tokio::time::interval(ASK_EVERY);
-    let (mut seen, mut differing) = (VecDeque::new(), BTreeSet::new());
+    let (mut seen, mut differing) = (SeenEvidence::default(), BTreeSet::new());
     while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
         for &peer in &others {
             let asking = async {
@@ -109,10 +86,8 @@ async fn ask(
     access: &Access,
     node: &Node,
     peer: PeerId,
-    seen: &mut VecDeque<Sha256Hash>,
+    seen: &mut SeenEvidence,
 ) -> Result<(), EvidenceFetchError> {
-    let mut stream = Paced::new(node.open(peer, PROTOCOL).await?, PACE);
-    let pace = stream.pace();
     let run = &recomputing.description;
     let (n_values, n_samples) = (recomputing.n_parameters, run.scheme.contribution_samples_max());
     let bytes_max = run::MESSAGE_BYTES_MAX as u64
@@ -120,25 +95,16 @@ async fn ask(
         + run.scheme.state_codec().encoded_len(n_values) as u64
         + u64::from(n_samples)
         + commitment::list_bytes(n_samples, &run.data.manifest);
-    let listed = evidence::list(&mut stream).await?;
-    let is_new = |listed: &evidence::EvidenceEntry| {
-        !access.gate.is_convicted(listed.peer) && !seen.contains(&listed.transfer.sha256)
-    };
-    let news: Vec<_> = listed.into_iter().filter(is_new).take(PIECES_PER_ASKING).collect();
-    for listed in news {
-        pace.wait();
-        let bytes = evidence::fetch(&mut stream, listed, bytes_max).await?;
-        // It is not fetched again, also if it is refused below.
-        seen.push_back(listed.transfer.sha256);
-        if seen.len() > SEEN_MAX {
-            seen.pop_front();
-        }
-        let evidence = Box::new(Evidence::decode(&bytes)?);
-        if !is_same(&evidence.header.run, run) || evidence.header.peer != listed.peer {
-            return Err(EvidenceFetchError::OtherRun);
-        }
-        if recomputing.theirs.send(evidence).await.is_err() {
-            return Ok(());
+    for _ in 0..PIECES_PER_ASKING {
+        match fetch_next((node, &access.gate), peer, bytes_max, seen).await? {
+            Some(Evidence::Contribution(evidence)) if is_same(&evidence.header.run, run) => {
+                if recomputing.theirs.send(evidence).await.is_err() {
+                    return Ok(());
+                }
+            }
+            Some(Evidence::Contribution(_)) => return Err(EvidenceFetchError::OtherRun),
+            Some(Evidence::Answer(_)) => {}
+            None => return Ok(()),
         }
     }
     Ok(())
@@ -155,12 +121,4 @@ async fn compare_windows(
     let mut stream = Paced::new(node.open(peer, shard::PROTOCOL).await?, PACE);
     let theirs = shard::fetch_window(&mut stream, &data).await?;
     Ok(ours.first_difference(&theirs))
-}
-
-/// Whether two descriptions are of the same computation: backbones may differ in title, purpose and access.
-fn is_same(theirs: &RunDescription, ours: &RunDescription) -> bool {
-    let RunDescription { identity, access, .. } = ours.clone();
-    let RunIdentity { title, purpose, .. } = identity;
-    let identity = RunIdentity { title, purpose, ..theirs.identity.clone() };
-    RunDescription { identity, access, ..theirs.clone() } == *ours
 }

@@ -15,7 +15,7 @@ use barnraise_learning::{ComputeDevice, ParameterLayout};
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::commitment::{self, Commitment, CommitmentError, SampleId};
-use barnraise_protocol::evidence::{Evidence, EvidenceHeader};
+use barnraise_protocol::evidence::{ContributionEvidence, EvidenceHeader};
 use barnraise_protocol::gradient::Offer;
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::AddressGroup;
@@ -27,11 +27,12 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::super::metrics::Metrics;
-use super::{EvidenceStore, Recomputer, Standings};
+use super::{Recomputer, Standings};
 use crate::config::RecomputationSection;
 use crate::data::shards::ShardStore;
 use crate::host::access::Access;
 use crate::host::contributions::Store;
+use crate::host::evidence::EvidenceStore;
 use crate::host::states::{KeptState, States};
 use crate::storage::journal::CommittedSamples;
 
@@ -74,7 +75,7 @@ pub(in super::super) struct Recomputing {
     states: States,
     pub(super) shards: Arc<ShardStore>,
     queue: Arc<RecomputationQueue>,
-    pub(super) theirs: mpsc::Sender<Box<Evidence>>,
+    pub(super) theirs: mpsc::Sender<Box<ContributionEvidence>>,
     standings: Standings,
     metrics: Metrics,
 }

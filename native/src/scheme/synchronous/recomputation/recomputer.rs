@@ -7,7 +7,7 @@ use barnraise_contributor::{PlatformError, trainer};
 use barnraise_learning::{ComputeDevice, FrozenWeights, ModelError, Precision, Trainer};
 use barnraise_protocol::commitment::{self, SampleId};
 use barnraise_protocol::dataset::{DatasetError, Samples, ShardEntry};
-use barnraise_protocol::evidence::{self, Evidence, EvidenceError, EvidenceHeader};
+use barnraise_protocol::evidence::{self, ContributionEvidence, EvidenceError, EvidenceHeader};
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
 use barnraise_protocol::{ConversationError, Sha256Hash};
@@ -95,7 +95,7 @@ impl Recomputer {
     /// The gradient cannot be recomputed. An error is no evidence against the peer.
     pub async fn recompute(
         &mut self,
-        evidence: &Evidence,
+        evidence: &ContributionEvidence,
         shard: impl AsyncFn(ShardId) -> Result<Vec<u8>, ShardSourceError>,
     ) -> Result<Difference, RecomputationError> {
         let run = &evidence.header.run;

@@ -4,8 +4,7 @@ use barnraise_protocol::sealed::{self, ObjectKind};
 use barnraise_swarm::recomputation::PersistentRecomputation;
 use object_store::path::Path as ObjectPath;
 
-use super::EvidenceStoreError;
-use super::store::FOLDER;
+use crate::host::evidence::{EvidenceStoreError, FOLDER};
 use crate::storage::Storage;
 
 const STANDINGS: ObjectKind =

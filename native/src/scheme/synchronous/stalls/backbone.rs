@@ -43,11 +43,11 @@ use crate::host::contributions::{
 };
 use crate::host::conversations::RunServices;
 use crate::host::events::EventSender;
+use crate::host::evidence::EvidenceStore;
 use crate::host::peer_id;
 use crate::host::run::BackboneAddresses;
 use crate::host::sessions::SessionServices;
 use crate::host::states::{PublishedState, States};
-use crate::scheme::synchronous::recomputation::EvidenceStore;
 use crate::storage::Storage;
 use crate::storage::checkpoint::Checkpoints;
 use crate::storage::disk_space::DiskSpace;

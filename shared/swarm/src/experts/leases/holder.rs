@@ -129,6 +129,10 @@ impl LeaseHolder {
                 (LeaseAsk::Release { place, .. }, _) => {
                     self.released.remove(&place);
                 }
+                // It lapsed or was given up meanwhile. What begins again begins under another term: the state may be another one.
+                (LeaseAsk::Renew { .. }, LeaseVerdict::Granted(lease)) if !self.has(&lease) => {
+                    self.released.insert(lease.place, lease.term);
+                }
                 (_, LeaseVerdict::Granted(lease)) => self.on_granted(now, asked_at, lease),
                 (LeaseAsk::Claim(place), LeaseVerdict::Refused(refusal)) => {
                     self.on_claim_refused(now, place, refusal);
@@ -255,6 +259,11 @@ impl LeaseHolder {
         }
         self.open = Some(OpenQuestion { asked_at: now, asks: asks.clone() });
         Some(HolderAction::Ask { asks, n_vacant })
+    }
+
+    /// Whether the place is held under the term of `lease`.
+    fn has(&self, lease: &ExpertLease) -> bool {
+        self.held.get(&lease.place).is_some_and(|held| held.lease.term == lease.term)
     }
 
     fn has_room(&self) -> bool {

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use barnraise_protocol::evidence::{Evidence, EvidenceHeader};
+use barnraise_protocol::access::ConvictedWork;
+use barnraise_protocol::evidence::{ContributionEvidence, Evidence, EvidenceHeader};
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
 use barnraise_swarm::recomputation::rest_after;
@@ -11,9 +12,9 @@ use futures::future::OptionFuture;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep_until;
 
-use super::super::{EvidenceStoreError, RecomputationError, Recomputer, ShardSourceError};
+use super::super::{RecomputationError, Recomputer, ShardSourceError};
 use super::{Job, RecomputationContext, RecomputationVerdict, Recomputing};
-use crate::host::access::store::RevocationTarget;
+use crate::host::evidence::EvidenceStoreError;
 
 /// Delay between two attempts to open a device that failed.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
@@ -26,7 +27,7 @@ pub(super) async fn work(
     world: RecomputationContext,
     recomputer: Recomputer,
     anew: impl Fn(&RunDescription) -> Result<Recomputer, RecomputationError>,
-    mut theirs: mpsc::Receiver<Box<Evidence>>,
+    mut theirs: mpsc::Receiver<Box<ContributionEvidence>>,
 ) {
     let mut recomputer = recomputer;
     let mut keep_at: Option<tokio::time::Instant> = None;
@@ -68,8 +69,9 @@ pub(super) async fn work(
             });
             keep_at = keep_at.or_else(|| Some(tokio::time::Instant::now() + KEEP_AFTER));
             if verdict == RecomputationVerdict::Wrong {
-                if let Err(error) = convict(&world, &evidence, is_kept).await {
-                    tracing::error!(peer = %header.peer, %error, "the evidence could not be kept");
+                let peer = header.peer;
+                if let Err(error) = convict(&world, evidence, is_kept).await {
+                    tracing::error!(%peer, %error, "the evidence could not be kept");
                 }
                 // A suspicion must survive a crash.
                 recomputing.keep().await;
@@ -98,23 +100,23 @@ async fn another(
 }
 
 /// Norm of the gradient as received; infinite where it does not decode, which the recomputation reports.
-fn length(evidence: &Evidence) -> f64 {
+fn length(evidence: &ContributionEvidence) -> f64 {
     let offer = &evidence.header.offer;
     let values = offer.codec.decode(&evidence.gradient, usize::try_from(offer.n_values).unwrap_or(0));
     values.map_or(f64::INFINITY, |values| norm(&values))
 }
 
-fn evidence(job: Job) -> (Box<Evidence>, Option<oneshot::Sender<RecomputationVerdict>>) {
+fn evidence(job: Job) -> (Box<ContributionEvidence>, Option<oneshot::Sender<RecomputationVerdict>>) {
     let Job { header, list, gradient, state, verdict } = job;
-    (Box::new(Evidence { header, samples: list, gradient, parameters: state.bytes.to_vec() }), verdict)
+    (Box::new(ContributionEvidence { header, samples: list, gradient, parameters: state.bytes.to_vec() }), verdict)
 }
 
 /// The recomputer and the evidence, unless the task failed, and the verdict.
 async fn recompute(
     world: &RecomputationContext,
     mut recomputer: Recomputer,
-    evidence: Box<Evidence>,
-) -> (Option<Recomputer>, Option<Box<Evidence>>, RecomputationVerdict) {
+    evidence: Box<ContributionEvidence>,
+) -> (Option<Recomputer>, Option<Box<ContributionEvidence>>, RecomputationVerdict) {
     let EvidenceHeader { peer, offer, .. } = &evidence.header;
     let (peer, epoch, id) = (*peer, offer.epoch, offer.contribution_id);
     let shards = world.shards.clone();
@@ -161,20 +163,13 @@ async fn recompute(
 
 async fn convict(
     world: &RecomputationContext,
-    evidence: &Evidence,
+    evidence: Box<ContributionEvidence>,
     is_kept: bool,
 ) -> Result<(), EvidenceStoreError> {
-    let peer = evidence.header.peer;
-    // The gate first: it must not wait for a disk.
-    world.access.gate.convict(peer, evidence.header.offer.epoch);
-    if let Some(authority) = &world.access.authority {
-        let revoked = authority.store().revoke(&RevocationTarget::Peer(peer), false, authority.now()).await;
-        if let Err(error) = revoked {
-            tracing::error!(%peer, %error, "the token of a convicted peer could not be revoked");
-        }
-    }
-    if let Err(error) = world.store.convict(peer, evidence.header.offer.epoch).await {
+    let (peer, epoch) = (evidence.header.peer, evidence.header.offer.epoch);
+    world.access.convict(peer, ConvictedWork::Contribution { epoch }).await;
+    if let Err(error) = world.store.convict(peer, epoch).await {
         tracing::error!(%peer, %error, "a convicted peer stays on the leaderboard");
     }
-    world.evidence.convict(evidence, is_kept).await.map(|_| ())
+    world.evidence.convict(&Evidence::Contribution(evidence), is_kept).await.map(|_| ())
 }

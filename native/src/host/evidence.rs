@@ -3,11 +3,13 @@
 //! A piece is as large as a model, and anybody may read it: so it stays on the disk, and a reader holds one chunk and one
 //! of few slots. When all are taken, the address with the most readers loses one.
 
+mod fetching;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 
-use barnraise_protocol::access::PublicKey;
+use barnraise_protocol::access::{ConvictedWork, PublicKey};
 use barnraise_protocol::bulk::{ChunkSource, Transfer, Withdrawn};
 use barnraise_protocol::evidence::{ENTRIES_MAX, Evidence, EvidenceEntry, EvidenceError};
 use barnraise_protocol::sealed::{self, ObjectKind, SealError};
@@ -16,10 +18,11 @@ use object_store::path::Path as ObjectPath;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
+pub(crate) use self::fetching::{EvidenceFetchError, PACE, SeenEvidence, fetch_next, is_same};
 use crate::storage::{Storage, StorageError};
 
-pub(super) const FOLDER: &str = "evidence";
-const CONVICTED: ObjectKind = ObjectKind { name: *b"cnvt", what: "list of convicted peers", version: 2 };
+pub(crate) const FOLDER: &str = "evidence";
+const CONVICTED: ObjectKind = ObjectKind { name: *b"cnvt", what: "list of convicted peers", version: 3 };
 /// Most convicted peers that are refused; beyond that the oldest convictions are dropped.
 const CONVICTED_MAX: usize = 100_000;
 const CONVICTED_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -54,8 +57,8 @@ pub enum EvidenceStoreError {
 pub struct Conviction {
     /// The peer.
     pub peer: PublicKey,
-    /// Epoch of the contribution.
-    pub epoch: u64,
+    /// For what.
+    pub work: ConvictedWork,
     /// The evidence, where it is still stored.
     pub evidence: Option<Transfer>,
 }
@@ -106,12 +109,12 @@ impl EvidenceStore {
     /// # Errors
     /// The store cannot be written.
     pub async fn convict(&self, evidence: &Evidence, is_kept: bool) -> Result<bool, EvidenceStoreError> {
-        let peer = evidence.header.peer;
+        let peer = evidence.peer();
         let mut convicted = self.convicted.lock().await;
         if convicted.iter().any(|known| known.peer == peer) {
             return Ok(false);
         }
-        let mut conviction = Conviction { peer, epoch: evidence.header.offer.epoch, evidence: None };
+        let mut conviction = Conviction { peer, work: evidence.work(), evidence: None };
         if is_kept {
             let bytes = evidence.encode()?;
             conviction.evidence = Some(Transfer::of(&bytes));
@@ -216,7 +219,7 @@ mod tests {
     use barnraise_protocol::access::KeyPair;
     use barnraise_protocol::commitment::{Commitment, SampleId, encode_samples, run_hash};
     use barnraise_protocol::dataset::ShardEntry;
-    use barnraise_protocol::evidence::EvidenceHeader;
+    use barnraise_protocol::evidence::{ContributionEvidence, EvidenceHeader};
     use barnraise_protocol::gradient::Offer;
     use barnraise_protocol::run::GradientCodec;
     use barnraise_protocol::run::RunDescription;
@@ -247,7 +250,8 @@ mod tests {
         let commitment =
             Commitment::sign(&key, run_hash(&run).unwrap(), &offer, state, (2, &samples)).unwrap();
         let header = EvidenceHeader { peer: key.public(), run, offer, commitment };
-        Evidence { header, samples, gradient, parameters }
+        let evidence = ContributionEvidence { header, samples, gradient, parameters };
+        Evidence::Contribution(Box::new(evidence))
     }
 
     /// The list as this version wrote it, byte by byte; a piece of evidence is as it travels.
@@ -256,8 +260,8 @@ mod tests {
         let storage = Storage::in_memory();
         let transfer = Transfer { n_bytes: 300, sha256: Sha256Hash([5; 32]) };
         let convicted = [
-            Conviction { peer: PublicKey([1; 32]), epoch: 300, evidence: Some(transfer) },
-            Conviction { peer: PublicKey([2; 32]), epoch: 4, evidence: None },
+            Conviction { peer: PublicKey([1; 32]), work: ConvictedWork::Contribution { epoch: 300 }, evidence: Some(transfer) },
+            Conviction { peer: PublicKey([2; 32]), work: ConvictedWork::ExpertAnswer { n_steps: 4 }, evidence: None },
         ];
         let bytes = sealed::seal_parts(CONVICTED, &convicted.to_vec(), &[]).unwrap();
         assert_eq!(crate::storage::hex(&bytes), GOLDEN);
@@ -284,16 +288,16 @@ mod tests {
         }
         let store = EvidenceStore::open(storage).await.unwrap();
         let convicted = store.convicted().await;
-        assert_eq!((convicted.len(), convicted[0].epoch), (usize::from(n), 3));
+        assert_eq!((convicted.len(), convicted[0].work), (usize::from(n), ConvictedWork::Contribution { epoch: 3 }));
         let listed = store.listed().await;
-        assert_eq!((listed.len(), listed[0].peer), (ENTRIES_MAX, evidence(n - 1).header.peer));
+        assert_eq!((listed.len(), listed[0].peer), (ENTRIES_MAX, evidence(n - 1).peer()));
         for known in listed {
             let (transfer, piece) = store.read(known.peer, HERE).await.unwrap();
             let bytes = piece.read(0..transfer.n_bytes).await.unwrap();
             assert_eq!((transfer, Transfer::of(&bytes)), (known.transfer, known.transfer));
-            Evidence::decode(&bytes).unwrap().verify(2).unwrap();
+            assert!(matches!(Evidence::decode(&bytes).unwrap(), Evidence::Contribution(piece) if piece.verify(2).is_ok()));
         }
-        let gone = store.read(evidence(0).header.peer, HERE).await;
+        let gone = store.read(evidence(0).peer(), HERE).await;
         assert!(matches!(gone, Err(EvidenceStoreError::Unknown(_))));
     }
 
@@ -310,14 +314,14 @@ mod tests {
         let store = EvidenceStore::open(storage).await.unwrap();
         assert_eq!(store.convicted().await.len(), 2 * ENTRIES_MAX + 1);
         let listed: Vec<_> = store.listed().await.iter().map(|listed| listed.peer).collect();
-        assert_eq!(listed, [evidence(0).header.peer]);
+        assert_eq!(listed, [evidence(0).peer()]);
     }
 
     #[tokio::test]
     async fn readers_hold_a_place_and_no_bytes_and_the_greediest_address_gives_way() {
         let store = EvidenceStore::open(Storage::in_memory()).await.unwrap();
         store.convict(&evidence(0), true).await.unwrap();
-        let peer = evidence(0).header.peer;
+        let peer = evidence(0).peer();
         let read = |group| store.read(peer, AddressGroup(group));
         let mut pieces = Vec::new();
         for group in 0..4 {

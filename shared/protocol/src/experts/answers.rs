@@ -1,0 +1,121 @@
+//! What a host signs with each answer: which rows its expert gave to which, at which step.
+
+use serde::{Deserialize, Serialize};
+
+use super::checkpoints::CheckpointVersion;
+use super::place::ExpertPlace;
+use super::tensors::ExpertRows;
+use super::{ExpertPass, ExpertRefusal, ExpertRequest};
+use crate::access::{KeyPair, PublicKey, Signature};
+use crate::bulk::Transfer;
+use crate::codec::{CodecError, TensorCodec};
+use crate::evidence::EvidenceError;
+
+/// Domain separator: nothing else that a host signs begins with it.
+const DOMAIN: &[u8] = b"barnraise expert answer 1\0";
+
+/// An answer without its tensors. It does not say who asked: whoever has it can show that the host gave it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignedAnswer {
+    /// The host.
+    pub host: PublicKey,
+    /// The expert.
+    pub place: ExpertPlace,
+    /// What it did.
+    pub pass: ExpertPass,
+    /// Of the parameters that computed.
+    pub version: CheckpointVersion,
+    /// Rows.
+    pub n_rows: u32,
+    /// Values of a row of the input.
+    pub input_values: u32,
+    /// Values of a row of the output.
+    pub output_values: u32,
+    /// Of all tensors.
+    pub codec: TensorCodec,
+    /// Those of the request.
+    pub inputs: Transfer,
+    /// That of the answer.
+    pub answer: Transfer,
+    /// Of the host: of all of this, and the run.
+    pub signature: Signature,
+}
+
+impl SignedAnswer {
+    /// Signs what the host with this key gives to a request.
+    ///
+    /// # Errors
+    /// Does not happen.
+    pub(super) fn sign(
+        key: &KeyPair,
+        request: &ExpertRequest,
+        version: CheckpointVersion,
+        answer: Transfer,
+    ) -> Result<Self, postcard::Error> {
+        let unsigned = Self::new(key.public(), request, (version, answer, Signature::from([0; 64])));
+        let signature = key.sign(&unsigned.signed_bytes(&request.run_id)?);
+        Ok(Self { signature, ..unsigned })
+    }
+
+    /// What a host said to a request.
+    pub(super) fn of(host: PublicKey, request: &ExpertRequest, rows: &ExpertRows) -> Self {
+        Self::new(host, request, (rows.version, Transfer::of(&rows.bytes), rows.signature))
+    }
+
+    fn new(
+        host: PublicKey,
+        request: &ExpertRequest,
+        (version, answer, signature): (CheckpointVersion, Transfer, Signature),
+    ) -> Self {
+        Self {
+            host,
+            place: (request.layer, request.uid),
+            pass: request.pass,
+            version,
+            n_rows: request.n_rows,
+            input_values: request.input_values,
+            output_values: request.output_values,
+            codec: request.codec,
+            inputs: request.transfer,
+            answer,
+            signature,
+        }
+    }
+
+    /// Whether the host that it names has signed it, for this run.
+    #[must_use]
+    pub fn is_signed(&self, run_id: &str) -> bool {
+        self.signed_bytes(run_id).is_ok_and(|bytes| self.host.has_signed(&bytes, &self.signature))
+    }
+
+    fn signed_bytes(&self, run_id: &str) -> Result<Vec<u8>, postcard::Error> {
+        let Self { place, pass, version, n_rows, input_values, output_values, .. } = self;
+        let sizes = (n_rows, input_values, output_values);
+        let signed = (run_id, place, pass, version, sizes, self.codec, self.inputs, self.answer);
+        postcard::to_extend(&signed, DOMAIN.to_vec())
+    }
+
+    /// Decodes the tensors of a forward pass: the inputs, `[n_rows, input_values]`, and the answer, `[n_rows, output_values]`.
+    ///
+    /// # Errors
+    /// Tensors that no request has, or values that are not finite.
+    pub fn decode(&self, inputs: &[u8], answer: &[u8]) -> Result<(Vec<f32>, Vec<f32>), EvidenceError> {
+        let as_request = ExpertRequest {
+            run_id: String::new(),
+            request_id: 0,
+            layer: self.place.0,
+            uid: self.place.1,
+            pass: self.pass,
+            n_rows: self.n_rows,
+            input_values: self.input_values,
+            output_values: self.output_values,
+            codec: self.codec,
+            transfer: self.inputs,
+        };
+        let none = |_: ExpertRefusal| EvidenceError::Malformed("tensors that no request has");
+        let tensors = as_request.decode(inputs).map_err(none)?;
+        let of_answer = |error: CodecError| EvidenceError::Codec("answer", error);
+        let n_values = as_request.n_values(self.output_values);
+        Ok((tensors.inputs, self.codec.decode(answer, n_values).map_err(of_answer)?))
+    }
+}
