@@ -260,8 +260,16 @@ mod tests {
         let storage = Storage::in_memory();
         let transfer = Transfer { n_bytes: 300, sha256: Sha256Hash([5; 32]) };
         let convicted = [
-            Conviction { peer: PublicKey([1; 32]), work: ConvictedWork::Contribution { epoch: 300 }, evidence: Some(transfer) },
-            Conviction { peer: PublicKey([2; 32]), work: ConvictedWork::ExpertAnswer { n_steps: 4 }, evidence: None },
+            Conviction {
+                peer: PublicKey([1; 32]),
+                work: ConvictedWork::Contribution { epoch: 300 },
+                evidence: Some(transfer),
+            },
+            Conviction {
+                peer: PublicKey([2; 32]),
+                work: ConvictedWork::ExpertAnswer { n_steps: 4 },
+                evidence: None,
+            },
         ];
         let bytes = sealed::seal_parts(CONVICTED, &convicted.to_vec(), &[]).unwrap();
         assert_eq!(crate::storage::hex(&bytes), GOLDEN);
@@ -288,14 +296,19 @@ mod tests {
         }
         let store = EvidenceStore::open(storage).await.unwrap();
         let convicted = store.convicted().await;
-        assert_eq!((convicted.len(), convicted[0].work), (usize::from(n), ConvictedWork::Contribution { epoch: 3 }));
+        assert_eq!(
+            (convicted.len(), convicted[0].work),
+            (usize::from(n), ConvictedWork::Contribution { epoch: 3 })
+        );
         let listed = store.listed().await;
         assert_eq!((listed.len(), listed[0].peer), (ENTRIES_MAX, evidence(n - 1).peer()));
         for known in listed {
             let (transfer, piece) = store.read(known.peer, HERE).await.unwrap();
             let bytes = piece.read(0..transfer.n_bytes).await.unwrap();
             assert_eq!((transfer, Transfer::of(&bytes)), (known.transfer, known.transfer));
-            assert!(matches!(Evidence::decode(&bytes).unwrap(), Evidence::Contribution(piece) if piece.verify(2).is_ok()));
+            assert!(
+                matches!(Evidence::decode(&bytes).unwrap(), Evidence::Contribution(piece) if piece.verify(2).is_ok())
+            );
         }
         let gone = store.read(evidence(0).peer(), HERE).await;
         assert!(matches!(gone, Err(EvidenceStoreError::Unknown(_))));

@@ -33,9 +33,9 @@ use self::learner::Learner;
 use self::ledger::SharedLedger;
 use self::metrics::Metrics;
 use self::progress::{ProgressAnnouncer, tell};
+use self::recomputation::Standings;
 use self::recomputation::exchange::poll_other_backbones;
 use self::recomputation::queue::{RecomputationContext, Recomputing};
-use self::recomputation::Standings;
 use self::streams::Services;
 use crate::config::SynchronousSection;
 use crate::data::TrainingData;
@@ -172,7 +172,9 @@ impl SynchronousRun {
         let recomputing = parts.recompute(&mut host, standings).await?;
         let services = parts.services(&mut host, ledger, (issuer, recomputing));
         streams::serve(&services, host.config.network.contributors_max, &mut host.tasks)?;
-        service::serve(services.as_ref(), &services.evidence, &mut host).await.context("experts cannot be leased to hosts")?;
+        service::serve(services.as_ref(), &services.evidence, &mut host)
+            .await
+            .context("experts cannot be leased to hosts")?;
         let others = parts.coordinate(&mut host, &storing, outputs.stands.subscribe())?;
         host.keep_current();
         let of_data = (data.tokenizer.clone(), data.columns.as_ref());

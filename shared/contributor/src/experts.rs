@@ -400,7 +400,11 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
     fn next_deadline(&self) -> Option<Moment> {
         let now = self.network.now();
         let of_batches = self.batches.values().filter_map(|batch| batch.next_deadline(now, &self.book));
-        of_batches.chain(self.search.next_deadline()).chain(self.tell_at).chain(self.answers.next_deadline()).min()
+        of_batches
+            .chain(self.search.next_deadline())
+            .chain(self.tell_at)
+            .chain(self.answers.next_deadline())
+            .min()
     }
 
     /// Tells what is seen, if there is news and the last telling was long enough ago.

@@ -26,11 +26,11 @@ use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use serde::{Deserialize, Serialize};
 
 pub use self::answers::SignedAnswer;
+use self::checkpoints::CheckpointVersion;
 pub use self::place::{
     DIMENSIONS_MAX, ExpertPlace, ExpertPrefix, ExpertUid, GRID_SIDE_MAX, GridShape, LayerId, PlaceError,
 };
 pub use self::tensors::{ExpertRows, ExpertTensors, PreparedRequest, PreparedRows};
-use self::checkpoints::CheckpointVersion;
 use crate::access::{AccessRefusal, Signature};
 use crate::bulk::{self, BulkError, CHUNK_BYTES, Transfer, WINDOW_CHUNKS};
 use crate::codec::TensorCodec;

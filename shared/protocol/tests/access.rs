@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use barnraise_protocol::access::{
-    self, AccessMode, AccessRefusal, AccessToken, Authority, Claims, KeyPair, Nonce, PublicKey,
-    RelayedRequest, RelayedResponse, RequestRefusal, ResponseRefusal, RevokedToken, SignedRequest,
+    self, AccessMode, AccessRefusal, AccessToken, Authority, Claims, ConvictedWork, KeyPair, Nonce,
+    PublicKey, RelayedRequest, RelayedResponse, RequestRefusal, ResponseRefusal, RevokedToken, SignedRequest,
     SignedResponse, TokenId, TokenRefusal, UnixTime,
 };
 
@@ -298,7 +298,8 @@ fn refusals() {
         (token(TokenRefusal::Peer { named: here, sender }), format!("0103{ones}{twos}")),
         (token(TokenRefusal::Revoked), "0104".into()),
         (token(TokenRefusal::UserTooLong { got: 300 }), "0105ac02".into()),
-        (token(TokenRefusal::Convicted { epoch: 300 }), "0106ac02".into()),
+        (token(TokenRefusal::Convicted(ConvictedWork::Contribution { epoch: 300 })), "010600ac02".into()),
+        (token(TokenRefusal::Convicted(ConvictedWork::ExpertAnswer { n_steps: 300 })), "010601ac02".into()),
         (asked(RequestRefusal::Token(TokenRefusal::Revoked)), "020004".into()),
         (asked(RequestRefusal::Signature), "0201".into()),
         (asked(RequestRefusal::Clock { sent_at: small, now: large, tolerance_s: 30 }), "020203ac021e".into()),

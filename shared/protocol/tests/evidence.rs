@@ -7,7 +7,7 @@ use barnraise_protocol::commitment::{
 };
 use barnraise_protocol::dataset::{Manifest, ShardEntry};
 use barnraise_protocol::evidence::{
-    self, ENTRIES_MAX, ContributionEvidence, EvidenceEntry, EvidenceError, EvidenceHeader, EvidenceRequest,
+    self, ContributionEvidence, ENTRIES_MAX, EvidenceEntry, EvidenceError, EvidenceHeader, EvidenceRequest,
     EvidenceResponse,
 };
 use barnraise_protocol::gradient::Offer;
@@ -301,7 +301,7 @@ fn a_header_is_as_long_as_a_description_and_a_little_more() {
         let length = u32::try_from(n_bytes).unwrap().to_le_bytes();
         ContributionEvidence::decode(&[&length[..], &vec![0xff; n_bytes]].concat()).unwrap_err()
     };
-    let max = MESSAGE_BYTES_MAX + 1024;
+    let max = MESSAGE_BYTES_MAX + 8 * 1024;
     assert!(matches!(refused(max), EvidenceError::Header(_)), "it is looked at");
     for n_bytes in [max + 1, max + 1000] {
         assert!(matches!(refused(n_bytes), EvidenceError::Malformed("a huge header")), "{n_bytes}");

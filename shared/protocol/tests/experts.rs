@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::access::{AccessMode, AccessRefusal, KeyPair, TokenRefusal};
+use barnraise_protocol::access::{AccessMode, AccessRefusal, KeyPair, Signature, TokenRefusal};
 use barnraise_protocol::bulk::{self, BulkError, CHUNK_BYTES, Transfer};
 use barnraise_protocol::codec::{CodecError, Density, Sparsity, TensorCodec};
 use barnraise_protocol::dht::experts::{
     self as records, AnnouncedExpert, EXPERT_ADDRESSES_MAX, ExpertHost, LIFETIME,
 };
 use barnraise_protocol::dht::{ADDRESS_BYTES_MAX, Record, Subkey, UnixMillis};
+use barnraise_protocol::experts::checkpoints::CheckpointVersion;
 use barnraise_protocol::experts::*;
 use barnraise_protocol::framing::{self, FrameError};
 use barnraise_protocol::receipt::RUN_ID_BYTES_MAX;
@@ -21,6 +22,12 @@ use crate::golden::{self, Message, hex};
 
 const NOW: UnixMillis = UnixMillis(1_795_000_000_000);
 const HOUR: Duration = Duration::from_secs(3600);
+
+const VERSION: CheckpointVersion = CheckpointVersion { term: 7, n_steps: 300 };
+
+fn key() -> KeyPair {
+    KeyPair::from_seed(&[3; 32])
+}
 
 type ExpertStream = Compat<tokio::io::DuplexStream>;
 
@@ -60,7 +67,8 @@ fn golden_bytes() {
     let backward = ExpertRequest { pass: ExpertPass::Backward, codec: TensorCodec::Int8, ..request() };
     check(&backward, &format!("046261726eac02020203ac0201020305 0218{hash}").replace(' ', ""));
     let transfer = request().transfer;
-    check(&HostToTrainer::Rows { n_steps: 300, transfer }, &format!("00ac0218{hash}"));
+    let rows = HostToTrainer::Rows { version: VERSION, transfer, signature: Signature::from([0xcd; 64]) };
+    check(&rows, &format!("0007ac0218{hash}{}", "cd".repeat(64)));
     check(&uid(&[3, 300]), "0203ac02");
     check(&LayerId(300), "ac02");
     for (refusal, golden) in [
@@ -138,7 +146,7 @@ async fn host(mut stream: ExpertStream) -> ExpertTensors {
         None => tensors.inputs.iter().map(|value| 2.0 * value).collect(),
         Some(gradients) => gradients.iter().map(|value| 3.0 * value).collect(),
     };
-    let rows = request.answer(41, &rows).unwrap();
+    let rows = request.answer(&key(), VERSION, &rows).unwrap();
     reply(&mut stream, &rows).await.unwrap();
     tensors
 }
@@ -163,7 +171,8 @@ async fn an_expert_computes_for_a_trainer() {
                 let (mut ours, theirs) = pair();
                 let (asked, computed) = futures::join!(ask(&mut ours, &prepared), host(theirs));
                 let rows = asked.unwrap();
-                assert_eq!(rows.n_steps, 41);
+                assert_eq!(rows.version, VERSION);
+                assert!(prepared.signed(key().public(), &rows).is_signed("barn"));
                 assert_eq!(computed.gradients.is_some(), gradients.is_some());
                 let rows = prepared.decode(&rows).unwrap();
                 let (given, factor) = gradients.map_or((&inputs[..], 2.0), |gradients| (gradients, 3.0));
@@ -183,14 +192,17 @@ fn tensors_of_another_length_and_values_that_are_not_finite_are_not_sent() {
     let nan = [1.0, f32::NAN, 1.0, 1.0, 1.0, 1.0];
     assert_eq!(PreparedRequest::new(request(), &nan, None), Err(CodecError::NotFinite { index: 1 }));
     let prepared = PreparedRequest::new(request(), &six, None).unwrap();
-    assert!(matches!(prepared.request().answer(1, &six), Err(CodecError::Length { .. })));
+    let answer = |rows: &[f32]| prepared.request().answer(&key(), VERSION, rows).map(drop);
+    assert_eq!(answer(&six), Err(ExpertRefusal::Failed));
+    assert_eq!(answer(&[f32::NAN; 10]), Err(ExpertRefusal::NotFinite));
     // Another peer may send it all the same.
     let mut bytes = prepared.bytes().to_vec();
     bytes[4..8].copy_from_slice(&f32::INFINITY.to_le_bytes());
     assert_eq!(prepared.request().decode(&bytes), Err(ExpertRefusal::NotFinite));
     let short = prepared.request().decode(&bytes[..20]);
     assert_eq!(short, Err(ExpertRefusal::Bytes { want: 24, got: 20 }));
-    let rows = ExpertRows { n_steps: 1, bytes: f32::NAN.to_le_bytes().repeat(10) };
+    let signature = Signature::from([0; 64]);
+    let rows = ExpertRows { version: VERSION, signature, bytes: f32::NAN.to_le_bytes().repeat(10) };
     assert_eq!(prepared.decode(&rows), Err(CodecError::NotFinite { index: 0 }));
 }
 
@@ -234,8 +246,9 @@ async fn a_host_that_answers_otherwise_is_found_out() {
     let prepared = large();
     let bytes = [0; 256];
     let rows = |n_bytes: u64| HostToTrainer::Rows {
-        n_steps: 1,
+        version: VERSION,
         transfer: Transfer { n_bytes, ..Transfer::of(&bytes) },
+        signature: Signature::from([0; 64]),
     };
     let converse = async |answer: HostToTrainer, is_early: bool, chunk: Vec<u8>| {
         let (mut ours, mut theirs) = pair();

@@ -8,6 +8,7 @@ mod conversations;
 mod dataset;
 mod dht;
 mod evidence;
+mod expert_audits;
 mod expert_hosts;
 mod experts;
 mod fixture;

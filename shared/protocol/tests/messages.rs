@@ -396,7 +396,8 @@ fn decode_everything(bytes: &[u8]) {
     let _ = framing::decode::<gradient::BackboneToContributor>(bytes, gradient::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<evidence::EvidenceRequest>(bytes, evidence::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<evidence::EvidenceResponse>(bytes, evidence::MESSAGE_BYTES_MAX);
-    let _ = evidence::Evidence::decode(bytes).map(|evidence| evidence.verify(1000));
+    let _ = evidence::ContributionEvidence::decode(bytes).map(|evidence| evidence.verify(1000));
+    let _ = evidence::AnswerEvidence::decode(bytes).map(|evidence| evidence.verify());
     let _ = framing::decode::<Pull>(bytes, 64);
 }
 

@@ -240,17 +240,17 @@ async fn a_peer_of_the_last_version_learns_that_the_run_went_on() {
     };
     let (told, answer) = futures::join!(run::answer_older_version(&mut a), asking);
     told.unwrap();
-    assert_eq!(answer, [&[1, 19, 0, 0, 0, 2, 17][..], b"/barnraise/run/16"].concat());
+    assert_eq!(answer, [&[1, 19, 0, 0, 0, 2, 17][..], b"/barnraise/run/17"].concat());
 }
 
 /// The bytes with which a backbone of the version after this one will answer a peer of this one.
 #[tokio::test]
 async fn a_peer_of_this_version_understands_that_the_run_went_on() {
-    let frame = [&[1, 19, 0, 0, 0, 2, 17][..], b"/barnraise/run/16"].concat();
-    let newer = BackboneToContributor::Newer { speaks: "/barnraise/run/16".into() };
+    let frame = [&[1, 19, 0, 0, 0, 2, 17][..], b"/barnraise/run/17"].concat();
+    let newer = BackboneToContributor::Newer { speaks: "/barnraise/run/17".into() };
     assert_eq!(framing::encode(&newer, run::MESSAGE_BYTES_MAX).unwrap(), frame);
     for (answer, named) in [
-        (newer, "/barnraise/run/16"),
+        (newer, "/barnraise/run/17"),
         (BackboneToContributor::Newer { speaks: "<b>".repeat(1000) }, "another one"),
     ] {
         let (a, b) = tokio::io::duplex(8192);

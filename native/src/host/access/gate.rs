@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use barnraise_protocol::access::{
-    AccessMode, AccessRefusal, AccessToken, ConvictedWork, PublicKey, RequestRefusal, RevokedToken, SignedRequest,
-    TokenId, TokenRefusal, UnixTime,
+    AccessMode, AccessRefusal, AccessToken, ConvictedWork, PublicKey, RequestRefusal, RevokedToken,
+    SignedRequest, TokenId, TokenRefusal, UnixTime,
 };
 use barnraise_protocol::{Refusal, RefusalReason};
 use barnraise_swarm::PeerKey;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use barnraise_protocol::access::{
-    AccessMode, AccessRefusal, AccessToken, Authority, ConvictedWork, KeyPair, Nonce, PublicKey, RelayedRequest,
-    RelayedResponse, RequestRefusal, SignedRequest, TokenId, TokenRefusal, UnixTime,
+    AccessMode, AccessRefusal, AccessToken, Authority, ConvictedWork, KeyPair, Nonce, PublicKey,
+    RelayedRequest, RelayedResponse, RequestRefusal, SignedRequest, TokenId, TokenRefusal, UnixTime,
 };
 use barnraise_protocol::{Sha256Hash, framing};
 use barnraise_relay::{Node, NodeConfig};

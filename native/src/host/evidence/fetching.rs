@@ -52,9 +52,8 @@ pub(crate) async fn fetch_next(
     let mut stream = Paced::new(node.open(peer, PROTOCOL).await?, PACE);
     let pace = stream.pace();
     let listed = evidence::list(&mut stream).await?;
-    let is_new = |listed: &EvidenceEntry| {
-        !gate.is_convicted(listed.peer) && !seen.contains(&listed.transfer.sha256)
-    };
+    let is_new =
+        |listed: &EvidenceEntry| !gate.is_convicted(listed.peer) && !seen.contains(&listed.transfer.sha256);
     let Some(listed) = listed.into_iter().find(is_new) else { return Ok(None) };
     pace.wait();
     // It is not fetched again, also if it is refused below.

@@ -221,8 +221,7 @@ impl Auditor {
         let fetching = async {
             let opening = open_announced(node, peer, addresses, checkpoints::PROTOCOL);
             let mut stream = opening.await.map_err(|_| JudgeError::Gone)?;
-            let mut partial =
-                Partial::new(transfer, transfer.n_bytes).map_err(|_| JudgeError::Gone)?;
+            let mut partial = Partial::new(transfer, transfer.n_bytes).map_err(|_| JudgeError::Gone)?;
             let fetched = checkpoints::fetch(&mut stream, &run.identity.run_id, place, &mut partial).await;
             fetched.map_err(|_: CheckpointError| JudgeError::Gone)
         };

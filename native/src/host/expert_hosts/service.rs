@@ -111,9 +111,8 @@ pub(crate) async fn serve(
         no_access(&refused, checkpoints::MESSAGE_BYTES_MAX)
     };
     accept(&services, tasks, checkpoints::PROTOCOL, AccessPolicy::Gated(no_checkpoint), &slots, keep)?;
-    let no_audit = |_: &Exclusion| {
-        no_access(&AuditReply::Refused(AuditRefusal::NoAccess), audits::MESSAGE_BYTES_MAX)
-    };
+    let no_audit =
+        |_: &Exclusion| no_access(&AuditReply::Refused(AuditRefusal::NoAccess), audits::MESSAGE_BYTES_MAX);
     accept(&services, tasks, audits::PROTOCOL, AccessPolicy::Gated(no_audit), &slots, audit)?;
     Ok(())
 }

@@ -125,9 +125,7 @@ fn on_answer(state: &HostState, answer: Result<LeaseAnswer, LeasingError>) {
         }
         Ok(_) => state.with_leases(|leases, now| leases.on_failed(now)),
         Err(LeasingError::Ask(LeaseAskError::Refused(
-            refusal @ (LeaseRefusal::NoAccess
-            | LeaseRefusal::MayNotHost
-            | LeaseRefusal::Distrusted { .. }),
+            refusal @ (LeaseRefusal::NoAccess | LeaseRefusal::MayNotHost | LeaseRefusal::Distrusted { .. }),
         ))) => {
             let has_served = state.with_leases(|leases, now| {
                 let has_served = leases.places().next().is_some();

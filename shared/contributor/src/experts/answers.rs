@@ -5,7 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use barnraise_protocol::access::PublicKey;
-use barnraise_protocol::experts::audits::{self, ANSWERS_MAX, AuditError, AuditOffer, KeptAnswer, OfferedAnswer};
+use barnraise_protocol::experts::audits::{
+    self, ANSWERS_MAX, AuditError, AuditOffer, KeptAnswer, OfferedAnswer,
+};
 use barnraise_protocol::experts::{ExpertPass, ExpertRows, PreparedRequest};
 use barnraise_swarm::Moment;
 use barnraise_swarm::experts::audits::AnswerSamples;

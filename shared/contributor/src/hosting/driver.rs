@@ -444,9 +444,7 @@ impl<'a, P: Platform> HostDriver<'a, P> {
                 let is_shut_out = matches!(
                     error,
                     LeasingError::Ask(LeaseAskError::Refused(
-                        LeaseRefusal::NoAccess
-                            | LeaseRefusal::MayNotHost
-                            | LeaseRefusal::Distrusted { .. }
+                        LeaseRefusal::NoAccess | LeaseRefusal::MayNotHost | LeaseRefusal::Distrusted { .. }
                     ))
                 );
                 self.state.with(|inner, now| match is_shut_out {

@@ -491,7 +491,12 @@ impl InMemoryBackbone {
             let run = self.description.borrow().clone();
             let header =
                 EvidenceHeader { peer: contributor_key().public(), run, offer: offer.clone(), commitment };
-            self.evidence.borrow_mut().push(ContributionEvidence { header, samples, gradient: bytes, parameters });
+            self.evidence.borrow_mut().push(ContributionEvidence {
+                header,
+                samples,
+                gradient: bytes,
+                parameters,
+            });
         }
         let (sender, answer) = oneshot::channel();
         self.answers.borrow_mut().insert(ticket, sender);

@@ -119,4 +119,3 @@ impl ContributionEvidence {
 pub fn scheme(run: &RunDescription) -> Result<&Synchronous, EvidenceError> {
     run.synchronous().ok_or(EvidenceError::Scheme)
 }
-

@@ -29,7 +29,8 @@ pub const MESSAGE_BYTES_MAX: usize = 8 * 1024;
 /// Most answers in an offer.
 pub const ANSWERS_MAX: usize = 64;
 
-const _: () = assert!(RUN_ID_BYTES_MAX + ANSWERS_MAX * (32 + 3 + 1 + 3 * DIMENSIONS_MAX + 20) <= MESSAGE_BYTES_MAX);
+const _: () =
+    assert!(RUN_ID_BYTES_MAX + ANSWERS_MAX * (32 + 3 + 1 + 3 * DIMENSIONS_MAX + 20) <= MESSAGE_BYTES_MAX);
 
 /// An answer that a trainer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -195,9 +195,7 @@ impl ExpertCheckpoint {
     /// [`STEPS_MAX`] steps.
     #[must_use]
     pub fn is_valid(&self, run_id: &str, grantors: &Grantors) -> bool {
-        self.n_steps <= STEPS_MAX
-            && self.is_signed(run_id)
-            && self.lease.verify(run_id, grantors).is_ok()
+        self.n_steps <= STEPS_MAX && self.is_signed(run_id) && self.lease.verify(run_id, grantors).is_ok()
     }
 
     /// Whether the holder of its lease has signed it.

@@ -280,7 +280,9 @@ pub enum LeaseRefusal {
     )]
     MayNotHost,
     /// What its experts answer is far from what their checkpoints give.
-    #[error("the answers of this host are not those of its experts' checkpoints: it gets no places for {for_ms} ms")]
+    #[error(
+        "the answers of this host are not those of its experts' checkpoints: it gets no places for {for_ms} ms"
+    )]
     Distrusted {
         /// Until it is trusted again.
         for_ms: u32,

@@ -20,9 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::queue::Recomputing;
 use crate::host::access::Access;
-use crate::host::evidence::{
-    EvidenceFetchError, EvidenceStore, PACE, SeenEvidence, fetch_next, is_same,
-};
+use crate::host::evidence::{EvidenceFetchError, EvidenceStore, PACE, SeenEvidence, fetch_next, is_same};
 
 /// Interval at which the other backbones are polled, and most pieces that are fetched from each per poll.
 const ASK_EVERY: Duration = Duration::from_secs(10);

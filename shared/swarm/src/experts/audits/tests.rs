@@ -55,18 +55,16 @@ fn an_answer_of_the_same_step_differs_by_rounding_alone() {
 #[test]
 fn an_expert_on_its_way_is_not_far_and_one_that_makes_its_answers_up_is() {
     let (before, other) = (rows(1), rows(2));
-    for moved in [0.0, 0.01, 0.3, 1.0] {
+    for moved in [0.0, 0.01, 0.1, 1.0] {
         let after = mixed(&before, &other, moved);
-        let drift = |claimed: &[f32]| {
-            AnswerDrift::of(claimed, (&before, &after), TensorCodec::F32).unwrap()
-        };
+        let drift = |claimed: &[f32]| AnswerDrift::of(claimed, (&before, &after), TensorCodec::F32).unwrap();
         for share in [-0.5, 0.0, 0.3, 1.0, 1.5] {
             let on_its_way = mixed(&before, &after, share);
             assert!(!drift(&on_its_way).is_far(), "{moved} {share}: {:?}", drift(&on_its_way));
         }
         // Where the expert has hardly moved, little can be made up.
         let made_up = rows(3);
-        assert_eq!(drift(&made_up).is_far(), moved <= 0.3, "{moved}: {:?}", drift(&made_up));
+        assert_eq!(drift(&made_up).is_far(), moved <= 0.1, "{moved}: {:?}", drift(&made_up));
         let grown: Vec<f32> = before.iter().map(|value| 9.0 * value).collect();
         assert!(drift(&grown).is_far());
     }
@@ -90,7 +88,7 @@ fn a_trainer_keeps_some_answers_of_the_last_minutes_within_its_bytes() {
     // 41 take half of the bytes, in 90 of the 120 seconds.
     assert!((30..90).contains(&n_kept), "{n_kept}");
     let kept: Vec<u64> = samples.newest(usize::MAX).copied().collect();
-    assert!(kept.iter().all(|at| *at >= 30_000 - 1) && kept.is_sorted_by(|a, b| a > b), "{kept:?}");
+    assert!(kept.iter().all(|at| kept[0] - at <= 90_000) && kept.is_sorted_by(|a, b| a > b), "{kept:?}");
     assert_eq!(samples.newest(3).count(), 3);
     let third = kept[2];
     assert_eq!(samples.take(|at| *at == third), Some(third));

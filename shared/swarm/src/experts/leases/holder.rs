@@ -130,7 +130,7 @@ impl LeaseHolder {
                     self.released.remove(&place);
                 }
                 // It lapsed or was given up meanwhile. What begins again begins under another term: the state may be another one.
-                (LeaseAsk::Renew { .. }, LeaseVerdict::Granted(lease)) if !self.has(&lease) => {
+                (LeaseAsk::Renew { lease: asked, .. }, LeaseVerdict::Granted(lease)) if !self.has(&asked) => {
                     self.released.insert(lease.place, lease.term);
                 }
                 (_, LeaseVerdict::Granted(lease)) => self.on_granted(now, asked_at, lease),

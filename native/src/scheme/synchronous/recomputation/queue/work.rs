@@ -108,7 +108,10 @@ fn length(evidence: &ContributionEvidence) -> f64 {
 
 fn evidence(job: Job) -> (Box<ContributionEvidence>, Option<oneshot::Sender<RecomputationVerdict>>) {
     let Job { header, list, gradient, state, verdict } = job;
-    (Box::new(ContributionEvidence { header, samples: list, gradient, parameters: state.bytes.to_vec() }), verdict)
+    (
+        Box::new(ContributionEvidence { header, samples: list, gradient, parameters: state.bytes.to_vec() }),
+        verdict,
+    )
 }
 
 /// The recomputer and the evidence, unless the task failed, and the verdict.

@@ -136,6 +136,23 @@ fn a_place_that_comes_back_with_another_term_is_served_anew() {
 }
 
 #[test]
+fn a_renewal_that_comes_too_late_is_given_back_and_the_place_claimed_under_another_term() {
+    let renewed = |interrupt: fn(&mut LeaseHolder)| {
+        let mut host = host_with_a_place(1);
+        host.asks(secs(20)).unwrap();
+        interrupt(&mut host.holder);
+        host.holder.on_answer(secs(28), vec![LeaseVerdict::Granted(lease(1, 1))], Vec::new());
+        assert!(!host.holder.holds(secs(28), &place(&[1])), "what it had may have been stored as of before");
+        host.asks(secs(34)).unwrap().0
+    };
+    let release = LeaseAsk::Release { place: place(&[1]), term: 1 };
+    let lapsed = renewed(|holder| holder.on_timeout(secs(27)));
+    assert_eq!(lapsed, [release.clone(), LeaseAsk::Claim(place(&[1]))]);
+    let given_up = renewed(|holder| holder.on_given_up(secs(21), &place(&[1])));
+    assert_eq!(given_up, [release]);
+}
+
+#[test]
 fn a_lease_that_is_over_is_not_renewed_and_one_that_is_new_not_yet() {
     let mut host = host_with_a_place(2);
     assert_eq!(host.asks(secs(5)), Some((Vec::new(), 1)), "for what it has room for");
