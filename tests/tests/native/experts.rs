@@ -194,10 +194,11 @@ async fn the_experts_of_a_host_that_is_gone_go_on_at_another_with_what_they_have
     }
 }
 
-#[tokio::test]
-async fn a_majority_of_the_backbones_grants_leases_while_one_is_gone() {
+/// Some backbones that aggregate one run together, once all are linked.
+pub(super) async fn started_together(n_backbones: usize) -> (Vec<TestRun>, Vec<BackboneProcess>) {
     let sections = format!("{NAMED}{}\n[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n", hosted::RUN);
-    let mut runs = [(); 3].map(|()| TestRun::new(&sections).unwrap().with_log("info,barnraise=debug"));
+    let run = || TestRun::new(&sections).unwrap().with_log("info,barnraise=debug");
+    let mut runs: Vec<TestRun> = (0..n_backbones).map(|_| run()).collect();
     let mut ids = Vec::new();
     for run in &mut runs {
         ids.push(run.command(&["id"]).await.unwrap().trim().to_owned());
@@ -215,7 +216,13 @@ async fn a_majority_of_the_backbones_grants_leases_while_one_is_gone() {
             wait_for_link(backbone, other).await;
         }
     }
-    let [first, ..] = &mut runs;
+    (runs, backbones)
+}
+
+#[tokio::test]
+async fn a_majority_of_the_backbones_grants_leases_while_one_is_gone() {
+    let (mut runs, mut backbones) = started_together(3).await;
+    let first = &mut runs[0];
     let page = backbones[0].page();
     let host = first.host_experts("first", &[&page, "--experts", "8"]).unwrap();
     wait_for(&host, "Hosting 8 experts").await;

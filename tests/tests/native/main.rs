@@ -15,6 +15,7 @@ mod disk;
 mod donor;
 mod equivalence;
 mod expert_access;
+mod expert_audits;
 mod expert_operating;
 mod experts;
 mod few;
