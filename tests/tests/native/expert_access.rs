@@ -155,7 +155,8 @@ async fn pretend(backbone: &BackboneProcess, node: &Node, keypair: &Keypair) {
 
 #[tokio::test]
 async fn who_was_invited_hosts_and_trains_and_nobody_else_does_either() {
-    let sections = format!("[run]\nid = \"{RUN_ID}\"\n{}{ACCESS}", hosted::RUN);
+    let operator = "\n[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n";
+    let sections = format!("[run]\nid = \"{RUN_ID}\"\n{}{ACCESS}{operator}", hosted::RUN);
     let mut test_run = TestRun::new(&sections).unwrap().with_log("info,barnraise=debug");
     let backbone = test_run.backbone().await.unwrap();
     let page = backbone.page();

@@ -125,11 +125,11 @@ async fn answer(
     let pace = stream.pace();
     let request = experts::receive(&mut stream).await?;
     let admitted = served(state, from, &request).and_then(|served| {
-        let expert = served.expert;
+        let (expert, of) = (served.expert, (request.layer, served.group));
         let key = state.admit(served).map_err(|refusal| wire_refusal(&refusal))?;
-        Ok((key, expert))
+        Ok((key, expert, of))
     });
-    let (key, expert) = match admitted {
+    let (key, expert, of) = match admitted {
         Ok(admitted) => admitted,
         Err(refusal) => return experts::refuse(&mut stream, refusal).await,
     };
@@ -140,7 +140,7 @@ async fn answer(
         Err(refusal) => return experts::refuse(&mut stream, refusal).await,
     };
     drop(bytes);
-    let computed = state.on_received(key, tensors).await;
+    let computed = state.on_received(key, of, tensors).await;
     pace.answer();
     match computed {
         Ok(Ok((n_steps, rows))) => {

@@ -11,7 +11,7 @@ use barnraise_protocol::dht::experts::AnnouncedExpert;
 use barnraise_protocol::experts::checkpoints::CheckpointVersion;
 use barnraise_protocol::experts::leases::ExpertLease;
 use barnraise_protocol::experts::{ExpertPlace, ExpertTensors, LayerId};
-use barnraise_swarm::Moment;
+use barnraise_swarm::{AddressGroup, Moment};
 use barnraise_swarm::experts::leases::LeaseHolder;
 use barnraise_swarm::experts::serving::{ExpertRuntime, RequestKey, ServedRequest, ServingRefusal};
 use futures::channel::oneshot;
@@ -135,9 +135,10 @@ impl HostState {
     pub(super) fn on_received(
         &self,
         key: RequestKey,
+        of: (LayerId, AddressGroup),
         tensors: ExpertTensors,
     ) -> oneshot::Receiver<ExpertAnswer> {
-        let receiver = self.lock().requests.on_received(self.now(), key, tensors);
+        let receiver = self.lock().requests.on_received(self.now(), key, of, tensors);
         self.changed.notify_one();
         receiver
     }

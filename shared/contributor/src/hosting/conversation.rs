@@ -47,11 +47,11 @@ async fn answer<P: Platform>(
 ) -> Result<(), ExpertRequestError> {
     let Some(request) = within(state, HEAD_TIMEOUT, experts::receive(stream)).await? else { return Ok(()) };
     let admitted = served(state, peer, &request).and_then(|served| {
-        let expert = served.expert;
+        let (expert, of) = (served.expert, (request.layer, served.group));
         let key = state.admit(served).map_err(|refusal| wire_refusal(&refusal))?;
-        Ok((key, expert))
+        Ok((key, expert, of))
     });
-    let (key, expert) = match admitted {
+    let (key, expert, of) = match admitted {
         Ok(admitted) => admitted,
         Err(refusal) => return refuse(state, stream, refusal).await,
     };
@@ -64,7 +64,7 @@ async fn answer<P: Platform>(
     };
     drop(bytes);
     // Where the request was dropped, nobody waits for it.
-    let Ok(computed) = state.on_received(key, tensors).await else { return Ok(()) };
+    let Ok(computed) = state.on_received(key, of, tensors).await else { return Ok(()) };
     match computed {
         Ok((n_steps, rows)) => {
             let version = state.version(&(request.layer, request.uid), expert, n_steps);

@@ -1,14 +1,15 @@
 //! The requests that a host holds: from the admission of each to its answer.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use barnraise_learning::hosted::HostedLayer;
-use barnraise_protocol::experts::{ExpertPass, ExpertRefusal, ExpertRequest, ExpertTensors};
+use barnraise_protocol::experts::{ExpertPass, ExpertRefusal, ExpertRequest, ExpertTensors, LayerId};
 use barnraise_swarm::experts::serving::{
-    ExpertRuntime, RequestKey, ServedRequest, ServingAction, ServingBatch, ServingLimits, ServingRefusal,
+    ExpertRuntime, GradientScales, RequestKey, ServedRequest, ServingAction, ServingBatch, ServingLimits, ServingRefusal,
     WAIT_MAX,
 };
+use barnraise_swarm::robust::norm;
 use barnraise_swarm::{AddressGroup, Moment, PeerKey};
 use futures::channel::oneshot;
 
@@ -27,6 +28,8 @@ struct HeldTensors {
 pub struct HeldRequests {
     /// Decides what is computed next.
     pub runtime: ExpertRuntime,
+    /// How large gradients usually are, of each layer.
+    scales: BTreeMap<LayerId, GradientScales>,
     held: HashMap<RequestKey, HeldTensors>,
     /// Rows that were computed.
     pub n_forward: u64,
@@ -43,18 +46,26 @@ impl HeldRequests {
         let (rows_max, request_rows_max) =
             (limits.rows_max.min(at_once), limits.request_rows_max.min(at_once));
         let runtime = ExpertRuntime::new(ServingLimits { rows_max, request_rows_max, ..limits });
-        Self { runtime, held: HashMap::new(), n_forward: 0, n_backward: 0 }
+        Self { runtime, scales: BTreeMap::new(), held: HashMap::new(), n_forward: 0, n_backward: 0 }
     }
 
-    /// The tensors of an admitted request are here. Its answer comes later; where the request is dropped, none comes.
+    /// The tensors of an admitted request to a layer are here, from this address. Its answer comes later; where the request is
+    /// dropped, none comes.
     pub fn on_received(
         &mut self,
         now: Moment,
         key: RequestKey,
-        tensors: ExpertTensors,
+        (layer, group): (LayerId, AddressGroup),
+        mut tensors: ExpertTensors,
     ) -> oneshot::Receiver<ExpertAnswer> {
         let (answer, receiver) = oneshot::channel();
         if self.runtime.holds(key) {
+            if let Some(gradients) = &mut tensors.gradients {
+                let factor = self.scales.entry(layer).or_default().factor(group, root_mean_square(gradients));
+                if factor < 1.0 {
+                    gradients.iter_mut().for_each(|value| *value *= factor);
+                }
+            }
             self.held.insert(key, HeldTensors { tensors, answer });
             self.runtime.on_received(now, key);
         } else {
@@ -141,6 +152,10 @@ impl HeldRequests {
     }
 }
 
+fn root_mean_square(values: &[f32]) -> f32 {
+    (norm(values) / (values.len().max(1) as f64).sqrt()) as f32
+}
+
 /// The head of a request to `expert`, of `layer`, as the runtime takes it.
 ///
 /// # Errors
@@ -208,6 +223,35 @@ mod tests {
         requests_per_minute: 6000,
     };
 
+    const OF: (LayerId, AddressGroup) = (LayerId(0), AddressGroup(1));
+
+    #[test]
+    fn a_huge_gradient_is_computed_with_as_a_usual_one() {
+        let mut requests = HeldRequests::new(LIMITS, &[]);
+        requests.runtime.on_expert_added(Moment::ZERO, 0, &CountedState::default()).unwrap();
+        let mut received = |request_id, group, gradients: Vec<f32>| {
+            let request = ServedRequest {
+                client: PeerKey(vec![group as u8]),
+                group: AddressGroup(group),
+                expert: 0,
+                pass: ExpertPass::Backward,
+                n_rows: 1,
+                n_bytes: 100,
+                request_id,
+                deadline: Duration::from_secs(60),
+            };
+            let key = requests.runtime.on_request(Moment::ZERO, request).unwrap();
+            let tensors = ExpertTensors { inputs: vec![1.0; 2], gradients: Some(gradients) };
+            let _answer = requests.on_received(Moment::ZERO, key, (LayerId(0), AddressGroup(group)), tensors);
+            requests.held[&key].tensors.gradients.clone().unwrap()
+        };
+        for at in 0..10 {
+            assert_eq!(received(at, 1, vec![0.01, -0.02]), [0.01, -0.02]);
+        }
+        let taken = received(0, 2, vec![1e20, -1e20]);
+        assert!((0.01..0.2).contains(&taken[0]) && (taken[0] + taken[1]).abs() < 1e-6, "{taken:?}");
+    }
+
     #[test]
     fn tensors_that_come_after_the_end_of_their_request_are_refused_and_not_kept() {
         let minute = Duration::from_secs(60);
@@ -229,13 +273,13 @@ mod tests {
         let refused = Ok(Some(Err(ServingRefusal::Unknown)));
         let closed = requests.runtime.on_request(Moment::ZERO, request(0, minute)).unwrap();
         requests.runtime.on_expert_closed(Moment::ZERO, 0);
-        assert_eq!(requests.on_received(Moment::ZERO, closed, tensors()).try_recv(), refused);
+        assert_eq!(requests.on_received(Moment::ZERO, closed, OF, tensors()).try_recv(), refused);
         let late = requests.runtime.on_request(Moment::ZERO, request(1, minute)).unwrap();
         requests.runtime.on_timeout(minute);
-        assert_eq!(requests.on_received(minute, late, tensors()).try_recv(), refused);
+        assert_eq!(requests.on_received(minute, late, OF, tensors()).try_recv(), refused);
         assert!(requests.held.is_empty());
         let good = requests.runtime.on_request(minute, request(1, 2 * minute)).unwrap();
-        assert_eq!(requests.on_received(minute, good, tensors()).try_recv(), Ok(None), "it waits");
+        assert_eq!(requests.on_received(minute, good, OF, tensors()).try_recv(), Ok(None), "it waits");
         assert!(requests.held.contains_key(&good));
     }
 }

@@ -19,7 +19,7 @@ use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::dht::StorageLimits;
 use barnraise_swarm::experts::leases::LeaseHolder;
 use barnraise_swarm::experts::serving::{RequestKey, ServedRequest, ServingRefusal};
-use barnraise_swarm::{Moment, PeerKey};
+use barnraise_swarm::{AddressGroup, Moment, PeerKey};
 use futures::channel::{mpsc, oneshot};
 use futures::lock::Mutex;
 
@@ -159,9 +159,10 @@ impl<'a, P: Platform> HostState<'a, P> {
     pub(super) fn on_received(
         &self,
         key: RequestKey,
+        of: (LayerId, AddressGroup),
         tensors: ExpertTensors,
     ) -> oneshot::Receiver<ExpertAnswer> {
-        self.with(|inner, now| inner.requests.on_received(now, key, tensors))
+        self.with(|inner, now| inner.requests.on_received(now, key, of, tensors))
     }
 
     /// The conversation about a request is over.

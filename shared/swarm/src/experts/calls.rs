@@ -33,6 +33,10 @@ use crate::{Moment, PeerKey};
 pub const REPLICAS_MAX: usize = 8;
 /// Most times that a pass of a call is sent. A host that was busy does not count.
 const ATTEMPTS_MAX: u32 = 6;
+/// Most times that a call is cut since its host takes fewer rows at once, and the smallest part of it that a host may ask for: one
+/// that took a row at a time would cost more than it gives.
+const CUTS_MAX: u32 = 2;
+const CUT_MAX: u64 = 8;
 
 /// How calls are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,7 +129,7 @@ pub enum ExpertAnswerError {
 }
 
 /// One call: some rows of one expert.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Call {
     expert: u32,
     hosts: Vec<PeerKey>,
@@ -133,6 +137,7 @@ struct Call {
     is_excluded: [bool; REPLICAS_MAX],
     rows: Vec<u32>,
     n_attempts: u32,
+    n_cuts: u32,
     stage: CallStage,
     /// Largest root mean square of a row that the host is sent: of the input, then of the gradient.
     sent_rms: f32,
@@ -189,6 +194,7 @@ impl ExpertCalls {
                     is_excluded: [false; REPLICAS_MAX],
                     rows: rows.to_vec(),
                     n_attempts: 0,
+                    n_cuts: 0,
                     stage: CallStage::Waiting { not_before: now },
                     sent_rms: of_rows.fold(0.0, f32::max),
                     answered: None,
@@ -292,22 +298,24 @@ impl ExpertCalls {
     pub fn on_refused(&mut self, now: Moment, book: &mut HostBook, request_id: u64, refusal: ServingRefusal) {
         let Some((at, host, _)) = self.take_in_flight(book, request_id) else { return };
         let is_backward = self.phase == CallPhase::Backward;
-        let call = &mut self.calls[at];
-        let name = &call.hosts[host];
         match refusal {
             ServingRefusal::Busy { retry_after } => {
-                book.on_busy(now, name, retry_after);
+                let call = &mut self.calls[at];
+                book.on_busy(now, &call.hosts[host], retry_after);
                 call.n_attempts = call.n_attempts.saturating_sub(1);
                 self.wait_or_end(book, now, at, now);
             }
             ServingRefusal::InProgress { retry_after } if is_backward => {
+                let call = &mut self.calls[at];
                 call.n_attempts = call.n_attempts.saturating_sub(1);
                 let not_before = now.saturating_add(retry_after.max(hosts::RETRY_AFTER_MIN));
                 self.wait_or_end(book, now, at, not_before);
             }
+            ServingRefusal::Rows { max, got } if self.cut(now, book, at, (max.into(), got.into())) => {}
+            ServingRefusal::TooLarge { max, got } if self.cut(now, book, at, (max, got)) => {}
             // One that was counted before ends here, too: nobody else is asked for gradients.
             _ => {
-                call.is_excluded[host] = true;
+                self.calls[at].is_excluded[host] = true;
                 self.wait_or_end(book, now, at, now);
             }
         }

@@ -17,6 +17,7 @@
 
 mod batching;
 mod counted;
+mod gradients;
 #[cfg(test)]
 mod fuzz;
 mod holdings;
@@ -34,6 +35,7 @@ pub use self::counted::{
     COUNTED_CLIENTS_MAX, COUNTED_IDS_MAX, CountedState, CountedStateError, REPEAT_HORIZON,
 };
 use self::holdings::Holdings;
+pub use self::gradients::GradientScales;
 pub use self::request::{
     BatchId, GROUP_CLIENTS, REQUEST_BYTES_MIN, REQUEST_PART, RequestKey, SESSION_SHIFT, ServedRequest,
     ServingAction, ServingBatch, ServingLimits, ServingLoad, ServingRefusal, WAIT_MAX,

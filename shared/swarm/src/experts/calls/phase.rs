@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{ATTEMPTS_MAX, Call, CallAction, CallPhase, CallStage, ExpertCalls, HostBook, SentCall, answers};
+use super::{ATTEMPTS_MAX, CUT_MAX, CUTS_MAX, Call, CallAction, CallPhase, CallStage, ExpertCalls, HostBook, SentCall, answers};
 use crate::Moment;
 use crate::experts::ExpertPass;
 
@@ -86,6 +86,27 @@ impl ExpertCalls {
                 self.send(now, book, at, host);
             }
         }
+    }
+
+    /// A host takes `max` of what `got` is that a call has: the call has as many rows, and another one has the rest. Returns whether
+    /// that is worth it.
+    pub(super) fn cut(&mut self, now: Moment, book: &mut HostBook, at: usize, (max, got): (u64, u64)) -> bool {
+        let call = &mut self.calls[at];
+        let n_rows = call.rows.len() as u64;
+        let is_worth_it = got > max && max.saturating_mul(CUT_MAX) >= got && call.n_cuts < CUTS_MAX;
+        let n_kept = (n_rows.saturating_mul(max) / got.max(1)).min(n_rows.saturating_sub(1)) as usize;
+        if !is_worth_it || n_kept == 0 {
+            return false;
+        }
+        call.n_cuts += 1;
+        call.n_attempts = call.n_attempts.saturating_sub(1);
+        call.stage = CallStage::Waiting { not_before: now };
+        let rest = Call { rows: call.rows.split_off(n_kept), n_attempts: 0, ..call.clone() };
+        let is_backward = self.phase == CallPhase::Backward;
+        let rest = Call { backward_id: if is_backward { book.new_request_id() } else { 0 }, ..rest };
+        self.calls.push(rest);
+        self.n_open += 1;
+        true
     }
 
     fn send(&mut self, now: Moment, book: &mut HostBook, at: usize, host: usize) {

@@ -168,3 +168,54 @@ fn a_host_that_is_left_alone_still_gets_the_gradients_that_it_alone_can_count() 
     }
     assert!(trainer.book.available_at(&host(1), false) > ms(2600), "its pauses grow");
 }
+
+#[test]
+fn what_is_too_large_for_a_host_is_sent_in_parts_and_each_row_steps_once() {
+    let mut trainer = AskingTrainer::new(vec![choice(7, &[1], 0..4)]);
+    let sent = trainer.sent(0);
+    trainer.refuse(5, &sent[0], ServingRefusal::TooLarge { max: 300, got: 400 });
+    let parts = trainer.sent(5);
+    let rows: Vec<&[u32]> = parts.iter().map(|sent| trainer.calls.rows(sent.call)).collect();
+    assert_eq!(rows, [&[0, 1, 2][..], &[3]]);
+    assert!(parts.iter().all(|sent| sent.host == host(1)), "it is no fault");
+    parts.iter().for_each(|sent| _ = trainer.answer(10, sent, 1.0).unwrap());
+    assert_eq!(trainer.actions(10), [CallAction::ForwardOver]);
+    trainer.calls.on_gradients(ms(20), &mut trainer.book, &[1.0; 2]);
+    // A backward pass has more bytes than the forward pass that was taken.
+    let back = trainer.sent(20);
+    trainer.refuse(25, &back[0], ServingRefusal::Rows { max: 2, got: 3 });
+    let again = trainer.sent(25);
+    assert_eq!(again.len(), 2);
+    let mut ids: Vec<u64> = back[1..].iter().chain(&again).map(|sent| sent.request_id).collect();
+    for sent in back[1..].iter().chain(&again) {
+        trainer.answer(30, sent, 1.0).unwrap();
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 3, "each part is counted by itself");
+    assert_eq!(trainer.actions(30), [CallAction::BackwardOver]);
+    let mut stepped: Vec<u32> =
+        trainer.calls.with_gradient().flat_map(|call| trainer.calls.rows(call).to_vec()).collect();
+    stepped.sort_unstable();
+    assert_eq!(stepped, [0, 1, 2, 3]);
+}
+
+#[test]
+fn a_host_that_takes_hardly_anything_is_not_asked_row_by_row() {
+    for (max, got) in [(1, 400), (0, 4), (400, 400), (1, 1)] {
+        let mut trainer = AskingTrainer::new(vec![choice(7, &[1], 0..4)]);
+        let sent = trainer.sent(0);
+        trainer.refuse(5, &sent[0], ServingRefusal::TooLarge { max, got });
+        assert_eq!(trainer.actions(5), [CallAction::ForwardOver], "{max} of {got}");
+        assert!(trainer.answered().is_empty());
+    }
+    let mut trainer = AskingTrainer::new(vec![choice(7, &[1], 0..4)]);
+    let mut n_sent = 0;
+    for at in 0..20 {
+        for sent in trainer.sent(at) {
+            n_sent += 1;
+            trainer.refuse(at, &sent, ServingRefusal::TooLarge { max: 399, got: 400 });
+        }
+    }
+    assert!(n_sent <= 7, "{n_sent}");
+}
