@@ -75,7 +75,7 @@ impl RunMetrics {
     }
 
     /// An answer of an expert was computed once more: `same` or `wrong` by its very step, `near` or `far` by the steps around it, or
-    /// `unknown`.
+    /// `unknown`; or `nothing` could be checked of what a trainer has.
     pub fn on_audited(&self, outcome: &'static str) {
         self.audits.get_or_create(&[("outcome", outcome)]).inc();
     }

@@ -40,7 +40,7 @@ use barnraise_learning::hosted::HostedLayer;
 use barnraise_learning::{ComputeDevice, DeviceChoice, open_device};
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::commitment::run_hash;
-use barnraise_protocol::experts::{ExpertPlace, LayerId};
+use barnraise_protocol::experts::{self, AnswerSigner, ExpertPlace, LayerId};
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_relay::Node;
 use barnraise_swarm::backoff::Backoff;
@@ -217,7 +217,7 @@ async fn opened(
         run_id,
         groups: AddressGroups::new(&key),
         gate: gate_of(described, key.public()),
-        key,
+        signer: AnswerSigner { key, model: experts::model_hash(described)? },
         home,
         layers,
         keeper: Arc::new(keeper),

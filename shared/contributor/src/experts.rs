@@ -138,6 +138,9 @@ enum RequestFault {
     Request(ExpertRequestError),
     #[error(transparent)]
     Platform(#[from] PlatformError),
+    /// The host does not stand by what it gave.
+    #[error("the host has not signed its answer")]
+    Unsigned,
     /// Values that do not decode.
     #[error("the answer has values that are none")]
     Values,
@@ -196,6 +199,7 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
         let Some(hosted) = &run.model.hosted else { return Ok(None) };
         let graph = ResolvedGraph::of_model(&run.model, DataShape::of(&run.data.manifest.samples))?;
         let layers = layers(&graph);
+        let model = experts::model_hash(run)?;
         let tallies = ExpertTallies::new(layers.iter().map(|layer| layer.grid).collect());
         let limits = HostBookLimits { in_flight_max: IN_FLIGHT_MAX, host_in_flight_max: HOST_IN_FLIGHT_MAX };
         Ok(Some(Self {
@@ -211,7 +215,7 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
             lookups: FuturesUnordered::new(),
             requests: FuturesUnordered::new(),
             cancels: HashMap::new(),
-            answers: OfferedAnswers::new(seed),
+            answers: OfferedAnswers::new(seed, model),
             tallies,
             n_answered: Rc::default(),
             n_in_vain: Rc::default(),
@@ -380,6 +384,10 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
                     _ => return,
                 }
             }
+            Err(RequestFault::Unsigned) => {
+                batch.on_broken(now, &mut self.book, request_id);
+                Some(HostFault::Absurd)
+            }
             Err(RequestFault::Request(_) | RequestFault::Platform(_) | RequestFault::Values) => {
                 batch.on_broken(now, &mut self.book, request_id);
                 Some(HostFault::Failed)
@@ -498,8 +506,10 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
                 let rows = ask(&network, (&peer, &addresses), &prepared).await?;
                 let values = prepared.decode(&rows).map_err(|_| RequestFault::Values)?;
                 let n_steps = rows.version.n_steps;
-                log.borrow_mut().on_answer(network.now(), host, prepared, rows);
-                Ok((values, n_steps))
+                match log.borrow_mut().on_answer(network.now(), host, prepared, rows) {
+                    true => Ok((values, n_steps)),
+                    false => Err(RequestFault::Unsigned),
+                }
             });
             let result = match future::select(work, cancelled).await {
                 future::Either::Left((result, _)) => result,

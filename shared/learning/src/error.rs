@@ -13,6 +13,9 @@ pub enum ModelError {
     /// A graph that cannot be computed on the run's data.
     #[error(transparent)]
     Graph(#[from] GraphError),
+    /// A model that cannot be hashed: does not happen.
+    #[error("the model cannot be encoded: {0}")]
+    Encoding(#[from] postcard::Error),
     /// Changes of pictures that do not fit them.
     #[error(transparent)]
     Augmentation(#[from] AugmentationError),

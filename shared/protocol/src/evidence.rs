@@ -4,8 +4,8 @@
 //! evidence = kind, one byte | what there is of that kind: a contribution, or an answer of an expert
 //! ```
 //!
-//! Everything in it is bound by the signature of the peer that it is against, so that a backbone cannot forge evidence. Who asks
-//! for it recomputes it to see that it is wrong.
+//! All that it takes to recompute it is bound by the signature of the peer that it is against, so that a backbone cannot forge
+//! evidence. Who asks for it recomputes it to see that it is wrong.
 
 mod answer;
 mod contribution;

@@ -25,7 +25,7 @@ use futures::future::{self, Either};
 use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use serde::{Deserialize, Serialize};
 
-pub use self::answers::SignedAnswer;
+pub use self::answers::{AnswerSigner, SignedAnswer, model_hash};
 use self::checkpoints::CheckpointVersion;
 pub use self::place::{
     DIMENSIONS_MAX, ExpertPlace, ExpertPrefix, ExpertUid, GRID_SIDE_MAX, GridShape, LayerId, PlaceError,

@@ -263,7 +263,7 @@ fn expert_audits() {
         let mut stream = InputStream(payload);
         let Ok(offer) = block_on(audits::receive(&mut stream)) else { return };
         assert!(offer.answers.len() <= ANSWERS_MAX);
-        block_on(audits::take(&mut stream, &offer, 0)).unwrap_err();
+        block_on(audits::take(&mut stream, (&offer, Sha256Hash([7; 32])), 0)).unwrap_err();
     });
 }
 

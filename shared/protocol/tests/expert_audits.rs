@@ -12,11 +12,12 @@ use barnraise_protocol::experts::audits::{
 use barnraise_protocol::experts::checkpoints::{CheckpointVersion, ExpertCheckpoint};
 use barnraise_protocol::experts::leases::{ExpertLease, LeaseGrant};
 use barnraise_protocol::experts::{
-    DIMENSIONS_MAX, ExpertPass, ExpertPlace, ExpertRequest, ExpertRows, ExpertUid, LayerId, PreparedRequest,
-    SignedAnswer,
+    AnswerSigner, DIMENSIONS_MAX, ExpertPass, ExpertPlace, ExpertRequest, ExpertRows, ExpertUid, LayerId,
+    PreparedRequest, SignedAnswer, model_hash,
 };
 use barnraise_protocol::framing;
 use barnraise_protocol::receipt::RUN_ID_BYTES_MAX;
+use barnraise_protocol::run::RunDescription;
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
 
 use crate::{fixture, golden};
@@ -34,6 +35,16 @@ fn pair() -> (AuditStream, AuditStream) {
 
 fn key(at: u8) -> KeyPair {
     KeyPair::from_seed(&[at; 32])
+}
+
+fn run() -> RunDescription {
+    let mut run = fixture::run();
+    run.identity.run_id = RUN_ID.into();
+    run
+}
+
+fn model() -> Sha256Hash {
+    model_hash(&run()).unwrap()
 }
 
 fn place() -> ExpertPlace {
@@ -69,7 +80,8 @@ fn kept() -> KeptAnswer {
 /// As a host sends it.
 fn signature_of(rows: &[u8]) -> barnraise_protocol::access::Signature {
     let values = TensorCodec::F32.decode(rows, 2).unwrap();
-    let prepared = request().request().answer(&key(9), VERSION, &values).unwrap();
+    let prepared =
+        request().request().answer(&AnswerSigner { key: key(9), model: model() }, VERSION, &values).unwrap();
     let (mut ours, mut theirs) = pair();
     let read = futures::executor::block_on(async {
         let sending = barnraise_protocol::experts::reply(&mut theirs, &prepared);
@@ -94,8 +106,7 @@ fn checkpoint() -> ExpertCheckpoint {
 }
 
 fn evidence() -> AnswerEvidence {
-    let mut run = fixture::run();
-    run.identity.run_id = RUN_ID.into();
+    let run = run();
     let KeptAnswer { signed, inputs, answer } = kept();
     let header = AnswerHeader { run, answer: signed, checkpoint: checkpoint() };
     AnswerEvidence { header, inputs, answer, checkpoint: STATE.to_vec() }
@@ -149,7 +160,8 @@ fn the_largest_offer_fits_into_a_message() {
 #[test]
 fn what_a_host_signed_cannot_be_changed() {
     let signed = kept().signed;
-    assert!(signed.is_signed(RUN_ID) && !signed.is_signed("shed"));
+    assert!(signed.is_signed(RUN_ID, model()) && !signed.is_signed("shed", model()));
+    assert!(!signed.is_signed(RUN_ID, Sha256Hash([1; 32])), "of another model");
     let changes: [fn(&mut SignedAnswer); 11] = [
         |signed| signed.host = key(8).public(),
         |signed| signed.place.0 = LayerId(3),
@@ -166,7 +178,7 @@ fn what_a_host_signed_cannot_be_changed() {
     for (at, change) in changes.into_iter().enumerate() {
         let mut changed = signed.clone();
         change(&mut changed);
-        assert!(!changed.is_signed(RUN_ID), "{at}");
+        assert!(!changed.is_signed(RUN_ID, model()), "{at}");
     }
 }
 
@@ -178,7 +190,7 @@ async fn a_trainer_gives_the_answer_that_is_wanted() {
     let (mut ours, mut theirs) = pair();
     let backbone = async {
         let offer = audits::receive(&mut theirs).await.unwrap();
-        let taken = audits::take(&mut theirs, &offer, 1).await.unwrap();
+        let taken = audits::take(&mut theirs, (&offer, model()), 1).await.unwrap();
         audits::reply(&mut theirs, AuditReply::Taken).await.unwrap();
         taken
     };
@@ -207,7 +219,7 @@ async fn a_trainer_cannot_give_another_answer_or_make_one_up() {
         let (mut ours, mut theirs) = pair();
         let backbone = async {
             let offer = audits::receive(&mut theirs).await.unwrap();
-            let taken = audits::take(&mut theirs, &offer, 0).await;
+            let taken = audits::take(&mut theirs, (&offer, model()), 0).await;
             drop(theirs);
             taken
         };
@@ -283,8 +295,9 @@ const HEADER: &str = "2af42088d4de4e8d340904757923039718ff6578bdbc85c5ba41cc53b8
 
 #[test]
 fn evidence_that_a_backbone_puts_together_convicts_nobody() {
-    let changes: [fn(&mut AnswerEvidence); 8] = [
+    let changes: [fn(&mut AnswerEvidence); 9] = [
         |evidence| evidence.header.run.identity.run_id = "shed".into(),
+        |evidence| evidence.header.run.model.seed += 1,
         |evidence| evidence.header.answer.version.n_steps += 1,
         |evidence| evidence.header.checkpoint.n_steps += 1,
         |evidence| evidence.header.checkpoint.lease.term += 1,

@@ -25,8 +25,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 const VERSION: CheckpointVersion = CheckpointVersion { term: 7, n_steps: 300 };
 
-fn key() -> KeyPair {
-    KeyPair::from_seed(&[3; 32])
+fn signer() -> AnswerSigner {
+    AnswerSigner { key: KeyPair::from_seed(&[3; 32]), model: Sha256Hash([4; 32]) }
 }
 
 type ExpertStream = Compat<tokio::io::DuplexStream>;
@@ -146,7 +146,7 @@ async fn host(mut stream: ExpertStream) -> ExpertTensors {
         None => tensors.inputs.iter().map(|value| 2.0 * value).collect(),
         Some(gradients) => gradients.iter().map(|value| 3.0 * value).collect(),
     };
-    let rows = request.answer(&key(), VERSION, &rows).unwrap();
+    let rows = request.answer(&signer(), VERSION, &rows).unwrap();
     reply(&mut stream, &rows).await.unwrap();
     tensors
 }
@@ -172,7 +172,7 @@ async fn an_expert_computes_for_a_trainer() {
                 let (asked, computed) = futures::join!(ask(&mut ours, &prepared), host(theirs));
                 let rows = asked.unwrap();
                 assert_eq!(rows.version, VERSION);
-                assert!(prepared.signed(key().public(), &rows).is_signed("barn"));
+                assert!(prepared.signed(signer().key.public(), &rows).is_signed("barn", signer().model));
                 assert_eq!(computed.gradients.is_some(), gradients.is_some());
                 let rows = prepared.decode(&rows).unwrap();
                 let (given, factor) = gradients.map_or((&inputs[..], 2.0), |gradients| (gradients, 3.0));
@@ -192,7 +192,7 @@ fn tensors_of_another_length_and_values_that_are_not_finite_are_not_sent() {
     let nan = [1.0, f32::NAN, 1.0, 1.0, 1.0, 1.0];
     assert_eq!(PreparedRequest::new(request(), &nan, None), Err(CodecError::NotFinite { index: 1 }));
     let prepared = PreparedRequest::new(request(), &six, None).unwrap();
-    let answer = |rows: &[f32]| prepared.request().answer(&key(), VERSION, rows).map(drop);
+    let answer = |rows: &[f32]| prepared.request().answer(&signer(), VERSION, rows).map(drop);
     assert_eq!(answer(&six), Err(ExpertRefusal::Failed));
     assert_eq!(answer(&[f32::NAN; 10]), Err(ExpertRefusal::NotFinite));
     // Another peer may send it all the same.

@@ -228,23 +228,6 @@ async fn who_was_invited_hosts_and_trains_and_nobody_else_does_either() {
     assert!(asked_for_experts.next().now_or_never().is_none(), "a pretender was asked");
     assert!(shown_tokens.next().now_or_never().is_none(), "a pretender was shown a token");
 
-    // The trainer has shown the backbone some of what the host answered, and nothing was wrong with it.
-    let audited = async {
-        loop {
-            let metrics = backbone.metrics().await.unwrap();
-            let n_audits = |outcome: &str| {
-                let name = format!("barnraise_expert_audits_total{{outcome=\"{outcome}\"}}");
-                metric(&metrics, &name).unwrap()
-            };
-            assert_eq!(n_audits("wrong") + n_audits("far"), 0.0, "{metrics}");
-            if n_audits("same") + n_audits("near") >= 2.0 {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
-    };
-    tokio::time::timeout(HANG, audited).await.expect("answers are computed once more");
-
     // A client whose access was revoked is refused, and so is what it asks of the host that knew it.
     let token = granted(&at_backbone, code_of(&link)).await;
     member.ask(&Up::Present(Box::new(token.clone()))).await.unwrap();
@@ -276,6 +259,22 @@ async fn who_was_invited_hosts_and_trains_and_nobody_else_does_either() {
     assert!(revoked.log.contains("may not take part any longer"), "{revoked:?}");
     wait_for(&second, "Hosting 8 experts").await;
     wait_for(&second, "learned from").await;
+    // The trainer has shown the backbone some of what the host answered, and nothing was wrong with it.
+    let audited = async {
+        loop {
+            let metrics = backbone.metrics().await.unwrap();
+            let n_audits = |outcome: &str| {
+                let name = format!("barnraise_expert_audits_total{{outcome=\"{outcome}\"}}");
+                metric(&metrics, &name).unwrap()
+            };
+            assert_eq!(n_audits("wrong") + n_audits("far"), 0.0, "{metrics}");
+            if n_audits("same") + n_audits("near") >= 2.0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    };
+    tokio::time::timeout(HANG, audited).await.expect("answers are computed once more");
     trainer.kill().await.unwrap();
     second.kill().await.unwrap();
 }

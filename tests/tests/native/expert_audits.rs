@@ -12,7 +12,7 @@ use barnraise_protocol::experts::checkpoints::{self, CheckpointVersion, ExpertCh
 use barnraise_protocol::experts::leases::{
     self, ExpertLease, LeaseAnswer, LeaseAskError, LeaseQuestion, LeaseRefusal, LeasingHost,
 };
-use barnraise_protocol::experts::{self, ExpertPass, ExpertRequest, PreparedRequest};
+use barnraise_protocol::experts::{self, AnswerSigner, ExpertPass, ExpertRequest, PreparedRequest};
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::experts::serving::CountedState;
 use barnraise_tests::client::{TestClient, within};
@@ -103,12 +103,13 @@ impl HostByHand {
             transfer: Transfer::of(&[]),
         };
         let prepared = PreparedRequest::new(request, &INPUTS, None).unwrap();
+        let signer = AnswerSigner { key: self.key.clone(), model: experts::model_hash(&self.run).unwrap() };
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
         let (mut ours, mut theirs) = (ours.compat(), theirs.compat());
         let host = async {
             let request = experts::receive(&mut theirs).await.unwrap();
             experts::receive_tensors(&mut theirs, &request).await.unwrap();
-            let rows = request.answer(&self.key, self.version(), rows).unwrap();
+            let rows = request.answer(&signer, self.version(), rows).unwrap();
             experts::reply(&mut theirs, &rows).await.unwrap();
         };
         let (answer, ()) = futures::join!(experts::ask(&mut ours, &prepared), host);

@@ -56,12 +56,12 @@ pub(crate) async fn fetch_next(
         |listed: &EvidenceEntry| !gate.is_convicted(listed.peer) && !seen.contains(&listed.transfer.sha256);
     let Some(listed) = listed.into_iter().find(is_new) else { return Ok(None) };
     pace.wait();
+    let bytes = evidence::fetch(&mut stream, listed, bytes_max).await?;
     // It is not fetched again, also if it is refused below.
     seen.push_back(listed.transfer.sha256);
     if seen.len() > SEEN_MAX {
         seen.pop_front();
     }
-    let bytes = evidence::fetch(&mut stream, listed, bytes_max).await?;
     let evidence = Evidence::decode(&bytes)?;
     match evidence.peer() == listed.peer {
         true => Ok(Some(evidence)),

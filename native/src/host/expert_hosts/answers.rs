@@ -6,7 +6,7 @@ use barnraise_learning::hosted::{ExpertError, HostedExpert, HostedLayer, HostedL
 use barnraise_protocol::evidence::{AnswerEvidence, AnswerHeader, EvidenceError};
 use barnraise_protocol::experts::checkpoints::ExpertCheckpoint;
 use barnraise_protocol::run::ModelSpec;
-use barnraise_swarm::experts::audits::difference;
+use barnraise_swarm::experts::audits::{difference, noisy};
 use barnraise_swarm::recomputation::Difference;
 
 /// Why nothing can be said of an answer.
@@ -22,7 +22,7 @@ pub(crate) enum JudgeError {
     State(#[from] StoredExpertError),
     #[error(transparent)]
     Expert(#[from] ExpertError),
-    #[error("its expert gives zero")]
+    #[error("its expert gives zero, answers that hang on rounding, or has moved far meanwhile")]
     Nothing,
     #[error("no keeper has a checkpoint after it")]
     NoneAfter,
@@ -39,22 +39,22 @@ pub(crate) async fn recomputed(
     let AnswerHeader { run, answer, checkpoint } = &evidence.header;
     let layers = HostedLayer::of_run(run)?;
     let layer = layer_of(&layers, answer.place).ok_or(JudgeError::Place)?;
-    let state = (checkpoint, evidence.checkpoint.clone());
-    let given = given(&run.model, layer, state, (&contents.inputs, device)).await?;
-    difference(&contents.answer, &given, answer.codec).ok_or(JudgeError::Nothing)
+    let expert = opened(&run.model, layer, (checkpoint, &evidence.checkpoint), device)?;
+    let given = expert.forward(&contents.inputs).await?;
+    let with_noise = expert.forward(&noisy(&contents.inputs)).await?;
+    difference(&contents.answer, (&given, &with_noise), answer.codec).ok_or(JudgeError::Nothing)
 }
 
-/// What the expert of a checkpoint, with its bytes, gives to `inputs`, `[n_rows, n_values]`. Blocks for as long as that takes.
-pub(crate) async fn given(
+/// The expert of a checkpoint, with its bytes.
+pub(crate) fn opened(
     model: &ModelSpec,
     layer: &HostedLayer,
-    (checkpoint, bytes): (&ExpertCheckpoint, Vec<u8>),
-    (inputs, device): (&[f32], &ComputeDevice),
-) -> Result<Vec<f32>, JudgeError> {
-    let stored = StoredExpert::open_kept(&bytes, layer, checkpoint.version())?;
-    drop(bytes);
+    (checkpoint, bytes): (&ExpertCheckpoint, &[u8]),
+    device: &ComputeDevice,
+) -> Result<HostedExpert, JudgeError> {
+    let stored = StoredExpert::open_kept(bytes, layer, checkpoint.version())?;
     let number = layer.grid.number(&checkpoint.lease.place.1).and_then(|number| usize::try_from(number).ok());
     let mut expert = HostedExpert::new(model, &layer.body, number.ok_or(JudgeError::Place)?, device)?;
     expert.restore(stored.state)?;
-    Ok(expert.forward(inputs).await?)
+    Ok(expert)
 }

@@ -3,11 +3,13 @@
 //! Which answer is looked at, and what comes of it, is in [`barnraise_swarm::experts::audits`]. One is computed after the other, and the
 //! device rests as long as it computed. What is fetched from keepers has a pace, too.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use barnraise_learning::ComputeDevice;
 use barnraise_learning::hosted::{HostedLayer, layer_of};
+use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::bulk::Partial;
 use barnraise_protocol::evidence::{AnswerEvidence, AnswerHeader, Evidence};
@@ -15,9 +17,8 @@ use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::audits::{
     self, AuditError, AuditOffer, AuditRefusal, AuditReply, KeptAnswer,
 };
-use barnraise_protocol::experts::checkpoints::{
-    self, CheckpointError, CheckpointVersion, ExpertCheckpoint, transfer_time,
-};
+use barnraise_protocol::experts::checkpoints::{self, CheckpointVersion, ExpertCheckpoint};
+use barnraise_protocol::experts::leases::KnownHost;
 use barnraise_protocol::run::RunDescription;
 use barnraise_relay::tasks::TaskSet;
 use barnraise_relay::{Node, Paced};
@@ -28,10 +29,10 @@ use barnraise_swarm::random::SplitMix64;
 use barnraise_swarm::recomputation::{Difference, rest_after};
 use futures::executor::block_on;
 use libp2p::{PeerId, Stream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::answers::{JudgeError, given, recomputed};
+use super::answers::{JudgeError, opened, recomputed};
 use super::keeper::CheckpointKeeper;
 use super::leases::LeaseService;
 use crate::computing::compute;
@@ -39,6 +40,7 @@ use crate::host::access::Access;
 use crate::host::evidence::{EvidenceFetchError, EvidenceStore, SeenEvidence, fetch_next, is_same};
 use crate::host::metrics::RunMetrics;
 use crate::host::peer_id;
+use crate::net::address_slots::{AddressSlot, AddressSlots};
 use crate::net::announced::open_announced;
 
 /// Answers that are looked at, or wait for the next checkpoint of their expert.
@@ -58,12 +60,21 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(15);
 const LOOKS_MAX: u32 = 12;
 /// Pace at which checkpoints are fetched from keepers, over time.
 const BYTES_PER_SECOND: u64 = 1024 * 1024;
+/// A keeper that takes longer than this, and so many times that pace, is not waited for.
+const FETCH_GRACE: Duration = Duration::from_secs(20);
+const FETCH_SLACK: u32 = 8;
+/// Checkpoints that are fetched at a time.
+const FETCHES_MAX: usize = 2;
+/// Answers of a trainer that are looked at, or wait.
+const AUDITS_PER_PEER: u32 = 2;
 /// Interval at which the other backbones are asked for evidence.
 const ASK_EVERY: Duration = Duration::from_secs(15);
 
 /// What an auditor is made of.
 pub(super) struct AuditorParts {
     pub(super) run: Arc<RunDescription>,
+    /// [`barnraise_protocol::experts::model_hash`]
+    pub(super) model: Sha256Hash,
     pub(super) layers: Vec<HostedLayer>,
     pub(super) node: Node,
     pub(super) leases: Arc<LeaseService>,
@@ -79,8 +90,11 @@ pub(super) struct AuditorParts {
 pub(super) struct Auditor {
     parts: AuditorParts,
     draws: Mutex<Draws>,
-    slots: Arc<Semaphore>,
-    /// For the device and the link.
+    /// Of answers; an address has half of them at most.
+    slots: Arc<AddressSlots>,
+    /// For the link.
+    link: Semaphore,
+    /// For the processor.
     turn: Semaphore,
     started: Instant,
     audits: TaskSet,
@@ -90,6 +104,27 @@ struct Draws {
     of_peer: RateLimiter<PublicKey>,
     of_group: RateLimiter<AddressGroup>,
     random: SplitMix64,
+    /// Of each trainer.
+    open: BTreeMap<PublicKey, u32>,
+}
+
+/// An answer that is looked at.
+struct AuditSlot {
+    auditor: Arc<Auditor>,
+    peer: PublicKey,
+    _of_address: AddressSlot,
+}
+
+impl Drop for AuditSlot {
+    fn drop(&mut self) {
+        self.auditor.draws(|draws, _| {
+            let n_left = draws.open.get(&self.peer).map_or(0, |n_open| n_open.saturating_sub(1));
+            match n_left {
+                0 => drop(draws.open.remove(&self.peer)),
+                n_left => drop(draws.open.insert(self.peer, n_left)),
+            }
+        });
+    }
 }
 
 /// What came of an audit.
@@ -97,15 +132,16 @@ struct Draws {
 enum AuditOutcome {
     /// The checkpoint is of the very step.
     Exact(Difference),
-    /// Checkpoints are before and after it.
-    Between(AnswerDrift),
+    /// Checkpoints are before and after it; the later one is of this version.
+    Between(AnswerDrift, CheckpointVersion),
 }
 
 /// A checkpoint that somebody has.
 struct FoundCheckpoint {
     checkpoint: ExpertCheckpoint,
-    /// `None`: it is here.
-    keeper: Option<(PublicKey, Vec<Vec<u8>>)>,
+    is_here: bool,
+    /// Who has it.
+    keepers: Vec<KnownHost>,
 }
 
 impl Auditor {
@@ -114,11 +150,13 @@ impl Auditor {
             of_peer: RateLimiter::new(OFFERS_PER_MINUTE, RATE_KEYS_MAX),
             of_group: RateLimiter::new(OFFERS_PER_MINUTE * GROUP_TRAINERS, RATE_KEYS_MAX),
             random: SplitMix64::new(parts.seed),
+            open: BTreeMap::new(),
         };
         Self {
             parts,
             draws: Mutex::new(draws),
-            slots: Arc::new(Semaphore::new(AUDITS_MAX)),
+            slots: Arc::new(AddressSlots::new(AUDITS_MAX)),
+            link: Semaphore::new(FETCHES_MAX),
             turn: Semaphore::new(1),
             started: Instant::now(),
             audits: TaskSet::default(),
@@ -144,12 +182,14 @@ impl Auditor {
         }
         let may_offer =
             self.draws(|draws, now| draws.of_peer.take(now, &peer) && draws.of_group.take(now, &group));
-        let slot = self.slots.clone().try_acquire_owned().ok().filter(|_| may_offer);
+        let slot = self.slot(peer, group).filter(|_| may_offer);
         let Some(slot) = slot else { return audits::refuse(stream, AuditRefusal::Busy).await };
         let Some((index, before)) = self.choose(&offer).await else {
+            self.parts.metrics.on_audited("nothing");
             return audits::reply(stream, AuditReply::Nothing).await;
         };
-        let answer = match audits::take(stream, &offer, index).await {
+        pace.answer();
+        let answer = match audits::take(stream, (&offer, self.parts.model), index).await {
             Err(AuditError::Refused(refusal)) => return audits::refuse(stream, refusal).await,
             answer => answer?,
         };
@@ -159,11 +199,27 @@ impl Auditor {
         Ok(())
     }
 
+    fn slot(self: &Arc<Self>, peer: PublicKey, group: AddressGroup) -> Option<AuditSlot> {
+        let of_address = AddressSlots::take(&self.slots, group)?;
+        let has_room = self.draws(|draws, _| {
+            let n_open = draws.open.entry(peer).or_default();
+            let has_room = *n_open < AUDITS_PER_PEER;
+            *n_open += u32::from(has_room);
+            has_room
+        });
+        has_room.then(|| AuditSlot { auditor: Arc::clone(self), peer, _of_address: of_address })
+    }
+
     /// Which of the offered answers can be checked, with the newest checkpoint of its expert.
     async fn choose(&self, offer: &AuditOffer) -> Option<(usize, FoundCheckpoint)> {
         for _ in 0..PLACES_TRIED {
             let at = self.draws(|draws, _| draws.random.below(offer.answers.len()));
             let drawn = offer.answers.get(at)?;
+            // Anybody may name keys; a host is one by its lease.
+            let holders = self.parts.leases.holders(&[drawn.place]).ok()?;
+            if holders.first() != Some(&Some(drawn.host)) {
+                continue;
+            }
             let Some(newest) = self.newest(drawn.place, drawn.host).await else { continue };
             let of_expert = offer.answers.iter().enumerate();
             let of_expert: Vec<(usize, CheckpointVersion)> = of_expert
@@ -190,7 +246,8 @@ impl Auditor {
                 && checkpoint.is_valid(run_id, leases.grantors())
         };
         let here = keeper.newest(&place).filter(is_believed);
-        let mut newest = here.map(|checkpoint| FoundCheckpoint { checkpoint, keeper: None });
+        let found = |checkpoint| FoundCheckpoint { checkpoint, is_here: true, keepers: Vec::new() };
+        let mut newest = here.map(found);
         // The host may keep what it likes for itself.
         for known in leases.keepers(place).into_iter().filter(|known| known.peer != host) {
             let Some(peer) = peer_id(known.peer) else { continue };
@@ -200,42 +257,52 @@ impl Auditor {
                 checkpoints::newest(&mut stream, run_id, place).await.ok()?
             };
             let Ok(Some(checkpoint)) = tokio::time::timeout(ASK_TIMEOUT, asking).await else { continue };
-            let is_newer =
-                newest.as_ref().is_none_or(|known| checkpoint.version() > known.checkpoint.version());
-            if is_newer && is_believed(&checkpoint) {
-                let keeper = Some((known.peer, known.addresses));
-                newest = Some(FoundCheckpoint { checkpoint, keeper });
+            if !is_believed(&checkpoint) {
+                continue;
+            }
+            match &mut newest {
+                Some(found) if found.checkpoint == checkpoint => found.keepers.push(known),
+                Some(found) if found.checkpoint.version() >= checkpoint.version() => {}
+                newest => {
+                    *newest = Some(FoundCheckpoint { checkpoint, is_here: false, keepers: vec![known] });
+                }
             }
         }
         newest
     }
 
     async fn fetch(&self, found: &FoundCheckpoint) -> Result<Vec<u8>, JudgeError> {
-        let AuditorParts { run, node, keeper, .. } = &self.parts;
-        let FoundCheckpoint { checkpoint, keeper: of } = found;
+        let FoundCheckpoint { checkpoint, is_here, keepers } = found;
         let (place, transfer) = (checkpoint.lease.place, checkpoint.transfer);
-        let Some((peer, addresses)) = of else {
-            return keeper.read(place, transfer.sha256).await.ok_or(JudgeError::Gone);
-        };
-        let peer = peer_id(*peer).ok_or(JudgeError::Gone)?;
-        let fetching = async {
-            let opening = open_announced(node, peer, addresses, checkpoints::PROTOCOL);
-            let mut stream = opening.await.map_err(|_| JudgeError::Gone)?;
-            let mut partial = Partial::new(transfer, transfer.n_bytes).map_err(|_| JudgeError::Gone)?;
-            let fetched = checkpoints::fetch(&mut stream, &run.identity.run_id, place, &mut partial).await;
-            fetched.map_err(|_: CheckpointError| JudgeError::Gone)
-        };
-        let began = Instant::now();
-        let time = ASK_TIMEOUT + transfer_time(transfer.n_bytes);
-        let fetched = tokio::time::timeout(time, fetching).await.unwrap_or(Err(JudgeError::Gone));
+        if *is_here && let Some(bytes) = self.parts.keeper.read(place, transfer.sha256).await {
+            return Ok(bytes);
+        }
+        let _link = self.link.acquire().await;
         let pace = Duration::from_secs(transfer.n_bytes / BYTES_PER_SECOND);
-        tokio::time::sleep(pace.saturating_sub(began.elapsed())).await;
-        fetched
+        for keeper in keepers {
+            let began = Instant::now();
+            let limit = FETCH_GRACE + FETCH_SLACK * pace;
+            let fetched = tokio::time::timeout(limit, self.fetch_from(keeper, checkpoint)).await;
+            tokio::time::sleep(pace.saturating_sub(began.elapsed())).await;
+            if let Ok(Some(bytes)) = fetched {
+                return Ok(bytes);
+            }
+        }
+        Err(JudgeError::Gone)
     }
 
-    async fn audit(&self, slot: OwnedSemaphorePermit, answer: KeptAnswer, before: FoundCheckpoint) {
+    async fn fetch_from(&self, keeper: &KnownHost, checkpoint: &ExpertCheckpoint) -> Option<Vec<u8>> {
+        let AuditorParts { run, node, .. } = &self.parts;
+        let (place, transfer) = (checkpoint.lease.place, checkpoint.transfer);
+        let opening = open_announced(node, peer_id(keeper.peer)?, &keeper.addresses, checkpoints::PROTOCOL);
+        let mut stream = opening.await.ok()?;
+        let mut partial = Partial::new(transfer, transfer.n_bytes).ok()?;
+        checkpoints::fetch(&mut stream, &run.identity.run_id, place, &mut partial).await.ok()
+    }
+
+    async fn audit(&self, slot: AuditSlot, answer: KeptAnswer, before: FoundCheckpoint) {
         let (host, (layer, uid)) = (answer.signed.host, answer.signed.place);
-        let (layer, after) = (layer.0, (answer.signed.place, before.checkpoint.version()));
+        let (layer, place) = (layer.0, answer.signed.place);
         let outcome = self.judge_kept(answer, before).await;
         drop(slot);
         let AuditorParts { metrics, leases, .. } = &self.parts;
@@ -245,11 +312,11 @@ impl Auditor {
                 metrics.on_audited(if difference.is_wrong() { "wrong" } else { "same" });
                 tracing::debug!(%host, layer, %uid, distance, allowed, "an answer was computed once more");
             }
-            Ok(AuditOutcome::Between(drift)) => {
+            Ok(AuditOutcome::Between(drift, until)) => {
                 let AnswerDrift { distance, allowed } = drift;
                 metrics.on_audited(if drift.is_far() { "far" } else { "near" });
                 tracing::debug!(%host, layer, %uid, distance, allowed, "an answer lies between checkpoints");
-                if drift.is_far() && leases.on_far(host, after) {
+                if leases.on_between(host, (place, until), drift.is_far()) {
                     tracing::warn!(
                         %host,
                         "answers of this host are far from what its experts' checkpoints give: it gets no places for a day"
@@ -290,15 +357,16 @@ impl Auditor {
             }
             let given_after = self.given_by(&after, inputs).await?;
             let drift = AnswerDrift::of(&claimed, (&given_before, &given_after), signed.codec);
-            return drift.map(AuditOutcome::Between).ok_or(JudgeError::Nothing);
+            let between = |drift| AuditOutcome::Between(drift, version);
+            return drift.map(between).ok_or(JudgeError::Nothing);
         }
         Err(JudgeError::NoneAfter)
     }
 
     /// What a checkpoint gives to some inputs.
     async fn given_by(&self, found: &FoundCheckpoint, inputs: Arc<[f32]>) -> Result<Vec<f32>, JudgeError> {
-        let _turn = self.turn.acquire().await;
         let bytes = self.fetch(found).await?;
+        let _turn = self.turn.acquire().await;
         self.given(found.checkpoint.clone(), bytes, inputs).await
     }
 
@@ -308,8 +376,8 @@ impl Auditor {
         answer: KeptAnswer,
         found: FoundCheckpoint,
     ) -> Result<Difference, JudgeError> {
-        let _turn = self.turn.acquire().await;
         let checkpoint = self.fetch(&found).await?;
+        let _turn = self.turn.acquire().await;
         let run = RunDescription::clone(&self.parts.run);
         let header = AnswerHeader { run, answer: answer.signed, checkpoint: found.checkpoint };
         let evidence = AnswerEvidence { header, inputs: answer.inputs, answer: answer.answer, checkpoint };
@@ -356,8 +424,11 @@ impl Auditor {
         let model = self.parts.run.model.clone();
         let began = Instant::now();
         let n_bytes = bytes.len().max(size_of_val(&inputs[..]));
-        let computing =
-            move || block_on(given(&model, &layer, (&checkpoint, bytes), (&inputs, &ComputeDevice::cpu())));
+        let computing = move || {
+            let expert = opened(&model, &layer, (&checkpoint, &bytes), &ComputeDevice::cpu())?;
+            drop(bytes);
+            Ok(block_on(expert.forward(&inputs))?)
+        };
         let given = compute(n_bytes, computing).await;
         tokio::time::sleep(rest_after(began.elapsed())).await;
         given
@@ -384,11 +455,16 @@ impl Auditor {
     }
 
     async fn ask(&self, peer: PeerId, seen: &mut SeenEvidence) -> Result<(), EvidenceFetchError> {
-        let AuditorParts { run, layers, node, access, .. } = &self.parts;
+        let AuditorParts { run, layers, node, access, leases, .. } = &self.parts;
         let largest = layers.iter().map(HostedLayer::checkpoint_bytes_max).max().unwrap_or_default();
         let bytes_max = largest.saturating_add(EVIDENCE_OTHER_BYTES_MAX);
         match fetch_next((node, &access.gate), peer, bytes_max, seen).await? {
             Some(Evidence::Answer(evidence)) if is_same(&evidence.header.run, run) => {
+                // A key that never had a place is no host, whatever it signs.
+                let AnswerHeader { checkpoint, .. } = &evidence.header;
+                if !checkpoint.is_valid(&run.identity.run_id, leases.grantors()) {
+                    return Err(EvidenceFetchError::OtherRun);
+                }
                 let _turn = self.turn.acquire().await;
                 if let Err(error) = self.judge(evidence).await {
                     tracing::debug!(%peer, %error, "evidence of another backbone says nothing");

@@ -14,7 +14,7 @@ use barnraise_protocol::experts::leases::{
 use barnraise_protocol::experts::{ExpertPlace, LayerId};
 use barnraise_relay::tasks::TaskSet;
 use barnraise_relay::{Node, NodeError};
-use barnraise_swarm::experts::audits::HostStandings;
+use barnraise_swarm::experts::audits::FarAnswers;
 use barnraise_swarm::experts::leases::{
     AskedVoters, LeaseBook, LeaseStanding, LeasedRun, Voters, count_votes,
 };
@@ -59,7 +59,7 @@ struct Books {
     of_group: RateLimiter<AddressGroup>,
     choices: RateLimiter<PublicKey>,
     choices_of_group: RateLimiter<AddressGroup>,
-    standings: HostStandings,
+    answers: FarAnswers,
 }
 
 /// The other backbones whose grants count. Cheap to clone.
@@ -104,7 +104,7 @@ impl LeaseService {
             of_group: RateLimiter::new(QUESTIONS_PER_MINUTE * GROUP_HOSTS, RATE_KEYS_MAX),
             choices: RateLimiter::new(CHOICES_PER_MINUTE, RATE_KEYS_MAX),
             choices_of_group: RateLimiter::new(CHOICES_PER_MINUTE * GROUP_HOSTS, RATE_KEYS_MAX),
-            standings: HostStandings::default(),
+            answers: FarAnswers::default(),
         };
         let voters = Arc::new(Mutex::new(Voters::new(&run.grantors, &here)));
         Self {
@@ -136,9 +136,15 @@ impl LeaseService {
         self.books().leases.keepers(self.now(), place, KEEPERS_MAX)
     }
 
-    /// An answer of a host was far from what its expert gave, `after` this checkpoint. Returns whether it gets no places from now on.
-    pub(crate) fn on_far(&self, host: PublicKey, after: (ExpertPlace, CheckpointVersion)) -> bool {
-        self.books().standings.on_far(self.now(), host, after)
+    /// An answer of a host lies between two checkpoints, the later one of which is this, or is far from both. Returns whether the
+    /// host gets no places from now on.
+    pub(crate) fn on_between(
+        &self,
+        host: PublicKey,
+        before: (ExpertPlace, CheckpointVersion),
+        is_far: bool,
+    ) -> bool {
+        self.books().answers.on_between(self.now(), host, before, is_far)
     }
 
     /// How the experts stand.
@@ -199,7 +205,7 @@ impl LeaseService {
             LeaseQuestion::Vote { holder, .. } => Some(holder),
             LeaseQuestion::Holders { .. } | LeaseQuestion::Keepers { .. } => None,
         };
-        if let Some(left) = asks_for.and_then(|host| books.standings.distrusted_for(now, host)) {
+        if let Some(left) = asks_for.and_then(|host| books.answers.distrusted_for(now, host)) {
             let for_ms = u32::try_from(left.as_millis()).unwrap_or(u32::MAX);
             return Err(LeaseRefusal::Distrusted { for_ms });
         }

@@ -8,12 +8,12 @@ use anyhow::bail;
 use barnraise_learning::hosted::HostedLayer;
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::commitment::run_hash;
-use barnraise_protocol::experts::LayerId;
 use barnraise_protocol::experts::audits::{self, AuditError, AuditRefusal, AuditReply};
 use barnraise_protocol::experts::checkpoints::{self, CheckpointAnswer, CheckpointError, CheckpointRefusal};
 use barnraise_protocol::experts::leases::{
     self, FROZEN_MAX, Grantors, LeaseAnswer, LeaseQuestion, LeaseRefusal,
 };
+use barnraise_protocol::experts::{LayerId, model_hash};
 use barnraise_protocol::framing::{self, FrameError};
 use barnraise_relay::Paced;
 use barnraise_swarm::experts::leases::LeasedRun;
@@ -88,6 +88,7 @@ pub(crate) async fn serve(
     let (groups, keeper) = (AddressGroups::new(key), Arc::new(keeper));
     let auditor = Arc::new(Auditor::new(AuditorParts {
         run: description.clone(),
+        model: model_hash(description)?,
         layers: of_auditor,
         node: host.node.clone(),
         leases: leases.clone(),

@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Announces until the handle is dropped. Records expire by themselves.
 pub(super) fn spawn(state: Arc<HostState>) -> AbortOnDropHandle<()> {
     tasks::spawn("announcing experts", async move {
-        let (node, key) = (state.home.node.clone(), state.key.clone());
+        let (node, key) = (state.home.node.clone(), state.signer.key.clone());
         let mut known: Vec<ExpertPlace> = Vec::new();
         let [a, b, c, d, e, f, g, h, ..] = key.public().0;
         let seed = u64::from_le_bytes([a, b, c, d, e, f, g, h]);

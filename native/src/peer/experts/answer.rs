@@ -146,7 +146,7 @@ async fn answer(
         Ok(Ok((n_steps, rows))) => {
             let version = state.version(&(request.layer, request.uid), expert, n_steps);
             let version = version.ok_or(ExpertRefusal::Unknown);
-            match version.and_then(|version| request.answer(&state.key, version, &rows)) {
+            match version.and_then(|version| request.answer(&state.signer, version, &rows)) {
                 Ok(prepared) => experts::reply(&mut stream, &prepared).await,
                 Err(refusal) => experts::refuse(&mut stream, refusal).await,
             }

@@ -40,7 +40,7 @@ impl KeeperNetwork for HostState {
     }
 
     fn key(&self) -> &KeyPair {
-        &self.key
+        &self.signer.key
     }
 
     fn grantors(&self) -> Option<Grantors> {

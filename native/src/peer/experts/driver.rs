@@ -88,7 +88,7 @@ impl ExpertHosting<'_> {
         let mut saver = ExpertSaver::new(self.store.clone());
         let (stored, mut kept, _giving) = spawn_giving(state.clone());
         let (handing, mut handed) = HandingTasks::new();
-        let [a, b, c, d, e, f, g, h, ..] = state.key.public().0;
+        let [a, b, c, d, e, f, g, h, ..] = state.signer.key.public().0;
         let mut places = HeldPlaces::new(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
         let (compared, mut checked) = mpsc::channel::<CheckedFile>(1);
         for place in self.store.places(&state.layers).await? {
@@ -204,6 +204,9 @@ impl ExpertHosting<'_> {
                 } else if places.numbers.values().any(|known| *known == place) {
                     // It is here, under a term that has begun meanwhile.
                     places.terms.insert(place, lease.term);
+                    if let Some(expert) = self.state.lock().experts.get_mut(&place) {
+                        expert.term = lease.term;
+                    }
                 } else {
                     self.gather(places, lease, gathering);
                 }
@@ -488,13 +491,14 @@ impl ExpertHosting<'_> {
         result: Result<(CountedState, u64), AddError>,
     ) {
         let (state, place) = (&self.state, lease.place);
+        let term = places.terms.get(&place).copied().unwrap_or(lease.term);
         let added = result.and_then(|(counted, n_steps)| {
             state.with(|runtime, now| runtime.on_expert_added(now, expert, &counted))?;
             if places.stopping.contains(&place) {
                 // What it has counted is stored with it, and nothing more is computed.
                 state.with(|runtime, now| runtime.on_expert_closed(now, expert));
             } else {
-                let served = ServedExpert { number: expert, n_steps, n_requests: 0, stored_at: None };
+                let served = ServedExpert { number: expert, term, n_steps, n_requests: 0, stored_at: None };
                 state.lock().experts.insert(place, served);
             }
             Ok(())

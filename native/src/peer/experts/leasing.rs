@@ -153,7 +153,7 @@ async fn ask(state: Arc<HostState>, asks: Vec<LeaseAsk>, n_vacant: u8) -> Result
 }
 
 async fn question(state: &HostState, question: LeaseQuestion) -> Result<LeaseAnswer, LeasingError> {
-    let me: PublicKey = state.key.public();
+    let me: PublicKey = state.signer.key.public();
     let asking = async {
         let mut stream = state.home.open(leases::PROTOCOL).await?;
         match leases::ask(&mut stream, &question, &me).await {

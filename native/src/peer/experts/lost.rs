@@ -41,7 +41,7 @@ async fn compared(
     place: ExpertPlace,
 ) -> Result<Option<(CheckpointVersion, CheckpointVersion)>, LostExpertError> {
     let holders = leasing::holders(state, vec![place]).await?;
-    if !holders.into_iter().flatten().any(|holder| holder != state.key.public()) {
+    if !holders.into_iter().flatten().any(|holder| holder != state.signer.key.public()) {
         return Ok(None);
     }
     let Some(own) = store.load(place).await? else { return Ok(None) };

@@ -6,14 +6,13 @@ use std::time::Instant;
 
 use barnraise_contributor::hosting::{ExpertAnswer, HeldRequests};
 use barnraise_learning::hosted::HostedLayer;
-use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::dht::experts::AnnouncedExpert;
 use barnraise_protocol::experts::checkpoints::CheckpointVersion;
 use barnraise_protocol::experts::leases::ExpertLease;
-use barnraise_protocol::experts::{ExpertPlace, ExpertTensors, LayerId};
-use barnraise_swarm::{AddressGroup, Moment};
+use barnraise_protocol::experts::{AnswerSigner, ExpertPlace, ExpertTensors, LayerId};
 use barnraise_swarm::experts::leases::LeaseHolder;
 use barnraise_swarm::experts::serving::{ExpertRuntime, RequestKey, ServedRequest, ServingRefusal};
+use barnraise_swarm::{AddressGroup, Moment};
 use futures::channel::oneshot;
 use tokio::sync::Notify;
 
@@ -26,7 +25,7 @@ use crate::host::expert_hosts::keeper::CheckpointKeeper;
 /// What the conversations share with the driver.
 pub(super) struct HostState {
     pub(super) run_id: String,
-    pub(super) key: KeyPair,
+    pub(super) signer: AnswerSigner,
     pub(super) home: HomeBackbone,
     pub(super) layers: Vec<HostedLayer>,
     /// Of trainers, by which their shares are limited.
@@ -53,6 +52,8 @@ pub(super) struct HostState {
 pub(super) struct ServedExpert {
     /// At the runtime and the device. No number is used twice.
     pub(super) number: u32,
+    /// Under which it steps, as its driver knows.
+    pub(super) term: u64,
     pub(super) n_steps: u64,
     /// Requests that were computed here.
     pub(super) n_requests: u64,
@@ -108,6 +109,10 @@ impl HostState {
         result
     }
 
+    fn served(&self, place: &ExpertPlace) -> Option<ServedExpert> {
+        self.lock().experts.get(place).copied()
+    }
+
     /// The number of an expert that is served here under a lease.
     pub(super) fn number_of(&self, place: &ExpertPlace) -> Option<u32> {
         let number = self.lock().experts.get(place).map(|expert| expert.number)?;
@@ -122,8 +127,10 @@ impl HostState {
         number: u32,
         n_steps: u64,
     ) -> Option<CheckpointVersion> {
-        self.number_of(place).filter(|known| *known == number)?;
-        Some(CheckpointVersion { term: self.lease(place)?.term, n_steps })
+        let lease = self.lease(place)?;
+        let served = self.served(place)?;
+        let is_same = served.number == number && served.term == lease.term;
+        is_same.then_some(CheckpointVersion { term: served.term, n_steps })
     }
 
     /// Admits a request by its head.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::experts::audits::{
     self, ANSWERS_MAX, AuditError, AuditOffer, KeptAnswer, OfferedAnswer,
@@ -28,23 +29,36 @@ const BYTES_PER_SECOND: u64 = 16 * 1024;
 /// The answers that are kept.
 pub(super) struct AnswerLog {
     samples: AnswerSamples<(PublicKey, PreparedRequest, ExpertRows)>,
+    /// Of the run.
+    model: Sha256Hash,
+    random: SplitMix64,
 }
 
 impl AnswerLog {
-    /// A host has answered.
+    /// A host has answered. Returns whether it has signed that, as far as that was looked at: a signature takes longer to check than
+    /// many an answer to use.
     pub(super) fn on_answer(
         &mut self,
         now: Moment,
         host: PublicKey,
         prepared: PreparedRequest,
         rows: ExpertRows,
-    ) {
+    ) -> bool {
         let n_bytes = prepared.bytes().len() + rows.bytes.len();
-        if prepared.request().pass == ExpertPass::Forward && self.samples.wants(now, n_bytes) {
+        let is_kept = prepared.request().pass == ExpertPass::Forward && self.samples.wants(now, n_bytes);
+        let is_signed = || prepared.signed(host, &rows).is_signed(&prepared.request().run_id, self.model);
+        if (is_kept || self.random.below(CHECKED) == 0) && !is_signed() {
+            return false;
+        }
+        if is_kept {
             self.samples.keep(now, n_bytes, (host, prepared, rows));
         }
+        true
     }
 }
+
+/// Of so many answers that are not kept, the signature of one is looked at.
+const CHECKED: usize = 8;
 
 /// Why nothing was offered.
 #[derive(Debug, thiserror::Error)]
@@ -67,10 +81,11 @@ pub(super) struct OfferedAnswers<'a> {
 }
 
 impl<'a> OfferedAnswers<'a> {
-    /// None yet.
-    pub(super) fn new(seed: u64) -> Self {
+    /// None yet, of a run with this model.
+    pub(super) fn new(seed: u64, model: Sha256Hash) -> Self {
         let mut random = SplitMix64::new(seed);
-        let log = AnswerLog { samples: AnswerSamples::new(random.next_u64()) };
+        let samples = AnswerSamples::new(random.next_u64());
+        let log = AnswerLog { samples, model, random: SplitMix64::new(random.next_u64()) };
         Self { log: Rc::new(RefCell::new(log)), offering: None, at: None, n_sent: 0, random }
     }
 
@@ -88,7 +103,11 @@ impl<'a> OfferedAnswers<'a> {
     pub(super) fn offer<N: ExpertNetwork + 'a>(&mut self, network: &N, run_id: &str) {
         let now = network.now();
         self.log.borrow_mut().samples.forget_old(now);
-        if self.offering.is_some() || self.log.borrow().samples.is_empty() {
+        if self.offering.is_some() {
+            return;
+        }
+        if self.log.borrow().samples.is_empty() {
+            self.at = None;
             return;
         }
         let Some(at) = self.at else {
@@ -150,10 +169,6 @@ async fn offered<N: ExpertNetwork>(
     // It may have made room meanwhile.
     let Some((host, prepared, rows)) = log.borrow_mut().samples.take(is_wanted) else { return Ok(0) };
     let signed = prepared.signed(host, &rows);
-    // A host that has not signed what it gave proves nothing: its answer is of no use.
-    if !signed.is_signed(&offer.run_id) {
-        return Ok(0);
-    }
     let answer = KeptAnswer { signed, inputs: prepared.into_bytes(), answer: rows.bytes };
     audits::give(&mut stream, &answer).await?;
     Ok(answer.n_bytes() as u64)
@@ -162,4 +177,136 @@ async fn offered<N: ExpertNetwork>(
 fn offered_answer(host: PublicKey, prepared: &PreparedRequest, rows: &ExpertRows) -> OfferedAnswer {
     let request = prepared.request();
     OfferedAnswer { host, place: (request.layer, request.uid), version: rows.version }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_protocol::access::{KeyPair, Signature, UnixTime};
+    use barnraise_protocol::bulk::Transfer;
+    use barnraise_protocol::codec::TensorCodec;
+    use barnraise_protocol::dht::{Record, RecordKey};
+    use barnraise_protocol::experts::checkpoints::CheckpointVersion;
+    use barnraise_protocol::experts::{
+        AnswerSigner, ExpertPlace, ExpertRequest, ExpertUid, HostToTrainer, LayerId,
+    };
+    use barnraise_swarm::PeerKey;
+    use futures::executor::block_on;
+    use futures::io::Cursor;
+
+    use super::*;
+
+    const MODEL: Sha256Hash = Sha256Hash([5; 32]);
+
+    /// A network whose backbone is gone.
+    #[derive(Clone)]
+    struct Alone(Moment);
+
+    impl ExpertNetwork for Alone {
+        type Stream = Cursor<Vec<u8>>;
+        type BackboneStream = Cursor<Vec<u8>>;
+
+        fn now(&self) -> Moment {
+            self.0
+        }
+
+        fn unix_time(&self) -> UnixTime {
+            UnixTime(0)
+        }
+
+        async fn sleep_until(&self, _: Moment) {
+            future::pending().await;
+        }
+
+        async fn look_up(&self, _: Vec<RecordKey>) -> Result<Vec<Vec<Record>>, PlatformError> {
+            Err(PlatformError::NotConnected)
+        }
+
+        async fn holders(
+            &self,
+            _: &str,
+            _: Vec<ExpertPlace>,
+        ) -> Result<Vec<Option<PublicKey>>, PlatformError> {
+            Err(PlatformError::NotConnected)
+        }
+
+        async fn open_audit(&self) -> Result<Self::BackboneStream, PlatformError> {
+            Err(PlatformError::NotConnected)
+        }
+
+        async fn open_host(&self, _: &PeerKey, _: &[Vec<u8>]) -> Result<Self::Stream, PlatformError> {
+            Err(PlatformError::NotConnected)
+        }
+    }
+
+    /// A request, and what a host with this key says to it.
+    fn answered(key: &KeyPair, model: Sha256Hash) -> (PreparedRequest, ExpertRows) {
+        let request = ExpertRequest {
+            run_id: "barn".into(),
+            request_id: 1,
+            layer: LayerId(0),
+            uid: ExpertUid::new(&[3]).unwrap(),
+            pass: ExpertPass::Forward,
+            n_rows: 1,
+            input_values: 2,
+            output_values: 2,
+            codec: TensorCodec::F32,
+            transfer: Transfer::of(&[]),
+        };
+        let prepared = PreparedRequest::new(request, &[1.0, 2.0], None).unwrap();
+        let version = CheckpointVersion { term: 7, n_steps: 9 };
+        let signer = AnswerSigner { key: key.clone(), model };
+        let rows = prepared.request().answer(&signer, version, &[3.0, 4.0]).unwrap();
+        let mut sent = Cursor::new(Vec::new());
+        block_on(barnraise_protocol::experts::reply(&mut sent, &rows)).unwrap();
+        let mut read = Cursor::new(sent.into_inner());
+        let answer = block_on(barnraise_protocol::framing::read(&mut read, 512)).unwrap();
+        let HostToTrainer::Rows { version, signature, .. } = answer else { unreachable!() };
+        let bytes = TensorCodec::F32.encode(&[3.0, 4.0]).unwrap();
+        (prepared, ExpertRows { version, signature, bytes })
+    }
+
+    #[test]
+    fn an_answer_that_its_host_has_not_signed_is_found() {
+        let key = KeyPair::from_seed(&[1; 32]);
+        let offered = OfferedAnswers::new(1, MODEL);
+        let log = offered.log();
+        let is_taken = |host: &KeyPair, (prepared, rows): (PreparedRequest, ExpertRows)| {
+            log.borrow_mut().on_answer(Moment::ZERO, host.public(), prepared, rows)
+        };
+        let (prepared, rows) = answered(&key, MODEL);
+        let unsigned = ExpertRows { signature: Signature::from([0; 64]), ..rows };
+        assert!(!is_taken(&key, (prepared, unsigned)), "it would be kept");
+        assert!(!is_taken(&KeyPair::from_seed(&[2; 32]), answered(&key, MODEL)), "of another host");
+        assert!(!is_taken(&key, answered(&key, Sha256Hash([6; 32]))), "of another model");
+        assert!(is_taken(&key, answered(&key, MODEL)));
+        // One is kept, and of the others some are looked at.
+        let forged = || is_taken(&KeyPair::from_seed(&[2; 32]), answered(&key, MODEL));
+        let n_found = (0..80).filter(|_| !forged()).count();
+        assert!((2..40).contains(&n_found), "{n_found}");
+    }
+
+    #[test]
+    fn a_trainer_that_has_nothing_to_offer_waits_for_nothing() {
+        let key = KeyPair::from_seed(&[1; 32]);
+        let mut offered = OfferedAnswers::new(1, MODEL);
+        offered.offer(&Alone(Moment::ZERO), "barn");
+        assert_eq!(offered.next_deadline(), None);
+        let (prepared, rows) = answered(&key, MODEL);
+        assert!(offered.log().borrow_mut().on_answer(Moment::ZERO, key.public(), prepared, rows));
+        offered.offer(&Alone(Moment::ZERO), "barn");
+        let at = offered.next_deadline().unwrap();
+        assert!(at <= 2 * OFFER_INTERVAL);
+        // The backbone is gone, and others are offered later.
+        offered.offer(&Alone(at), "barn");
+        assert_eq!(offered.next_deadline(), None, "it is on its way");
+        block_on(offered.offered());
+        offered.offer(&Alone(at), "barn");
+        let next = offered.next_deadline().unwrap();
+        assert!(next >= at);
+        // By then what it has is too old.
+        offered.offer(&Alone(Moment::from_secs(3600)), "barn");
+        assert_eq!(offered.next_deadline(), None);
+    }
 }

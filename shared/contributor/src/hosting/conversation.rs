@@ -69,7 +69,7 @@ async fn answer<P: Platform>(
         Ok((n_steps, rows)) => {
             let version = state.version(&(request.layer, request.uid), expert, n_steps);
             let version = version.ok_or(ExpertRefusal::Unknown);
-            match version.and_then(|version| request.answer(&state.key, version, &rows)) {
+            match version.and_then(|version| request.answer(&state.signer, version, &rows)) {
                 Ok(prepared) => {
                     within(state, TENSORS_TIMEOUT, experts::reply(stream, &prepared)).await?;
                     Ok(())

@@ -184,7 +184,7 @@ struct HostDriver<'a, P: Platform> {
 impl<'a, P: Platform> HostDriver<'a, P> {
     fn new(begun: Begun<'a, P>) -> Self {
         let Begun { state, changed, device, compute, seed } = begun;
-        let (key, run_id) = (state.key.clone(), state.run.identity.run_id.clone());
+        let (key, run_id) = (state.signer.key.clone(), state.run.identity.run_id.clone());
         Self {
             state: Rc::new(state),
             changed,
@@ -464,6 +464,11 @@ impl<'a, P: Platform> HostDriver<'a, P> {
         } else if self.numbers.values().any(|known| *known == place) {
             // It is here, under a term that has begun meanwhile.
             self.terms.insert(place, lease.term);
+            self.state.with_quietly(|inner, _| {
+                if let Some(expert) = inner.experts.get_mut(&place) {
+                    expert.term = lease.term;
+                }
+            });
         } else {
             self.to_gather.push_back(lease);
         }
@@ -614,13 +619,14 @@ impl<'a, P: Platform> HostDriver<'a, P> {
         let n_parameters =
             layer_of(&self.state.layers, place).map_or(0, |layer| layer.body.graph.layout().n_parameters());
         let is_stopping = self.stopping.contains(&place);
+        let term = self.terms.get(&place).copied().unwrap_or(lease.term);
         let added = result.and_then(|(counted, n_steps)| {
             self.state.with(|inner, now| {
                 inner.requests.runtime.on_expert_added(now, number, &counted)?;
                 if is_stopping {
                     inner.requests.runtime.on_expert_closed(now, number);
                 } else {
-                    inner.experts.insert(place, ServedExpert { number, n_steps, n_parameters });
+                    inner.experts.insert(place, ServedExpert { number, term, n_steps, n_parameters });
                 }
                 Ok(())
             })

@@ -6,8 +6,8 @@ use std::time::Duration;
 use barnraise_learning::hosted::HostedLayer;
 use barnraise_protocol::experts::{ExpertPass, ExpertRefusal, ExpertRequest, ExpertTensors, LayerId};
 use barnraise_swarm::experts::serving::{
-    ExpertRuntime, GradientScales, RequestKey, ServedRequest, ServingAction, ServingBatch, ServingLimits, ServingRefusal,
-    WAIT_MAX,
+    ExpertRuntime, GradientScales, RequestKey, ServedRequest, ServingAction, ServingBatch, ServingLimits,
+    ServingRefusal, WAIT_MAX,
 };
 use barnraise_swarm::robust::norm;
 use barnraise_swarm::{AddressGroup, Moment, PeerKey};

@@ -14,7 +14,7 @@ use barnraise_protocol::experts::checkpoints::{self, CheckpointVersion};
 use barnraise_protocol::experts::leases::{
     self, ExpertLease, Grantors, KnownHost, LeaseAnswer, LeaseAsk, LeaseAskError, LeaseQuestion, LeasingHost,
 };
-use barnraise_protocol::experts::{ExpertPlace, ExpertTensors, LayerId};
+use barnraise_protocol::experts::{AnswerSigner, ExpertPlace, ExpertTensors, LayerId};
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::dht::StorageLimits;
 use barnraise_swarm::experts::leases::LeaseHolder;
@@ -41,6 +41,8 @@ const DHT_TIMEOUT: Duration = Duration::from_secs(20);
 pub(super) struct ServedExpert {
     /// At the runtime and the device. No number is used twice.
     pub(super) number: u32,
+    /// Under which it steps, as its driver knows.
+    pub(super) term: u64,
     pub(super) n_steps: u64,
     pub(super) n_parameters: usize,
 }
@@ -50,7 +52,7 @@ pub(super) struct HostState<'a, P> {
     pub(super) platform: &'a P,
     pub(super) run: RunDescription,
     pub(super) layers: Vec<HostedLayer>,
-    pub(super) key: KeyPair,
+    pub(super) signer: AnswerSigner,
     /// Experts that it hosts at most.
     pub(super) n_room: u32,
     pub(super) meter: Rc<TrafficMeter>,
@@ -83,7 +85,7 @@ impl<'a, P: Platform> HostState<'a, P> {
     pub(super) fn new(
         platform: &'a P,
         (run, layers): (RunDescription, Vec<HostedLayer>),
-        (key, n_room): (KeyPair, u32),
+        (signer, n_room): (AnswerSigner, u32),
         backbone: Option<PublicKey>,
         (requests, leases): (HeldRequests, LeaseHolder),
     ) -> (Self, mpsc::Receiver<()>) {
@@ -94,7 +96,7 @@ impl<'a, P: Platform> HostState<'a, P> {
             platform,
             run,
             layers,
-            key,
+            signer,
             n_room,
             meter: Rc::default(),
             backbone: Mutex::new(backbone),
@@ -130,6 +132,10 @@ impl<'a, P: Platform> HostState<'a, P> {
         self.read(|inner, now| inner.leases.lease(now, place).cloned())
     }
 
+    fn served(&self, place: &ExpertPlace) -> Option<ServedExpert> {
+        self.read(|inner, _| inner.experts.get(place).copied())
+    }
+
     /// The number of an expert that is served here under a lease.
     pub(super) fn number_of(&self, place: &ExpertPlace) -> Option<u32> {
         self.read(|inner, now| {
@@ -146,8 +152,10 @@ impl<'a, P: Platform> HostState<'a, P> {
         number: u32,
         n_steps: u64,
     ) -> Option<CheckpointVersion> {
-        self.number_of(place).filter(|known| *known == number)?;
-        Some(CheckpointVersion { term: self.lease(place)?.term, n_steps })
+        let lease = self.lease(place)?;
+        let served = self.served(place)?;
+        let is_same = served.number == number && served.term == lease.term;
+        is_same.then_some(CheckpointVersion { term: served.term, n_steps })
     }
 
     /// Admits a request by its head.
@@ -239,7 +247,7 @@ impl<'a, P: Platform> HostState<'a, P> {
     async fn question(&self, question: &LeaseQuestion) -> Result<LeaseAnswer, LeasingError> {
         let asking = async {
             let mut stream = self.open(leases::PROTOCOL).await?;
-            Ok(leases::ask(&mut stream, question, &self.key.public()).await)
+            Ok(leases::ask(&mut stream, question, &self.signer.key.public()).await)
         };
         Ok(self.in_time(ASK_TIMEOUT, asking).await??)
     }
@@ -278,7 +286,7 @@ impl<P: Platform> KeeperNetwork for HostState<'_, P> {
     }
 
     fn key(&self) -> &KeyPair {
-        &self.key
+        &self.signer.key
     }
 
     fn grantors(&self) -> Option<Grantors> {

@@ -4,15 +4,15 @@
 //! length of the header, u32 little-endian | header, postcard | inputs | answer | checkpoint
 //! ```
 //!
-//! The host has signed that its expert gave this answer to these inputs at a step, and that its parameters were these at the same
-//! step. Both cannot be true where another answer follows from them.
+//! The host has signed that its expert, of this model, gave this answer to these inputs at a step, and that its parameters were these
+//! at the same step. Both cannot be true where another answer follows from them.
 
 use serde::{Deserialize, Serialize};
 
 use super::{EvidenceError, split_header, split_part, with_header};
 use crate::bulk::Transfer;
 use crate::experts::checkpoints::ExpertCheckpoint;
-use crate::experts::{ExpertPass, SignedAnswer};
+use crate::experts::{ExpertPass, SignedAnswer, model_hash};
 use crate::run::RunDescription;
 
 /// An answer, the checkpoint of the same step, and what both are about.
@@ -77,7 +77,7 @@ impl AnswerEvidence {
         let AnswerHeader { run, answer, checkpoint } = &self.header;
         let run_id = &run.identity.run_id;
         let is_signed = answer.pass == ExpertPass::Forward
-            && answer.is_signed(run_id)
+            && answer.is_signed(run_id, model_hash(run)?)
             && checkpoint.is_signed(run_id)
             && checkpoint.lease.holder == answer.host
             && checkpoint.lease.place == answer.place

@@ -10,6 +10,8 @@ use crate::access::{KeyPair, PublicKey, Signature};
 use crate::bulk::Transfer;
 use crate::codec::{CodecError, TensorCodec};
 use crate::evidence::EvidenceError;
+use crate::hash::Sha256Hash;
+use crate::run::RunDescription;
 
 /// Domain separator: nothing else that a host signs begins with it.
 const DOMAIN: &[u8] = b"barnraise expert answer 1\0";
@@ -37,23 +39,40 @@ pub struct SignedAnswer {
     pub inputs: Transfer,
     /// That of the answer.
     pub answer: Transfer,
-    /// Of the host: of all of this, and the run.
+    /// Of the host: of all of this, the run and its model.
     pub signature: Signature,
 }
 
+/// Which model experts are of: a host signs for that one alone.
+///
+/// # Errors
+/// Does not happen.
+pub fn model_hash(run: &RunDescription) -> Result<Sha256Hash, postcard::Error> {
+    Ok(Sha256Hash::of(&postcard::to_allocvec(&(&run.model, &run.data.manifest.samples))?))
+}
+
+/// With what a host signs.
+#[derive(Debug, Clone)]
+pub struct AnswerSigner {
+    /// Of the host.
+    pub key: KeyPair,
+    /// See [`model_hash`].
+    pub model: Sha256Hash,
+}
+
 impl SignedAnswer {
-    /// Signs what the host with this key gives to a request.
+    /// Signs what a host gives to a request.
     ///
     /// # Errors
     /// Does not happen.
     pub(super) fn sign(
-        key: &KeyPair,
+        AnswerSigner { key, model }: &AnswerSigner,
         request: &ExpertRequest,
         version: CheckpointVersion,
         answer: Transfer,
     ) -> Result<Self, postcard::Error> {
         let unsigned = Self::new(key.public(), request, (version, answer, Signature::from([0; 64])));
-        let signature = key.sign(&unsigned.signed_bytes(&request.run_id)?);
+        let signature = key.sign(&unsigned.signed_bytes(&request.run_id, *model)?);
         Ok(Self { signature, ..unsigned })
     }
 
@@ -82,16 +101,16 @@ impl SignedAnswer {
         }
     }
 
-    /// Whether the host that it names has signed it, for this run.
+    /// Whether the host that it names has signed it, for this run and its [model](model_hash).
     #[must_use]
-    pub fn is_signed(&self, run_id: &str) -> bool {
-        self.signed_bytes(run_id).is_ok_and(|bytes| self.host.has_signed(&bytes, &self.signature))
+    pub fn is_signed(&self, run_id: &str, model: Sha256Hash) -> bool {
+        self.signed_bytes(run_id, model).is_ok_and(|bytes| self.host.has_signed(&bytes, &self.signature))
     }
 
-    fn signed_bytes(&self, run_id: &str) -> Result<Vec<u8>, postcard::Error> {
+    fn signed_bytes(&self, run_id: &str, model: Sha256Hash) -> Result<Vec<u8>, postcard::Error> {
         let Self { place, pass, version, n_rows, input_values, output_values, .. } = self;
         let sizes = (n_rows, input_values, output_values);
-        let signed = (run_id, place, pass, version, sizes, self.codec, self.inputs, self.answer);
+        let signed = (run_id, model, place, pass, version, sizes, self.codec, self.inputs, self.answer);
         postcard::to_extend(&signed, DOMAIN.to_vec())
     }
 

@@ -20,6 +20,7 @@ use super::{DIMENSIONS_MAX, TENSOR_BYTES_MAX};
 use crate::access::PublicKey;
 use crate::bulk::{self, BulkError};
 use crate::framing::{self, FrameError};
+use crate::hash::Sha256Hash;
 use crate::receipt::RUN_ID_BYTES_MAX;
 
 /// libp2p protocol name.
@@ -184,11 +185,16 @@ pub async fn reply<S: AsyncWrite + Unpin>(stream: &mut S, reply: AuditReply) -> 
     Ok(framing::write(stream, &reply, MESSAGE_BYTES_MAX).await?)
 }
 
-/// Says that the answer at `index` of an offer is wanted, and reads it: at most twice [`TENSOR_BYTES_MAX`].
+/// Says that the answer at `index` of an offer is wanted, and reads it: at most twice [`TENSOR_BYTES_MAX`]. It is one of this
+/// [model](super::model_hash).
 ///
 /// # Errors
 /// Another answer than was offered, one that its host has not signed, other bytes, or a stream that failed.
-pub async fn take<S>(stream: &mut S, offer: &AuditOffer, index: usize) -> Result<KeptAnswer, AuditError>
+pub async fn take<S>(
+    stream: &mut S,
+    (offer, model): (&AuditOffer, Sha256Hash),
+    index: usize,
+) -> Result<KeptAnswer, AuditError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -197,7 +203,7 @@ where
     reply(stream, AuditReply::Wanted { index: of_wire }).await?;
     let signed: SignedAnswer = framing::read(stream, MESSAGE_BYTES_MAX).await?;
     let SignedAnswer { host, place, version, .. } = signed;
-    if (OfferedAnswer { host, place, version }) != *wanted || !signed.is_signed(&offer.run_id) {
+    if (OfferedAnswer { host, place, version }) != *wanted || !signed.is_signed(&offer.run_id, model) {
         return Err(AuditRefusal::Forged.into());
     }
     let inputs = bulk::read_pushed(stream, signed.inputs, TENSOR_BYTES_MAX as u64).await?;

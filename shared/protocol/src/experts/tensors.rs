@@ -1,8 +1,8 @@
 //! Tensors of requests and answers, encoded and decoded. It takes milliseconds: drivers do it beside their async threads.
 
 use super::checkpoints::CheckpointVersion;
-use super::{ExpertPass, ExpertRefusal, ExpertRequest, SignedAnswer};
-use crate::access::{KeyPair, PublicKey, Signature};
+use super::{AnswerSigner, ExpertPass, ExpertRefusal, ExpertRequest, SignedAnswer};
+use crate::access::{PublicKey, Signature};
 use crate::bulk::Transfer;
 use crate::codec::CodecError;
 
@@ -121,13 +121,13 @@ impl ExpertRequest {
     }
 
     /// Encodes what the expert has computed for this request with the parameters of `version`: `[n_rows, output_values]` of a
-    /// forward pass, `[n_rows, input_values]` of a backward pass. The host with this key signs it.
+    /// forward pass, `[n_rows, input_values]` of a backward pass. The host signs it.
     ///
     /// # Errors
     /// What the trainer is to be told: a value that is not finite, or another number of values than the rows have.
     pub fn answer(
         &self,
-        key: &KeyPair,
+        signer: &AnswerSigner,
         version: CheckpointVersion,
         rows: &[f32],
     ) -> Result<PreparedRows, ExpertRefusal> {
@@ -137,7 +137,8 @@ impl ExpertRequest {
             _ => ExpertRefusal::Failed,
         })?;
         let transfer = Transfer::of(&bytes);
-        let signed = SignedAnswer::sign(key, self, version, transfer).map_err(|_| ExpertRefusal::Failed)?;
+        let signed =
+            SignedAnswer::sign(signer, self, version, transfer).map_err(|_| ExpertRefusal::Failed)?;
         Ok(PreparedRows { version, transfer, signature: signed.signature, bytes })
     }
 

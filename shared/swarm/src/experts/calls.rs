@@ -33,8 +33,8 @@ use crate::{Moment, PeerKey};
 pub const REPLICAS_MAX: usize = 8;
 /// Most times that a pass of a call is sent. A host that was busy does not count.
 const ATTEMPTS_MAX: u32 = 6;
-/// Most times that a call is cut since its host takes fewer rows at once, and the smallest part of it that a host may ask for: one
-/// that took a row at a time would cost more than it gives.
+/// Most times that a call is cut since its host takes fewer rows at once, and most parts each time: a host that took a row at a time
+/// would cost more than it gives.
 const CUTS_MAX: u32 = 2;
 const CUT_MAX: u64 = 8;
 

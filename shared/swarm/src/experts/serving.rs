@@ -17,9 +17,9 @@
 
 mod batching;
 mod counted;
-mod gradients;
 #[cfg(test)]
 mod fuzz;
+mod gradients;
 mod holdings;
 mod request;
 #[cfg(test)]
@@ -34,8 +34,8 @@ use self::counted::CountedRequests;
 pub use self::counted::{
     COUNTED_CLIENTS_MAX, COUNTED_IDS_MAX, CountedState, CountedStateError, REPEAT_HORIZON,
 };
-use self::holdings::Holdings;
 pub use self::gradients::GradientScales;
+use self::holdings::Holdings;
 pub use self::request::{
     BatchId, GROUP_CLIENTS, REQUEST_BYTES_MIN, REQUEST_PART, RequestKey, SESSION_SHIFT, ServedRequest,
     ServingAction, ServingBatch, ServingLimits, ServingLoad, ServingRefusal, WAIT_MAX,

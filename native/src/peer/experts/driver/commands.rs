@@ -59,7 +59,7 @@ impl ExpertHosting<'_> {
         }
         let state = &self.state;
         state.with_leases(|leases, _| leases.on_leaving());
-        places.handover = Some(Handover::new(state.now(), state.key.public(), held, limit));
+        places.handover = Some(Handover::new(state.now(), state.signer.key.public(), held, limit));
         state.lock().stage = stage;
         Ok(())
     }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use barnraise_learning::ComputeDevice;
 use barnraise_learning::hosted::{HostedLayer, HostedLayerError};
+use barnraise_learning::{ComputeDevice, ModelError};
 use barnraise_protocol::ConversationError;
 use barnraise_protocol::access::{AccessMode, KeyPair, PublicKey};
+use barnraise_protocol::experts::{self, AnswerSigner};
 use barnraise_protocol::framing::FrameError;
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_swarm::backoff::Backoff;
@@ -138,9 +139,15 @@ pub(super) async fn begin<P: Platform>(
         ..LIMITS
     };
     let requests = HeldRequests::new(limits, &layers);
+    let model = experts::model_hash(&run).map_err(|error| HostedLayerError::from(ModelError::from(error)))?;
     let leases = LeaseHolder::new(n_room, [], seed);
-    let (state, changed) =
-        HostState::new(platform, (run, layers), (key, n_room as u32), backbone, (requests, leases));
+    let (state, changed) = HostState::new(
+        platform,
+        (run, layers),
+        (AnswerSigner { key, model }, n_room as u32),
+        backbone,
+        (requests, leases),
+    );
     Ok(Begun { state, changed, device, compute, seed })
 }
 

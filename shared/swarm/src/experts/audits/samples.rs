@@ -1,4 +1,4 @@
-//! The answers that a trainer keeps for its backbone: a few of the last minutes, at random.
+//! The answers that a trainer keeps for its backbone: some of the last 90 seconds, at random.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,8 +8,11 @@ use crate::random::SplitMix64;
 
 /// Bytes of all answers that are kept.
 pub const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// An older answer has a newer checkpoint than the backbone can find one before it.
+/// Of an older answer there is most often a newer checkpoint already, and no keeper has the one before it.
 pub const ANSWER_AGE_MAX: Duration = Duration::from_secs(90);
+
+/// What an answer takes beside its tensors.
+const ENTRY_BYTES: usize = 1024;
 
 /// Answers with what they take.
 #[derive(Debug)]
@@ -44,6 +47,7 @@ impl<T> AnswerSamples<T> {
     /// Keeps an answer that [is wanted](Self::wants). The oldest make room for it.
     pub fn keep(&mut self, now: Moment, n_bytes: usize, answer: T) {
         self.forget_old(now);
+        let n_bytes = n_bytes + ENTRY_BYTES;
         self.n_bytes += n_bytes;
         self.kept.push_back(SampledAnswer { at: now, n_bytes, answer });
         while self.n_bytes > ANSWER_BYTES_MAX && self.kept.len() > 1 {

@@ -45,17 +45,35 @@ fn an_answer_of_the_same_step_differs_by_rounding_alone() {
     let honest = rows(1);
     for codec in [TensorCodec::F32, TensorCodec::F16, TensorCodec::Int8] {
         let sent = codec.decode(&codec.encode(&honest).unwrap(), honest.len()).unwrap();
-        assert!(!difference(&sent, &honest, codec).unwrap().is_wrong(), "{codec:?}");
+        let given = (&honest[..], &mixed(&honest, &rows(3), 0.001)[..]);
+        assert!(!difference(&sent, given, codec).unwrap().is_wrong(), "{codec:?}");
         let wrong = mixed(&honest, &rows(2), 0.2);
-        assert!(difference(&wrong, &honest, codec).unwrap().is_wrong(), "{codec:?}");
+        assert!(difference(&wrong, given, codec).unwrap().is_wrong(), "{codec:?}");
     }
-    assert_eq!(difference(&honest, &vec![0.0; honest.len()], TensorCodec::F32), None);
+    let zeros = vec![0.0; honest.len()];
+    assert_eq!(difference(&honest, (&zeros, &zeros), TensorCodec::F32), None);
+}
+
+#[test]
+fn inputs_that_are_chosen_so_that_an_answer_cancels_convict_nobody() {
+    // What is left of the terms is their rounding, which is another one on each device.
+    let (here, elsewhere) = (rows(1), rows(2));
+    let inputs = [1.0_f32; 512];
+    let noisy = noisy(&inputs);
+    assert!(noisy.iter().all(|value| (value - 1.0).abs() <= INPUT_NOISE) && noisy != inputs);
+    let cancelled = (&here[..], &mixed(&here, &rows(3), 0.5)[..]);
+    assert_eq!(difference(&elsewhere, cancelled, TensorCodec::F32), None);
+    // Half as sensitive as that: it may differ by some rounding more.
+    let sensitive = (&here[..], &mixed(&here, &rows(3), 0.05)[..]);
+    let near = mixed(&here, &elsewhere, 0.08);
+    assert!(!difference(&near, sensitive, TensorCodec::F32).unwrap().is_wrong());
+    assert!(difference(&elsewhere, sensitive, TensorCodec::F32).unwrap().is_wrong());
 }
 
 #[test]
 fn an_expert_on_its_way_is_not_far_and_one_that_makes_its_answers_up_is() {
     let (before, other) = (rows(1), rows(2));
-    for moved in [0.0, 0.01, 0.1, 1.0] {
+    for moved in [0.0, 0.01, 0.1] {
         let after = mixed(&before, &other, moved);
         let drift = |claimed: &[f32]| AnswerDrift::of(claimed, (&before, &after), TensorCodec::F32).unwrap();
         for share in [-0.5, 0.0, 0.3, 1.0, 1.5] {
@@ -64,10 +82,15 @@ fn an_expert_on_its_way_is_not_far_and_one_that_makes_its_answers_up_is() {
         }
         // Where the expert has hardly moved, little can be made up.
         let made_up = rows(3);
-        assert_eq!(drift(&made_up).is_far(), moved <= 0.1, "{moved}: {:?}", drift(&made_up));
+        assert!(drift(&made_up).is_far(), "{moved}: {:?}", drift(&made_up));
         let grown: Vec<f32> = before.iter().map(|value| 9.0 * value).collect();
         assert!(drift(&grown).is_far());
     }
+    assert_eq!(
+        AnswerDrift::of(&before, (&before, &other), TensorCodec::F32),
+        None,
+        "too far from each other"
+    );
     let zeros = vec![0.0; before.len()];
     assert_eq!(AnswerDrift::of(&before, (&zeros, &zeros), TensorCodec::F32), None);
     assert_eq!(AnswerDrift::of(&before[1..], (&before, &before), TensorCodec::F32), None);
@@ -100,32 +123,45 @@ fn a_trainer_keeps_some_answers_of_the_last_minutes_within_its_bytes() {
 
 #[test]
 fn a_host_that_is_far_again_and_again_gets_no_places() {
-    let mut standings = HostStandings::default();
     let (host, other) = (PublicKey([1; 32]), PublicKey([2; 32]));
-    assert!(!standings.on_far(secs(0), host, (place(0), version(1, 10))));
-    for at in 1..9 {
-        assert!(!standings.on_far(secs(at), host, (place(0), version(1, 10))), "one excursion");
-    }
-    assert!(!standings.on_far(secs(60), host, (place(0), version(1, 80))));
-    assert!(!standings.on_far(secs(60), other, (place(0), version(1, 80))));
-    assert_eq!(standings.distrusted_for(secs(60), &host), None);
-    assert!(!standings.on_far(secs(3630), host, (place(1), version(1, 80))), "the first is long ago");
-    assert!(standings.on_far(secs(3632), host, (place(2), version(1, 80))));
-    assert_eq!(standings.distrusted_for(secs(3632), &host), Some(DISTRUSTED_FOR));
-    assert_eq!(standings.distrusted_for(secs(3632) + DISTRUSTED_FOR, &host), None);
-    assert_eq!(standings.distrusted_for(secs(3632), &other), None);
+    let mut answers = FarAnswers::default();
+    let mut far = |at, host, index, n_steps| {
+        answers.on_between(secs(at), host, (place(index), version(1, n_steps)), true)
+    };
+    assert!(!far(0, host, 0, 10));
+    assert!((1..9).all(|at| !far(at, host, 0, 10)), "one excursion");
+    assert!(!far(60, host, 0, 80) && !far(60, other, 0, 80));
+    assert!(!far(3630, host, 1, 80), "the first is long ago");
+    assert!(far(3632, host, 2, 80));
+    assert_eq!(answers.distrusted_for(secs(60), &other), None);
+    assert_eq!(answers.distrusted_for(secs(3632), &host), Some(DISTRUSTED_FOR));
+    assert_eq!(answers.distrusted_for(secs(3632) + DISTRUSTED_FOR, &host), None);
+}
+
+#[test]
+fn a_host_that_is_near_more_often_is_trusted() {
+    let host = PublicKey([1; 32]);
+    let mut answers = FarAnswers::default();
+    let mut between = |at, is_far| answers.on_between(secs(at), host, (place(0), version(1, at)), is_far);
+    assert!((0..4).all(|at| !between(at, false)));
+    assert!((4..7).all(|at| !between(at, true)), "three of seven");
+    assert!(between(7, true), "four of eight");
 }
 
 #[test]
 fn any_number_of_hosts_takes_bounded_memory() {
-    let mut standings = HostStandings::default();
+    let mut answers = FarAnswers::default();
     let named = |number: u32| {
         let mut key = [0; 32];
         key[..4].copy_from_slice(&number.to_le_bytes());
         PublicKey(key)
     };
     for number in 0..5000_u32 {
-        standings.on_far(secs(number.into()), named(number), (place(0), version(1, 1)));
+        answers.on_between(secs(number.into()), named(number), (place(0), version(1, 1)), true);
     }
-    assert_eq!(standings.n_hosts(), 4096);
+    assert_eq!(answers.n_hosts(), 4096);
+    for at in 0..1000 {
+        answers.on_between(secs(5000), named(4999), (place(0), version(1, at)), false);
+    }
+    assert_eq!(answers.n_hosts(), 4096);
 }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::{ATTEMPTS_MAX, CUT_MAX, CUTS_MAX, Call, CallAction, CallPhase, CallStage, ExpertCalls, HostBook, SentCall, answers};
+use super::{
+    ATTEMPTS_MAX, CUT_MAX, CUTS_MAX, Call, CallAction, CallPhase, CallStage, ExpertCalls, HostBook, SentCall,
+    answers,
+};
 use crate::Moment;
 use crate::experts::ExpertPass;
 
@@ -88,24 +91,33 @@ impl ExpertCalls {
         }
     }
 
-    /// A host takes `max` of what `got` is that a call has: the call has as many rows, and another one has the rest. Returns whether
+    /// A host takes `max` of what `got` is that a call has: the call is cut into as many equal parts as that takes. Returns whether
     /// that is worth it.
-    pub(super) fn cut(&mut self, now: Moment, book: &mut HostBook, at: usize, (max, got): (u64, u64)) -> bool {
+    pub(super) fn cut(
+        &mut self,
+        now: Moment,
+        book: &mut HostBook,
+        at: usize,
+        (max, got): (u64, u64),
+    ) -> bool {
         let call = &mut self.calls[at];
-        let n_rows = call.rows.len() as u64;
-        let is_worth_it = got > max && max.saturating_mul(CUT_MAX) >= got && call.n_cuts < CUTS_MAX;
-        let n_kept = (n_rows.saturating_mul(max) / got.max(1)).min(n_rows.saturating_sub(1)) as usize;
-        if !is_worth_it || n_kept == 0 {
+        let n_parts = got.div_ceil(max.max(1)).min(CUT_MAX + 1) as usize;
+        let n_rows = call.rows.len().div_ceil(n_parts.max(1));
+        if !(2..=CUT_MAX as usize).contains(&n_parts) || call.n_cuts >= CUTS_MAX || n_rows == call.rows.len()
+        {
             return false;
         }
         call.n_cuts += 1;
         call.n_attempts = call.n_attempts.saturating_sub(1);
         call.stage = CallStage::Waiting { not_before: now };
-        let rest = Call { rows: call.rows.split_off(n_kept), n_attempts: 0, ..call.clone() };
+        let rest = call.rows.split_off(n_rows);
+        let call = Call { rows: Vec::new(), n_attempts: 0, ..call.clone() };
         let is_backward = self.phase == CallPhase::Backward;
-        let rest = Call { backward_id: if is_backward { book.new_request_id() } else { 0 }, ..rest };
-        self.calls.push(rest);
-        self.n_open += 1;
+        for rows in rest.chunks(n_rows) {
+            let backward_id = if is_backward { book.new_request_id() } else { 0 };
+            self.calls.push(Call { rows: rows.to_vec(), backward_id, ..call.clone() });
+            self.n_open += 1;
+        }
         true
     }
 

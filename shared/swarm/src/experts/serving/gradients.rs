@@ -5,12 +5,16 @@ use std::collections::BTreeMap;
 
 use crate::AddressGroup;
 
-/// A gradient is at most so many times as large as is usual.
-const SCALE_MAX: f32 = 8.0;
+/// A gradient is at most so many times as large as is usual. Those of large batches are smaller than those of small ones.
+const SCALE_MAX: f32 = 32.0;
 /// Weight of the newest one in the mean of an address.
 const NEWEST: f32 = 0.125;
+/// So many addresses have a median that one of them does not choose.
+const GROUPS_MIN: usize = 3;
 /// Most addresses that are remembered; the one that was heard the longest ago is forgotten.
 const GROUPS_MAX: usize = 256;
+/// One that was not heard for so many requests of others counts no longer.
+const SILENCE_MAX: u64 = 4096;
 
 /// Of the experts of one layer.
 #[derive(Debug, Default)]
@@ -27,26 +31,24 @@ struct GroupScale {
 }
 
 impl GradientScales {
-    /// Gradients came from an address, with this root mean square of a row. Returns what they are to be multiplied with, at most 1:
-    /// what an address sends counts no more than [`SCALE_MAX`] times as much as what the median address sends, however many
-    /// requests it makes. The first one of all is taken for usual.
+    /// Gradients came from an address, with this root mean square. Returns what they are to be multiplied with, at most 1: what an
+    /// address sends counts no more than [`SCALE_MAX`] times as much as what the median address sends, however many requests it
+    /// makes. Of two addresses nobody knows which one is right: there is no limit.
     pub fn factor(&mut self, group: AddressGroup, rms: f32) -> f32 {
         if rms <= 0.0 || !rms.is_finite() {
             return 1.0;
         }
-        let factor = match self.median() {
-            Some(usual) => (usual.exp() * SCALE_MAX / rms).min(1.0),
-            None => 1.0,
-        };
-        self.count(group, (rms * factor).ln());
-        factor
+        let logarithm = rms.ln();
+        let taken = self.median().map_or(logarithm, |usual| logarithm.min(usual + SCALE_MAX.ln()));
+        self.count(group, taken);
+        (taken - logarithm).exp()
     }
 
-    /// The lower one of two in the middle: one liar beside one honest trainer gains nothing.
     fn median(&self) -> Option<f32> {
-        let mut means: Vec<f32> = self.groups.values().map(|scale| scale.mean).collect();
+        let is_heard = |scale: &&GroupScale| scale.heard_at + SILENCE_MAX > self.n_heard;
+        let mut means: Vec<f32> = self.groups.values().filter(is_heard).map(|scale| scale.mean).collect();
         means.sort_by(f32::total_cmp);
-        means.get(means.len().saturating_sub(1) / 2).copied()
+        means.get(means.len().saturating_sub(1) / 2).copied().filter(|_| means.len() >= GROUPS_MIN)
     }
 
     fn count(&mut self, group: AddressGroup, logarithm: f32) {
@@ -74,7 +76,11 @@ mod tests {
         for at in 0..n {
             // Honest ones differ by what a batch is.
             let jitter = [0.5, 1.0, 2.0][at as usize % 3];
-            assert_eq!(scales.factor(AddressGroup(at % 4), rms * jitter).to_bits(), 1.0_f32.to_bits(), "{at}");
+            assert_eq!(
+                scales.factor(AddressGroup(at % 4), rms * jitter).to_bits(),
+                1.0_f32.to_bits(),
+                "{at}"
+            );
         }
     }
 
@@ -88,26 +94,40 @@ mod tests {
 
     #[test]
     fn a_huge_gradient_counts_no_more_than_some_usual_ones_however_often_it_comes() {
-        let mut scales = GradientScales::default();
-        honest(&mut scales, 100, 0.01);
-        for _ in 0..1000 {
-            let taken = 1e20 * scales.factor(LIAR, 1e20);
-            assert!(taken <= 0.01 * 2.0 * SCALE_MAX, "{taken}");
+        for (usual, huge) in [(0.01, 1e20), (1e-30, f32::MAX)] {
+            let mut scales = GradientScales::default();
+            honest(&mut scales, 100, usual);
+            for _ in 0..1000 {
+                let factor = f64::from(scales.factor(LIAR, huge));
+                let taken = f64::from(huge) * factor;
+                assert!(taken <= f64::from(usual) * 2.1 * f64::from(SCALE_MAX), "{taken}");
+            }
+            honest(&mut scales, 100, usual);
         }
-        honest(&mut scales, 100, 0.01);
     }
 
     #[test]
-    fn one_liar_beside_one_honest_trainer_gains_nothing() {
+    fn tiny_gradients_of_some_do_not_stop_the_learning_of_the_others() {
         let mut scales = GradientScales::default();
-        scales.factor(LIAR, 1e20);
-        scales.factor(AddressGroup(1), 0.01);
-        for _ in 0..50 {
-            scales.factor(AddressGroup(1), 0.01);
-            scales.factor(LIAR, 1e20);
+        for _ in 0..100 {
+            scales.factor(LIAR, 1e-30);
+            scales.factor(AddressGroup(8), 1e-30);
+            honest(&mut scales, 4, 0.01);
         }
-        assert!(1e20 * scales.factor(LIAR, 1e20) < 0.01 * 2.0 * SCALE_MAX);
-        assert!(scales.factor(AddressGroup(1), 0.01) >= 1.0);
+    }
+
+    #[test]
+    fn one_or_two_addresses_are_not_limited_and_those_that_left_count_no_longer() {
+        let mut scales = GradientScales::default();
+        for _ in 0..50 {
+            assert!(scales.factor(LIAR, 1e20) >= 1.0 && scales.factor(AddressGroup(1), 0.01) >= 1.0);
+        }
+        honest(&mut scales, 4, 0.01);
+        assert!(scales.factor(LIAR, 1e20) < 1e-10);
+        for _ in 0..2 * SILENCE_MAX {
+            scales.factor(LIAR, 1.0);
+        }
+        assert!(scales.factor(LIAR, 1e20) >= 1.0, "it is alone");
     }
 
     #[test]
