@@ -1,8 +1,11 @@
-//! A participant of runs without a server (MoDEST §3) on the kit: it trains when it is in a sample, and does not aggregate.
+//! A participant of runs without a server (MoDEST §3) on the kit: it trains when it is in a sample, and aggregates where no peer that
+//! can be dialled does.
 //!
-//! Nobody dials it: those who have a connection with it, its backbone and the aggregators that it calls on, open streams on that.
-//! What is next in the run is decided by [`SampledPeer`]; this carries it out on the kit.
+//! Those who have a connection with it, its backbone and the aggregators that it calls on, open streams on that. Others reach it
+//! through relays where it has a place, so that the run goes on among tabs while no backbone answers. What is next in the run is
+//! decided by [`SampledPeer`]; this carries it out on the kit.
 
+mod encoded;
 mod member;
 mod training;
 
@@ -15,21 +18,25 @@ use barnraise_learning::{ComputeDevice, FrozenWeights, ModelError, ParameterLayo
 use barnraise_protocol::access::{AccessMode, PublicKey};
 use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::contribute::{BackboneToContributor, RunProgress};
-use barnraise_protocol::run::{RunDescription, Sampled};
-use barnraise_protocol::sampled::{self, SampledRoles};
+use barnraise_protocol::run::{RunDescription, Sampled, Scheme};
+use barnraise_protocol::sampled::{self, Aggregates, SampledRoles};
 use barnraise_protocol::state::EncodedState;
 use barnraise_swarm::Moment;
 use barnraise_swarm::activity::{Activity, Interruption, SampleCounts};
-use barnraise_swarm::sampled::{SampledAction, SampledIdentity, SampledModel, SampledPeer, SampledSettings};
+use barnraise_swarm::sampled::{
+    CollectedModels, SampledAction, SampledIdentity, SampledModel, SampledPeer, SampledSettings,
+};
 use barnraise_swarm::session::SessionAction;
 use futures::future::{Fuse, LocalBoxFuture};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 
+pub use self::encoded::{EncodedModel, EncodedModels, encode};
 use self::member::{Member, MemberError, MemberSettings};
 use self::training::TakenRound;
 pub use self::training::{local_trainer, shards_of, trained_model};
 use crate::error::OperationError;
+use crate::event::ContributorEvent;
 use crate::kit::operation::NetworkOperation;
 use crate::kit::scheme::{SampleSource, SchemeParticipant};
 use crate::kit::{Kit, Outcome};
@@ -40,6 +47,13 @@ const LEAVE_MAX: Duration = Duration::from_secs(3);
 /// How long nothing is looked at, at least and at most.
 const LOOK_SOON: Duration = Duration::from_millis(5);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Relays at which it has a place: its backbone, and another one, for when that is gone.
+const PLACES: usize = 2;
+const BYTES_PER_MB: u64 = 1_000_000;
+/// Most memory for models that are averaged.
+const COLLECTED_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Averaged rounds that the data of a day have to be enough for, or it averages none.
+const ROUNDS_OF_DAY: u64 = 100;
 
 /// What the device does for a round.
 #[derive(Debug, Default)]
@@ -83,6 +97,18 @@ pub(crate) struct SampledParticipant<'a, P: Platform> {
     lost: Option<MemberError>,
     /// Whether the driver has something to look at.
     has_news: bool,
+    /// Models that it averages.
+    collected: CollectedModels,
+    /// Rounds that it has averaged.
+    n_averaged: u64,
+    /// Where others reach it, as it told them.
+    reached_at: Vec<Vec<u8>>,
+    /// When that is looked at next.
+    reach_look_at: Moment,
+    /// It has taken part before, and knows others.
+    has_joined: bool,
+    /// The last round that its user was told of while no backbone answered.
+    told_round: u64,
     round: RoundWork,
     taken: Outcome<TakenRound>,
     /// Round and samples of a model that nobody has taken yet.
@@ -129,7 +155,7 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
             // Beyond that of every earlier visit: no participant joins and leaves once a second. Where the clock was set back, others
             // remember a later one, and this peer goes on from that.
             counter: platform.unix_time().0,
-            roles: SampledRoles { trains: true, aggregates: false },
+            roles: SampledRoles { trains: true, aggregates: Aggregates::Never },
             addresses: Vec::new(),
             seed: kit.seed(),
         };
@@ -147,6 +173,12 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
             watch: Fuse::terminated(),
             lost: None,
             has_news: false,
+            collected: CollectedModels::new(scheme.average),
+            n_averaged: 0,
+            reached_at: Vec::new(),
+            reach_look_at: Moment::ZERO,
+            has_joined: false,
+            told_round: 0,
             round: RoundWork::None,
             taken: Rc::default(),
             finished: None,
@@ -174,9 +206,76 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
         }
     }
 
+    /// Looks at how others reach it, and tells them: it aggregates where they do, and where that is not too much for it.
+    fn look_at_reach(&mut self, kit: &Kit<'a, P>) {
+        let now = kit.platform.now();
+        if self.incoming.is_none() || now < self.reach_look_at {
+            return;
+        }
+        self.reach_look_at = now + LOOK_EVERY;
+        let addresses = match self.bears_averaging(kit.day_mb()) {
+            true => kit.platform.addresses(PLACES),
+            false => Vec::new(),
+        };
+        if addresses != self.reached_at {
+            self.reached_at.clone_from(&addresses);
+            let aggregates = if addresses.is_empty() { Aggregates::Never } else { Aggregates::Relayed };
+            let roles = SampledRoles { trains: true, aggregates };
+            self.member.with(|peer, now| peer.on_own_change(now, roles, addresses));
+        }
+    }
+
+    /// Tells the user how far the run is, where no backbone does.
+    fn tell_round(&mut self, kit: &mut Kit<'a, P>) {
+        let round = self.epoch();
+        if kit.is_linked() || std::mem::replace(&mut self.told_round, round) == round {
+            return;
+        }
+        kit.tell(ContributorEvent::Progress(RunProgress {
+            epoch: round,
+            n_samples: 0,
+            target_batch_size: Scheme::Sampled(self.scheme).step_samples(),
+            n_contributors: self.n_trainers(),
+            samples_per_second: 0.0,
+            train_loss: None,
+            test_accuracy: None,
+        }));
+    }
+
+    fn n_trainers(&self) -> u32 {
+        self.member.look(|peer| {
+            let members = peer.registry().members().filter_map(|member| member.joined());
+            u32::try_from(members.filter(|joined| joined.roles.trains).count()).unwrap_or(u32::MAX)
+        })
+    }
+
+    /// Whether memory and data plan bear that it averages. A round costs as many models down as a sample has, and one more up.
+    fn bears_averaging(&self, day_mb: Option<u32>) -> bool {
+        let MemberSettings { n_parameters, .. } = self.member.settings();
+        let n_models = 2 * usize::from(self.scheme.sample_size);
+        let n_bytes = CollectedModels::n_bytes_max(self.scheme.average, n_models, n_parameters);
+        let of_round = self.member.settings().n_bytes().saturating_mul(n_models as u64 + 1);
+        n_bytes <= COLLECTED_BYTES_MAX
+            && day_mb.is_none_or(|mb| u64::from(mb) * BYTES_PER_MB >= of_round.saturating_mul(ROUNDS_OF_DAY))
+    }
+
+    /// Takes part again while no backbone answers, with those whom it knows.
+    fn join_alone(&mut self, kit: &Kit<'a, P>) {
+        let has_failed = kit.session.down().is_some_and(|(_, reason)| reason.is_some());
+        if !self.has_joined || self.incoming.is_some() || !has_failed || kit.session.is_stopping() {
+            return;
+        }
+        if let Ok(incoming) = kit.platform.accept(sampled::PROTOCOL) {
+            self.incoming = Some(incoming);
+            self.member.forget_home();
+            self.member.with(|peer, now| peer.join(now, Vec::new()));
+        }
+    }
+
     /// Tells the run that it is there, through the backbone that it is connected to.
     fn join(&mut self, home: PublicKey, incoming: IncomingStreams<P::Stream>) {
         self.incoming = Some(incoming);
+        self.has_joined = true;
         self.leaving = None;
         self.lost = None;
         self.member.set_home(home);
@@ -205,6 +304,7 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
         self.watch = Fuse::terminated();
         self.work.clear();
         self.round = RoundWork::None;
+        self.collected = CollectedModels::new(self.scheme.average);
     }
 
     /// Starts what the state machine asks for. Returns whether there was anything.
@@ -219,6 +319,13 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
                     self.has_news = true;
                 }
                 SampledAction::CancelTraining => self.round = RoundWork::None,
+                SampledAction::Collect { round, model } => self.collected.add(round, &model),
+                SampledAction::Average { round } => {
+                    if let Some(average) = self.collected.take(round) {
+                        self.n_averaged += 1;
+                        self.member.with(|peer, now| peer.on_averaged(now, round, &average));
+                    }
+                }
                 action => self.work.push(Rc::clone(&self.member).carry(action).boxed_local()),
             }
         }
@@ -278,6 +385,11 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
     fn is_computing(&self) -> bool {
         !matches!(self.round, RoundWork::None)
     }
+
+    /// Whether it takes part without a connection to a backbone, or is about to leave.
+    fn is_alone(&self, kit: &Kit<'a, P>) -> bool {
+        !kit.is_linked() && (self.goes_on_alone() || self.leaving.is_some())
+    }
 }
 
 /// The user brought data for another run.
@@ -335,10 +447,29 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
     fn start_next(&mut self, kit: &mut Kit<'a, P>) -> Result<bool, ModelError> {
         let now = kit.platform.now();
         self.look_at_access(kit);
-        let is_done = !kit.is_linked() || self.has_left(now);
+        self.look_at_reach(kit);
+        if !kit.is_linked() {
+            self.join_alone(kit);
+            self.tell_round(kit);
+            if !kit.session.is_stopping() {
+                self.leaving = None;
+            } else if self.goes_on_alone() && !self.member.look(SampledPeer::is_handing_in) {
+                self.leave(now);
+            }
+        }
+        let is_alone = self.is_alone(kit);
+        let is_done = self.has_left(now) || !(kit.is_linked() || is_alone);
         if let Some(action) = kit.session.next_action(now, is_done) {
-            if action == SessionAction::Leave {
-                self.rest();
+            match action {
+                SessionAction::Leave => self.rest(),
+                // It dials nobody for that.
+                SessionAction::Connect | SessionAction::Wait(Some(_))
+                    if is_alone && kit.session.is_stopping() =>
+                {
+                    return Ok(kit.start_for_session(SessionAction::Wait(Some(now + LOOK_EVERY))));
+                }
+                SessionAction::Wait(Some(_)) if is_alone => return self.work_on_round(kit),
+                SessionAction::Connect | SessionAction::Wait(_) => {}
             }
             return Ok(kit.start_for_session(action));
         }
@@ -362,10 +493,23 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
         self.work_on_round(kit)
     }
 
-    fn compute_meanwhile(&mut self, kit: &mut Kit<'a, P>) {
-        if matches!(self.round, RoundWork::Running { n_batches: 1.., .. }) && kit.session.is_at_work() {
-            kit.start_batch();
+    fn compute_meanwhile(&mut self, kit: &mut Kit<'a, P>) -> Result<(), ModelError> {
+        if kit.session.is_at_work() {
+            if matches!(self.round, RoundWork::Running { n_batches: 1.., .. }) {
+                kit.start_batch();
+            }
+        } else if self.is_alone(kit) && !kit.session.is_stopping() {
+            // A backbone is looked for.
+            self.look_at_access(kit);
+            self.look_at_reach(kit);
+            self.tell_round(kit);
+            while self.work_on_round(kit)? {}
         }
+        Ok(())
+    }
+
+    fn goes_on_alone(&self) -> bool {
+        self.incoming.is_some() && (self.is_computing() || !self.reached_at.is_empty())
     }
 
     fn on_reached(&mut self, kit: &mut Kit<'a, P>) {
@@ -419,6 +563,7 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
 
     fn on_beside(&mut self, kit: &mut Kit<'a, P>) {
         if let Some(error) = self.lost.take() {
+            self.member.forget_home();
             kit.disconnect(Interruption::other(error));
         }
     }
@@ -508,6 +653,10 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
         let (n_bytes, epoch) = (self.member.settings().n_bytes(), self.epoch());
         self.member.look(|peer| {
             let own = peer.own_round();
+            if let Some(round) = peer.aggregated_round() {
+                let (n_rounds, bytes) = (self.n_averaged, self.member.averages_sent());
+                return Activity::Averaging { round, n_rounds, bytes };
+            }
             if peer.is_handing_in() {
                 let bytes = self.member.n_bytes_sent().min(n_bytes);
                 return Activity::Sending { epoch: own, bytes, bytes_total: n_bytes };
@@ -515,11 +664,9 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
             if own == epoch && own > 0 {
                 return Activity::WaitingForOthers { epoch };
             }
-            let trains = peer.registry().members().filter_map(|member| member.joined());
-            let n_trainers = trains.filter(|joined| joined.roles.trains).count();
             Activity::WaitingForTurn {
                 round: epoch,
-                n_trainers: u32::try_from(n_trainers).unwrap_or(u32::MAX),
+                n_trainers: self.n_trainers(),
                 sample_size: self.scheme.sample_size.into(),
             }
         })

@@ -260,6 +260,16 @@ fn activity(page: &PageState, device: DeviceKind) -> Sentence {
             };
             at_work(Sentence::new("waiting-for-turn", text))
         }
+        Activity::Averaging { round, n_rounds, bytes } => {
+            let (step, sent) = (step(page, *round), format::bytes(*bytes));
+            let before = format::counted(*n_rounds, "round", "rounds");
+            at_work(Sentence::new(
+                "averaging",
+                format!(
+                    "Averaging {step} for the others, as only tabs are there. So far: {before}, {sent} sent."
+                ),
+            ))
+        }
         Activity::Stopping if page.pause().is_some() => {
             Sentence::new("stopping", "Handing in what is finished, then pausing.")
         }

@@ -6,11 +6,9 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_protocol::access::PublicKey;
-use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::CodecError;
 use barnraise_protocol::sampled::{
     self, AcceptorToDialler, DiallerToAcceptor, ModelOffer, PushEnd, SampledTask, View, ViewDigest,
@@ -20,6 +18,7 @@ use barnraise_swarm::sampled::{OfferRefusal, PushOutcome, SampledAction, Sampled
 use barnraise_swarm::{Moment, PeerKey};
 use futures::channel::oneshot;
 
+use super::encoded::{EncodedModel, EncodedModels, encode};
 use crate::error::OperationError;
 use crate::kit::meter::{Metered, TrafficMeter};
 use crate::kit::operation::{CountedStream, NetworkOperation, StallLimits};
@@ -27,7 +26,7 @@ use crate::platform::Platform;
 use crate::race::before;
 
 /// Conversations that other members hold here at a time.
-const ANSWERED_MAX: usize = 32;
+const ANSWERED_MAX: usize = 64;
 /// Of one of them: a ping, a view, a model, and those of a broken connection.
 const ANSWERED_PER_PEER: usize = 4;
 /// Longest time for a whole model.
@@ -65,12 +64,6 @@ impl MemberSettings {
     }
 }
 
-/// A model that is pushed, encoded once for all who pull it.
-struct EncodedModel {
-    task: SampledTask,
-    pushed: (Transfer, Arc<[u8]>),
-}
-
 /// A member, and the means of its conversations.
 pub(super) struct Member<'a, P: Platform> {
     platform: &'a P,
@@ -79,11 +72,13 @@ pub(super) struct Member<'a, P: Platform> {
     peer: RefCell<SampledPeer>,
     /// The backbone that it is connected to.
     home: Cell<Option<PublicKey>>,
-    encoded: RefCell<Option<EncodedModel>>,
+    encoded: RefCell<EncodedModels>,
     /// Bytes of the newest stream on which a model is pushed.
     sending: RefCell<Rc<Cell<u64>>>,
     /// The latest round whose model somebody took.
     delivered: Cell<Option<u64>>,
+    /// Bytes of the averages that were sent to trainers.
+    averages_sent: Cell<u64>,
     /// Conversations that others hold here.
     answered: RefCell<BTreeMap<PublicKey, usize>>,
 }
@@ -103,6 +98,7 @@ impl<'a, P: Platform> Member<'a, P> {
             encoded: RefCell::default(),
             sending: RefCell::default(),
             delivered: Cell::new(None),
+            averages_sent: Cell::new(0),
             answered: RefCell::default(),
         }
     }
@@ -134,6 +130,16 @@ impl<'a, P: Platform> Member<'a, P> {
     /// The connection is with this backbone now.
     pub(super) fn set_home(&self, home: PublicKey) {
         self.home.set(Some(home));
+    }
+
+    /// The connection with the backbone is gone: it may be reached as any other member.
+    pub(super) fn forget_home(&self) {
+        self.home.set(None);
+    }
+
+    /// Bytes of the averages that were sent to trainers.
+    pub(super) fn averages_sent(&self) -> u64 {
+        self.averages_sent.get()
     }
 
     /// The latest round whose model somebody took since it was asked last.
@@ -169,10 +175,20 @@ impl<'a, P: Platform> Member<'a, P> {
                 let pushed = self.push(to, task, &model).await;
                 pushing.outcome = pushed.map_or(PushOutcome::Failed, PushOutcome::from);
                 if pushing.outcome == PushOutcome::Delivered {
-                    self.delivered.set(Some(task.round().saturating_sub(1)));
+                    match task {
+                        SampledTask::Aggregate { round } => {
+                            self.delivered.set(Some(round.saturating_sub(1)));
+                        }
+                        SampledTask::Train { .. } => {
+                            self.averages_sent.set(self.averages_sent.get() + self.settings.n_bytes());
+                        }
+                    }
                 }
             }
-            SampledAction::Train { .. } | SampledAction::CancelTraining | SampledAction::Average { .. } => {}
+            SampledAction::Train { .. }
+            | SampledAction::CancelTraining
+            | SampledAction::Collect { .. }
+            | SampledAction::Average { .. } => {}
         }
     }
 
@@ -236,15 +252,14 @@ impl<'a, P: Platform> Member<'a, P> {
         Ok(operation.guard_with(limits, &moved, push).await??)
     }
 
-    fn encoded(&self, task: SampledTask, model: &SampledModel) -> Result<(Transfer, Arc<[u8]>), CodecError> {
+    fn encoded(&self, task: SampledTask, model: &SampledModel) -> Result<EncodedModel, CodecError> {
         let mut encoded = self.encoded.borrow_mut();
-        if let Some(kept) = encoded.as_ref().filter(|kept| kept.task == task) {
-            return Ok(kept.pushed.clone());
+        if let Some(kept) = encoded.find(task, model) {
+            return Ok(kept);
         }
-        let bytes: Arc<[u8]> = self.settings.codec.encode(model)?.into();
-        let pushed = (Transfer::of(&bytes), bytes);
-        *encoded = Some(EncodedModel { task, pushed: pushed.clone() });
-        Ok(pushed)
+        let made = encode(self.settings.codec, model)?;
+        encoded.keep(task, model.clone(), made.clone());
+        Ok(made)
     }
 
     /// What its access is shown by, in a run that is not open.

@@ -16,7 +16,7 @@ use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::dataset::{LabelledImages, SampleKind, Samples, TableShape, TableTarget};
 use barnraise_protocol::run::{ModelAverage, OptimizerDescription, Sampled, ScheduleDescription, Scheme};
 use barnraise_protocol::sampled::{
-    self, AcceptorToDialler, DiallerToAcceptor, SampledRoles, SampledTask, View, ViewDigest,
+    self, AcceptorToDialler, Aggregates, DiallerToAcceptor, SampledRoles, SampledTask, View, ViewDigest,
 };
 use barnraise_protocol::{ConversationError, TensorCodec};
 use barnraise_swarm::activity::Activity;
@@ -79,7 +79,7 @@ impl Home {
             key: KeyPair::from_seed(&[9; 32]),
             run,
             counter: 0,
-            roles: SampledRoles { trains: false, aggregates: true },
+            roles: SampledRoles { trains: false, aggregates: Aggregates::Dialled },
             addresses: Vec::new(),
             seed: 3,
         };
@@ -115,6 +115,7 @@ impl Home {
     /// Drives it, for ever.
     async fn run(self: Rc<Self>) {
         self.with(|peer, now| peer.join(now, Vec::new()));
+        let mut collected = None;
         loop {
             let action = {
                 let mut peer = self.peer.borrow_mut();
@@ -125,6 +126,13 @@ impl Home {
                 peer.poll_action()
             };
             match action {
+                // Of one trainer.
+                Some(SampledAction::Collect { model, .. }) => collected = Some(model),
+                Some(SampledAction::Average { round }) => {
+                    self.n_averaged.set(self.n_averaged.get() + 1);
+                    let average = collected.take().unwrap();
+                    self.with(|peer, now| peer.on_averaged(now, round, &average));
+                }
                 Some(action) => {
                     spawn_local(Rc::clone(&self).carry(action));
                 }
@@ -149,11 +157,7 @@ impl Home {
                     Err(_) => self.with(|peer, now| peer.on_not_met(now, to)),
                 }
             }
-            SampledAction::Average { round, models } => {
-                assert_eq!(models.len(), 1);
-                self.n_averaged.set(self.n_averaged.get() + 1);
-                self.with(|peer, now| peer.on_averaged(now, round, &models[0]));
-            }
+            SampledAction::Collect { .. } | SampledAction::Average { .. } => panic!("it is done at once"),
             SampledAction::Push { to, task, model } => {
                 let bytes: Arc<[u8]> = CODEC.encode(&model).unwrap().into();
                 let pushed = async {

@@ -65,6 +65,11 @@ fn activities() -> Vec<(Activity, &'static str, &'static str)> {
             "waiting-for-turn",
             "3 devices train a round, drawn by chance from 9",
         ),
+        (
+            Activity::Averaging { round: 123, n_rounds: 2, bytes: 5_000_000 },
+            "averaging",
+            "2 rounds, 5.0 MB sent",
+        ),
         (Activity::Stopping, "stopping", "finished"),
         (Activity::Broken { reason: reason() }, "broken", "timed out"),
     ]
