@@ -50,6 +50,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Relays at which it has a place: its backbone, and another one, for when that is gone.
 const PLACES: usize = 2;
 const BYTES_PER_MB: u64 = 1_000_000;
+/// Longest time before it joins, for places: what it tells of itself first has them then, and is not signed twice.
+const PLACES_MAX: Duration = Duration::from_secs(3);
 /// Most memory for models that are averaged.
 const COLLECTED_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Averaged rounds that the data of a day have to be enough for, or it averages none.
@@ -105,6 +107,8 @@ pub(crate) struct SampledParticipant<'a, P: Platform> {
     reached_at: Vec<Vec<u8>>,
     /// When that is looked at next.
     reach_look_at: Moment,
+    /// It joins through this backbone, at this time at the latest.
+    joins: Option<(PublicKey, Moment)>,
     /// It has taken part before, and knows others.
     has_joined: bool,
     /// The last round that its user was told of while no backbone answered.
@@ -177,6 +181,7 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
             n_averaged: 0,
             reached_at: Vec::new(),
             reach_look_at: Moment::ZERO,
+            joins: None,
             has_joined: false,
             told_round: 0,
             round: RoundWork::None,
@@ -213,15 +218,16 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
             return;
         }
         self.reach_look_at = now + LOOK_EVERY;
-        let addresses = match self.bears_averaging(kit.day_mb()) {
-            true => kit.platform.addresses(PLACES),
-            false => Vec::new(),
-        };
+        let is_wanted = self.bears_averaging(kit.day_mb());
+        let addresses = if is_wanted { kit.platform.addresses(PLACES) } else { Vec::new() };
         if addresses != self.reached_at {
             self.reached_at.clone_from(&addresses);
             let aggregates = if addresses.is_empty() { Aggregates::Never } else { Aggregates::Relayed };
             let roles = SampledRoles { trains: true, aggregates };
             self.member.with(|peer, now| peer.on_own_change(now, roles, addresses));
+        }
+        if let Some((home, _)) = self.joins.take_if(|(_, at)| *at <= now || !is_wanted) {
+            self.join(home);
         }
     }
 
@@ -273,10 +279,8 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
     }
 
     /// Tells the run that it is there, through the backbone that it is connected to.
-    fn join(&mut self, home: PublicKey, incoming: IncomingStreams<P::Stream>) {
-        self.incoming = Some(incoming);
+    fn join(&mut self, home: PublicKey) {
         self.has_joined = true;
-        self.leaving = None;
         self.lost = None;
         self.member.set_home(home);
         self.watch = Rc::clone(&self.member).watch(home).boxed_local().fuse();
@@ -301,6 +305,7 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
     /// Holds no conversation, and computes nothing.
     fn rest(&mut self) {
         self.incoming = None;
+        self.joins = None;
         self.watch = Fuse::terminated();
         self.work.clear();
         self.round = RoundWork::None;
@@ -449,6 +454,7 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
         self.look_at_access(kit);
         self.look_at_reach(kit);
         if !kit.is_linked() {
+            self.joins = None;
             self.join_alone(kit);
             self.tell_round(kit);
             if !kit.session.is_stopping() {
@@ -509,7 +515,8 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
     }
 
     fn goes_on_alone(&self) -> bool {
-        self.incoming.is_some() && (self.is_computing() || !self.reached_at.is_empty())
+        let takes_part = self.incoming.is_some() && self.has_joined;
+        takes_part && (self.is_computing() || !self.reached_at.is_empty())
     }
 
     fn on_reached(&mut self, kit: &mut Kit<'a, P>) {
@@ -526,7 +533,14 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
             },
         };
         self.look_at_access(kit);
-        self.join(home, incoming);
+        (self.incoming, self.leaving) = (Some(incoming), None);
+        match self.has_joined {
+            true => self.join(home),
+            false => {
+                self.joins = Some((home, kit.platform.now() + PLACES_MAX));
+                self.look_at_reach(kit);
+            }
+        }
     }
 
     fn works_beside(&self) -> bool {

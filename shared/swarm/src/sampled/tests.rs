@@ -10,6 +10,7 @@ use super::*;
 
 mod knowing;
 mod lasting;
+mod relayed;
 mod still;
 mod tasks;
 

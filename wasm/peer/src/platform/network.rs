@@ -374,7 +374,9 @@ impl TabNetwork {
         }
         let held: Vec<PeerId> = self.places.borrow().held().collect();
         // They stay, however long nobody comes through them.
-        held.iter().for_each(|relay| drop(self.links.borrow_mut().on_used(relay)));
+        for relay in &held {
+            self.links.borrow_mut().on_used(relay);
+        }
         let n_others = held.iter().filter(|relay| Some(**relay) != connected).count();
         if n_others + 1 >= n_relays {
             return;
