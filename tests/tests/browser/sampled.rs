@@ -178,7 +178,6 @@ async fn tabs_go_on_alone_through_a_relay_and_their_backbone_follows_them_when_i
     let backbone = test_run.backbone().await?;
     is_known(tcp, "sampled-tab").await?;
     let native = test_run.join(&[&backbone.page()])?;
-    native.wait_for_log("trained").await?;
     let tabs = [
         contributor(&backbone, "sampled-first", Graphics::NoAdapter, "device=cpu").await?,
         contributor(&backbone, "sampled-second", Graphics::NoAdapter, "device=cpu").await?,
@@ -186,6 +185,7 @@ async fn tabs_go_on_alone_through_a_relay_and_their_backbone_follows_them_when_i
     for tab in &tabs {
         tab.until("value('accepted') >= 2", LONG).await?;
     }
+    native.wait_for_log("trained").await?;
     are_reached_through(tcp, &backbone, 2).await?;
     // In a few rounds more each of them hears of the other.
     let epoch = backbone.status().await?.progress.epoch;

@@ -1,6 +1,5 @@
 //! Peers that others reach through a relay alone: when they aggregate, and who believes them.
 
-use super::still::is_silent;
 use super::*;
 
 const TAB: SampledRoles = SampledRoles { trains: true, aggregates: Aggregates::Relayed };
@@ -61,6 +60,31 @@ fn aggregators_are_believed_by_their_place_among_those_of_their_kind() {
     other.join(Moment::ZERO, Vec::new());
     proves(&mut peer, &mut other, 1);
     assert!(!peer.is_plausible(other.peer(), task));
+}
+
+/// A time of silence, after which these others answer what they are asked, and nothing is heard of a later round.
+fn is_silent(peer: &mut SampledPeer, others: &mut [SampledPeer]) {
+    let at = peer.joining_deadline().unwrap();
+    peer.on_timeout(at);
+    loop {
+        let asked = actions(peer);
+        if asked.is_empty() {
+            break;
+        }
+        for action in asked {
+            let SampledAction::Meet { to, view, digest } = action else { continue };
+            match others.iter_mut().find(|other| other.peer() == to) {
+                Some(other) => {
+                    let answer = other.on_meet(at, peer.peer(), &view, &digest).unwrap();
+                    peer.on_met(at, to, &answer);
+                }
+                None => peer.on_not_met(at, to),
+            }
+        }
+    }
+    let until = peer.joining_deadline().unwrap();
+    assert_eq!((until, peer.own_round()), (at + 2 * S, 0), "it listens");
+    peer.on_timeout(until);
 }
 
 #[test]
