@@ -29,6 +29,10 @@ use crate::race::before;
 const ANSWERED_MAX: usize = 64;
 /// Of one of them: a ping, a view, a model, and those of a broken connection.
 const ANSWERED_PER_PEER: usize = 4;
+/// Memory for models that are pulled at a time: further ones are offered again. There is room for two in any case, one of which may
+/// not come.
+const PULLED_BYTES_MAX: u64 = 128 * 1024 * 1024;
+const PULLED_MIN: u64 = 2;
 /// Longest time for a whole model.
 const MODEL_MAX: Duration = Duration::from_secs(300);
 /// Longest time for telling a view, dialling included.
@@ -81,6 +85,8 @@ pub(super) struct Member<'a, P: Platform> {
     averages_sent: Cell<u64>,
     /// Conversations that others hold here.
     answered: RefCell<BTreeMap<PublicKey, usize>>,
+    /// Models that are pulled now.
+    n_pulled: Cell<u64>,
 }
 
 impl<'a, P: Platform> Member<'a, P> {
@@ -100,6 +106,7 @@ impl<'a, P: Platform> Member<'a, P> {
             delivered: Cell::new(None),
             averages_sent: Cell::new(0),
             answered: RefCell::default(),
+            n_pulled: Cell::new(0),
         }
     }
 
@@ -286,6 +293,12 @@ impl<'a, P: Platform> Member<'a, P> {
         }
     }
 
+    /// Whether there is memory for one more model.
+    fn has_room(&self) -> bool {
+        let n_max = PULLED_BYTES_MAX / self.settings.n_bytes().max(1);
+        self.n_pulled.get() < n_max.max(PULLED_MIN)
+    }
+
     /// Takes a place for a conversation that another peer began; `None` where there is none.
     pub(super) fn admit(self: &Rc<Self>, from: &PeerKey) -> Option<Answering<'a, P>> {
         // Other kinds of keys sign no membership.
@@ -360,6 +373,7 @@ impl<P: Platform> Answering<'_, P> {
                     let told = member.with(|peer, now| peer.on_meet(now, from, &view, &digest));
                     told.map_or(AcceptorToDialler::Declined, AcceptorToDialler::View)
                 }
+                DiallerToAcceptor::Offer(_) if !member.has_room() => AcceptorToDialler::Busy,
                 DiallerToAcceptor::Offer(offer) => {
                     match member.with(|peer, now| peer.on_offer(now, from, offer.task)) {
                         Ok(digest) => {
@@ -388,7 +402,7 @@ impl<P: Platform> Answering<'_, P> {
         let (member, from) = (&self.member, self.from);
         let MemberSettings { codec, n_parameters, .. } = member.settings;
         // Also where this conversation is ended from outside.
-        let pulling = Pulling { member, from, task, is_done: false };
+        let pulling = Pulling::new(member, from, task);
         sampled::respond(stream, &AcceptorToDialler::Wanted(digest)).await?;
         let on_view = async |view: View| member.with(|peer, now| peer.on_view_before(now, from, task, &view));
         let bytes = sampled::receive(stream, transfer, member.settings.n_bytes(), on_view).await?;
@@ -405,7 +419,12 @@ struct Pulling<'m, 'a, P: Platform> {
     is_done: bool,
 }
 
-impl<P: Platform> Pulling<'_, '_, P> {
+impl<'m, 'a, P: Platform> Pulling<'m, 'a, P> {
+    fn new(member: &'m Member<'a, P>, from: PublicKey, task: SampledTask) -> Self {
+        member.n_pulled.set(member.n_pulled.get() + 1);
+        Self { member, from, task, is_done: false }
+    }
+
     fn done(mut self, model: SampledModel) {
         self.is_done = true;
         self.member.with(|peer, now| peer.on_model(now, self.from, self.task, model));
@@ -414,6 +433,7 @@ impl<P: Platform> Pulling<'_, '_, P> {
 
 impl<P: Platform> Drop for Pulling<'_, '_, P> {
     fn drop(&mut self) {
+        self.member.n_pulled.set(self.member.n_pulled.get().saturating_sub(1));
         if !self.is_done {
             self.member.with(|peer, now| peer.on_transfer_failed(now, self.from, self.task));
         }
