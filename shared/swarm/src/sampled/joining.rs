@@ -384,12 +384,15 @@ impl SampledPeer {
         }
     }
 
-    /// `P`: as many members as a sample has, by chance, after those that it was told of and some `live` ones.
+    /// `P`: as many members as a sample has, by chance, after those that it was told of and some `live` ones. One of these is among them
+    /// in any case: those that it was told of may be gone.
     fn acquaintances(&mut self, live: Vec<PublicKey>) -> Vec<PublicKey> {
         let mut known = self.joining.introduced.clone();
         known.retain(|peer| *peer != self.peer);
+        let n_least = known.len() + usize::from(live.iter().any(|peer| !known.contains(peer)));
+        let n_max = n_least.max(self.settings.sample_size);
         for other in live.into_iter().chain(self.others()) {
-            if known.len() >= self.settings.sample_size {
+            if known.len() >= n_max {
                 break;
             }
             if !known.contains(&other) {

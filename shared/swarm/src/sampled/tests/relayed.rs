@@ -106,6 +106,21 @@ fn a_tab_goes_on_with_a_run_that_is_still_where_nobody_who_can_be_dialled_answer
     }
 }
 
+/// The one that it was told of is gone, and a sample of one has no place for another: it would tell nobody that it is there.
+#[test]
+fn who_was_forgotten_tells_one_that_has_just_answered() {
+    let settings = SampledSettings { sample_size: 1, n_aggregators: 1, ..SETTINGS };
+    let [home, other] = acquainted::<2>(settings);
+    let mut peer = stranger(9, settings, TAB);
+    [&home, &other].map(|known| knows(&mut peer, known));
+    peer.join(Moment::ZERO, vec![home.peer()]);
+    peer.on_not_met(Moment::ZERO, home.peer());
+    assert!(meets(&mut peer).iter().any(|(to, _)| *to == other.peer()), "it is asked next");
+    peer.on_met(Moment::ZERO, other.peer(), &other.view());
+    let told: BTreeSet<PublicKey> = meets(&mut peer).into_iter().map(|(to, _)| to).collect();
+    assert!(told.contains(&other.peer()), "{told:?}");
+}
+
 /// One that is reached is dialled by the others of its kind, and a browser has few circuits.
 #[test]
 fn a_tab_that_nobody_reaches_calls_on_tabs_as_well() {
