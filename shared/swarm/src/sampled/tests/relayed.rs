@@ -112,7 +112,7 @@ fn who_was_forgotten_tells_one_that_has_just_answered() {
     let settings = SampledSettings { sample_size: 1, n_aggregators: 1, ..SETTINGS };
     let [home, other] = acquainted::<2>(settings);
     let mut peer = stranger(9, settings, TAB);
-    [&home, &other].map(|known| knows(&mut peer, known));
+    [&home, &other].into_iter().for_each(|known| knows(&mut peer, known));
     peer.join(Moment::ZERO, vec![home.peer()]);
     peer.on_not_met(Moment::ZERO, home.peer());
     assert!(meets(&mut peer).iter().any(|(to, _)| *to == other.peer()), "it is asked next");
