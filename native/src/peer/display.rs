@@ -261,7 +261,7 @@ fn sentence(activity: &Activity) -> String {
         Activity::WaitingForTurn { round, .. } => {
             format!("Round {round} is trained by others; waiting for a turn")
         }
-        Activity::Averaging { round, .. } => format!("Averaging what others trained for round {round}"),
+        Activity::Averaging { epoch } => format!("Averaging what others trained for round {epoch}"),
         Activity::Stopping => "Delivering what is finished".to_owned(),
         Activity::NotAdmitted { reason: Interruption::Sampled }
         | Activity::Broken { reason: Interruption::Sampled } => {

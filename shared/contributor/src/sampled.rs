@@ -94,8 +94,6 @@ pub(crate) struct SampledParticipant<'a, P: Platform> {
     has_news: bool,
     /// Models that it averages.
     collected: CollectedModels,
-    /// Rounds that it has averaged.
-    n_averaged: u64,
     /// Where others reach it, as it told them.
     reached_at: Vec<Vec<u8>>,
     /// When that is looked at next.
@@ -171,7 +169,6 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
             lost: None,
             has_news: false,
             collected: CollectedModels::new(scheme.average),
-            n_averaged: 0,
             reached_at: Vec::new(),
             reach_look_at: Moment::ZERO,
             joins: None,
@@ -253,7 +250,6 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
                 SampledAction::Collect { round, model } => self.collected.add(round, &model),
                 SampledAction::Average { round } => {
                     if let Some(average) = self.collected.take(round) {
-                        self.n_averaged += 1;
                         self.member.with(|peer, now| peer.on_averaged(now, round, &average));
                     }
                 }
@@ -588,9 +584,8 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
         let (n_bytes, epoch) = (self.member.settings().n_bytes(), self.epoch());
         self.member.look(|peer| {
             let own = peer.own_round();
-            if let Some(round) = peer.aggregated_round() {
-                let (n_rounds, bytes) = (self.n_averaged, self.member.averages_sent());
-                return Activity::Averaging { round, n_rounds, bytes };
+            if let Some(epoch) = peer.aggregated_round() {
+                return Activity::Averaging { epoch };
             }
             if peer.is_handing_in() {
                 let bytes = self.member.n_bytes_sent().min(n_bytes);

@@ -90,11 +90,7 @@ pub enum Activity {
     /// In a run without a server: this peer averages what others trained, as no peer that can be dialled does.
     Averaging {
         /// The round.
-        round: u64,
-        /// Rounds that it has averaged before.
-        n_rounds: u64,
-        /// Bytes that it has sent for that.
-        bytes: u64,
+        epoch: u64,
     },
     /// Offering the last gradient before stopping.
     Stopping,

@@ -260,16 +260,10 @@ fn activity(page: &PageState, device: DeviceKind) -> Sentence {
             };
             at_work(Sentence::new("waiting-for-turn", text))
         }
-        Activity::Averaging { round, n_rounds, bytes } => {
-            let (step, sent) = (step(page, *round), format::bytes(*bytes));
-            let before = format::counted(*n_rounds, "round", "rounds");
-            at_work(Sentence::new(
-                "averaging",
-                format!(
-                    "Averaging {step} for the others, as only tabs are there. So far: {before}, {sent} sent."
-                ),
-            ))
-        }
+        Activity::Averaging { epoch } => at_work(Sentence::new(
+            "averaging",
+            format!("Averaging {} for the others, as only tabs are there.", step(page, *epoch)),
+        )),
         Activity::Stopping if page.pause().is_some() => {
             Sentence::new("stopping", "Handing in what is finished, then pausing.")
         }

@@ -81,8 +81,6 @@ pub(super) struct Member<'a, P: Platform> {
     sending: RefCell<Rc<Cell<u64>>>,
     /// The latest round whose model somebody took.
     delivered: Cell<Option<u64>>,
-    /// Bytes of the averages that were sent to trainers.
-    averages_sent: Cell<u64>,
     /// Conversations that others hold here.
     answered: RefCell<BTreeMap<PublicKey, usize>>,
     /// Models that are pulled now.
@@ -104,7 +102,6 @@ impl<'a, P: Platform> Member<'a, P> {
             encoded: RefCell::default(),
             sending: RefCell::default(),
             delivered: Cell::new(None),
-            averages_sent: Cell::new(0),
             answered: RefCell::default(),
             n_pulled: Cell::new(0),
         }
@@ -144,11 +141,6 @@ impl<'a, P: Platform> Member<'a, P> {
         self.home.set(None);
     }
 
-    /// Bytes of the averages that were sent to trainers.
-    pub(super) fn averages_sent(&self) -> u64 {
-        self.averages_sent.get()
-    }
-
     /// The latest round whose model somebody took since it was asked last.
     pub(super) fn take_delivered(&self) -> Option<u64> {
         self.delivered.take()
@@ -181,15 +173,10 @@ impl<'a, P: Platform> Member<'a, P> {
                 let mut pushing = Pushing { member, to, task, outcome: PushOutcome::Failed };
                 let pushed = self.push(to, task, &model).await;
                 pushing.outcome = pushed.map_or(PushOutcome::Failed, PushOutcome::from);
-                if pushing.outcome == PushOutcome::Delivered {
-                    match task {
-                        SampledTask::Aggregate { round } => {
-                            self.delivered.set(Some(round.saturating_sub(1)));
-                        }
-                        SampledTask::Train { .. } => {
-                            self.averages_sent.set(self.averages_sent.get() + self.settings.n_bytes());
-                        }
-                    }
+                if pushing.outcome == PushOutcome::Delivered
+                    && let SampledTask::Aggregate { round } = task
+                {
+                    self.delivered.set(Some(round.saturating_sub(1)));
                 }
             }
             SampledAction::Train { .. }

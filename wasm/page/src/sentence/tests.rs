@@ -65,11 +65,7 @@ fn activities() -> Vec<(Activity, &'static str, &'static str)> {
             "waiting-for-turn",
             "3 devices train a round, drawn by chance from 9",
         ),
-        (
-            Activity::Averaging { round: 123, n_rounds: 2, bytes: 5_000_000 },
-            "averaging",
-            "2 rounds, 5.0 MB sent",
-        ),
+        (Activity::Averaging { epoch: 123 }, "averaging", "for the others"),
         (Activity::Stopping, "stopping", "finished"),
         (Activity::Broken { reason: reason() }, "broken", "timed out"),
     ]

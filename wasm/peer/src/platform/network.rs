@@ -375,7 +375,7 @@ impl TabNetwork {
             let (network, announced) = (Rc::clone(self), announced.to_vec());
             spawn_local(async move {
                 let ways = || ways(host, &announced, network.page);
-                // Whoever asked may be gone.
+                // The caller may be gone.
                 let _ = answer.send(Box::pin(network.link(host, ways)).await);
             });
             answered.await.map_err(|_| NetworkError::Stopped)??;
