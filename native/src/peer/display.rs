@@ -223,7 +223,8 @@ fn kind(activity: &Activity) -> u8 {
         | Activity::Sending { .. }
         | Activity::BeingChecked { n_left: 0, .. }
         | Activity::WaitingForOthers { .. }
-        | Activity::WaitingForTurn { .. } => 3,
+        | Activity::WaitingForTurn { .. }
+        | Activity::Averaging { .. } => 3,
         Activity::BeingChecked { .. } => 7,
         Activity::Stopping => 4,
         Activity::NotAdmitted { .. } | Activity::Broken { .. } => 5,
@@ -260,6 +261,7 @@ fn sentence(activity: &Activity) -> String {
         Activity::WaitingForTurn { round, .. } => {
             format!("Round {round} is trained by others; waiting for a turn")
         }
+        Activity::Averaging { epoch } => format!("Averaging what others trained for round {epoch}"),
         Activity::Stopping => "Delivering what is finished".to_owned(),
         Activity::NotAdmitted { reason: Interruption::Sampled }
         | Activity::Broken { reason: Interruption::Sampled } => {

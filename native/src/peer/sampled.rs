@@ -16,7 +16,9 @@ use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::run::{self, RunDescription, Sampled};
-use barnraise_protocol::sampled::{self, MEMBER_ADDRESS_BYTES_MAX, MEMBER_ADDRESSES_MAX, SampledRoles};
+use barnraise_protocol::sampled::{
+    self, Aggregates, MEMBER_ADDRESS_BYTES_MAX, MEMBER_ADDRESSES_MAX, SampledRoles,
+};
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::{self as protocol, ConversationError, Refusal};
 use barnraise_relay::tasks::{self, TaskSet};
@@ -327,6 +329,7 @@ impl OwnPlace {
             addresses.truncate(MEMBER_ADDRESSES_MAX - 1);
             addresses.push(circuit);
         }
+        let aggregates = if aggregates { Aggregates::Dialled } else { Aggregates::Never };
         (SampledRoles { trains: true, aggregates }, addresses)
     }
 
@@ -336,8 +339,8 @@ impl OwnPlace {
         let mut said = true;
         loop {
             let (roles, addresses) = self.found().await;
-            if roles.aggregates != said {
-                said = roles.aggregates;
+            if roles.is_aggregator() != said {
+                said = roles.is_aggregator();
                 display.say(match said {
                     true => "Other machines can dial this one now: it aggregates, too.",
                     false => "Other machines cannot dial this one: it trains, and does not aggregate.",

@@ -20,7 +20,7 @@ use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::contribute::RunProgress;
 use barnraise_protocol::run::{RunDescription, Sampled};
 use barnraise_protocol::sampled::{
-    self, AcceptorToDialler, MEMBER_ADDRESS_BYTES_MAX, MEMBER_ADDRESSES_MAX, SampledRoles,
+    self, AcceptorToDialler, Aggregates, MEMBER_ADDRESS_BYTES_MAX, MEMBER_ADDRESSES_MAX, SampledRoles,
 };
 use barnraise_protocol::state::StateHeader;
 use barnraise_relay::{Node, NodeEvent, Paced};
@@ -55,7 +55,7 @@ const EVENTS_MAX: usize = 64;
 /// Time after which what could not be stored is tried again.
 const STORE_AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// What a backbone does for the run.
-const BACKBONE_ROLES: SampledRoles = SampledRoles { trains: false, aggregates: true };
+const BACKBONE_ROLES: SampledRoles = SampledRoles { trains: false, aggregates: Aggregates::Dialled };
 /// Interval of looks at this backbone's own access.
 const APPROVED_EVERY: Duration = Duration::from_secs(10);
 /// Interval of the status.

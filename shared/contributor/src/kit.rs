@@ -414,6 +414,11 @@ impl<'a, P: Platform> Kit<'a, P> {
         self.backbone.as_deref().and_then(PublicKey::of_peer_id)
     }
 
+    /// Megabytes that the user lets it move in a day; `None`: no limit.
+    pub(crate) fn day_mb(&self) -> Option<u32> {
+        self.pacer.settings().day_mb
+    }
+
     /// Decides orders and jitter.
     pub(crate) fn seed(&self) -> u64 {
         self.seed

@@ -1,8 +1,12 @@
-//! A participant of runs without a server (MoDEST §3) on the kit: it trains when it is in a sample, and does not aggregate.
+//! A participant of runs without a server (MoDEST §3) on the kit: it trains when it is in a sample, and aggregates where no peer that
+//! can be dialled does.
 //!
-//! Nobody dials it: those who have a connection with it, its backbone and the aggregators that it calls on, open streams on that.
-//! What is next in the run is decided by [`SampledPeer`]; this carries it out on the kit.
+//! Those who have a connection with it, its backbone and the aggregators that it calls on, open streams on that. Others reach it
+//! through relays where it has a place, so that the run goes on among tabs while no backbone answers. What is next in the run is
+//! decided by [`SampledPeer`]; this carries it out on the kit.
 
+mod alone;
+mod encoded;
 mod member;
 mod training;
 
@@ -16,16 +20,19 @@ use barnraise_protocol::access::{AccessMode, PublicKey};
 use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::contribute::{BackboneToContributor, RunProgress};
 use barnraise_protocol::run::{RunDescription, Sampled};
-use barnraise_protocol::sampled::{self, SampledRoles};
+use barnraise_protocol::sampled::{self, Aggregates, SampledRoles};
 use barnraise_protocol::state::EncodedState;
 use barnraise_swarm::Moment;
 use barnraise_swarm::activity::{Activity, Interruption, SampleCounts};
-use barnraise_swarm::sampled::{SampledAction, SampledIdentity, SampledModel, SampledPeer, SampledSettings};
+use barnraise_swarm::sampled::{
+    CollectedModels, SampledAction, SampledIdentity, SampledModel, SampledPeer, SampledSettings,
+};
 use barnraise_swarm::session::SessionAction;
 use futures::future::{Fuse, LocalBoxFuture};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 
+pub use self::encoded::{EncodedModel, EncodedModels, encode};
 use self::member::{Member, MemberError, MemberSettings};
 use self::training::TakenRound;
 pub use self::training::{local_trainer, shards_of, trained_model};
@@ -40,6 +47,8 @@ const LEAVE_MAX: Duration = Duration::from_secs(3);
 /// How long nothing is looked at, at least and at most.
 const LOOK_SOON: Duration = Duration::from_millis(5);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Longest time before it joins, for places: what it tells of itself first has them then, and is not signed twice.
+const PLACES_MAX: Duration = Duration::from_secs(3);
 
 /// What the device does for a round.
 #[derive(Debug, Default)]
@@ -83,6 +92,18 @@ pub(crate) struct SampledParticipant<'a, P: Platform> {
     lost: Option<MemberError>,
     /// Whether the driver has something to look at.
     has_news: bool,
+    /// Models that it averages.
+    collected: CollectedModels,
+    /// Where others reach it, as it told them.
+    reached_at: Vec<Vec<u8>>,
+    /// When that is looked at next.
+    reach_look_at: Moment,
+    /// It joins through this backbone, at this time at the latest.
+    joins: Option<(PublicKey, Moment)>,
+    /// It has taken part before, and knows others.
+    has_joined: bool,
+    /// The last round that its user was told of while no backbone answered.
+    told_round: u64,
     round: RoundWork,
     taken: Outcome<TakenRound>,
     /// Round and samples of a model that nobody has taken yet.
@@ -129,7 +150,7 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
             // Beyond that of every earlier visit: no participant joins and leaves once a second. Where the clock was set back, others
             // remember a later one, and this peer goes on from that.
             counter: platform.unix_time().0,
-            roles: SampledRoles { trains: true, aggregates: false },
+            roles: SampledRoles { trains: true, aggregates: Aggregates::Never },
             addresses: Vec::new(),
             seed: kit.seed(),
         };
@@ -147,6 +168,12 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
             watch: Fuse::terminated(),
             lost: None,
             has_news: false,
+            collected: CollectedModels::new(scheme.average),
+            reached_at: Vec::new(),
+            reach_look_at: Moment::ZERO,
+            joins: None,
+            has_joined: false,
+            told_round: 0,
             round: RoundWork::None,
             taken: Rc::default(),
             finished: None,
@@ -175,9 +202,8 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
     }
 
     /// Tells the run that it is there, through the backbone that it is connected to.
-    fn join(&mut self, home: PublicKey, incoming: IncomingStreams<P::Stream>) {
-        self.incoming = Some(incoming);
-        self.leaving = None;
+    fn join(&mut self, home: PublicKey) {
+        self.has_joined = true;
         self.lost = None;
         self.member.set_home(home);
         self.watch = Rc::clone(&self.member).watch(home).boxed_local().fuse();
@@ -202,9 +228,11 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
     /// Holds no conversation, and computes nothing.
     fn rest(&mut self) {
         self.incoming = None;
+        self.joins = None;
         self.watch = Fuse::terminated();
         self.work.clear();
         self.round = RoundWork::None;
+        self.collected = CollectedModels::new(self.scheme.average);
     }
 
     /// Starts what the state machine asks for. Returns whether there was anything.
@@ -219,6 +247,12 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
                     self.has_news = true;
                 }
                 SampledAction::CancelTraining => self.round = RoundWork::None,
+                SampledAction::Collect { round, model } => self.collected.add(round, &model),
+                SampledAction::Average { round } => {
+                    if let Some(average) = self.collected.take(round) {
+                        self.member.with(|peer, now| peer.on_averaged(now, round, &average));
+                    }
+                }
                 action => self.work.push(Rc::clone(&self.member).carry(action).boxed_local()),
             }
         }
@@ -335,10 +369,30 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
     fn start_next(&mut self, kit: &mut Kit<'a, P>) -> Result<bool, ModelError> {
         let now = kit.platform.now();
         self.look_at_access(kit);
-        let is_done = !kit.is_linked() || self.has_left(now);
+        self.look_at_reach(kit);
+        if !kit.is_linked() {
+            self.joins = None;
+            self.join_alone(kit);
+            self.tell_round(kit);
+            if !kit.session.is_stopping() {
+                self.leaving = None;
+            } else if self.goes_on_alone() && !self.member.look(SampledPeer::is_handing_in) {
+                self.leave(now);
+            }
+        }
+        let is_alone = self.is_alone(kit);
+        let is_done = self.has_left(now) || !(kit.is_linked() || is_alone);
         if let Some(action) = kit.session.next_action(now, is_done) {
-            if action == SessionAction::Leave {
-                self.rest();
+            match action {
+                SessionAction::Leave => self.rest(),
+                // It dials nobody for that.
+                SessionAction::Connect | SessionAction::Wait(Some(_))
+                    if is_alone && kit.session.is_stopping() =>
+                {
+                    return Ok(kit.start_for_session(SessionAction::Wait(Some(now + LOOK_EVERY))));
+                }
+                SessionAction::Wait(Some(_)) if is_alone => return self.work_on_round(kit),
+                SessionAction::Connect | SessionAction::Wait(_) => {}
             }
             return Ok(kit.start_for_session(action));
         }
@@ -362,10 +416,24 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
         self.work_on_round(kit)
     }
 
-    fn compute_meanwhile(&mut self, kit: &mut Kit<'a, P>) {
-        if matches!(self.round, RoundWork::Running { n_batches: 1.., .. }) && kit.session.is_at_work() {
-            kit.start_batch();
+    fn compute_meanwhile(&mut self, kit: &mut Kit<'a, P>) -> Result<(), ModelError> {
+        if kit.session.is_at_work() {
+            if matches!(self.round, RoundWork::Running { n_batches: 1.., .. }) {
+                kit.start_batch();
+            }
+        } else if self.is_alone(kit) && !kit.session.is_stopping() {
+            // A backbone is looked for.
+            self.look_at_access(kit);
+            self.look_at_reach(kit);
+            self.tell_round(kit);
+            while self.work_on_round(kit)? {}
         }
+        Ok(())
+    }
+
+    fn goes_on_alone(&self) -> bool {
+        let takes_part = self.incoming.is_some() && self.has_joined;
+        takes_part && (self.is_computing() || !self.reached_at.is_empty())
     }
 
     fn on_reached(&mut self, kit: &mut Kit<'a, P>) {
@@ -382,7 +450,14 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
             },
         };
         self.look_at_access(kit);
-        self.join(home, incoming);
+        (self.incoming, self.leaving) = (Some(incoming), None);
+        match self.has_joined {
+            true => self.join(home),
+            false => {
+                self.joins = Some((home, kit.platform.now() + PLACES_MAX));
+                self.look_at_reach(kit);
+            }
+        }
     }
 
     fn works_beside(&self) -> bool {
@@ -419,6 +494,7 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
 
     fn on_beside(&mut self, kit: &mut Kit<'a, P>) {
         if let Some(error) = self.lost.take() {
+            self.member.forget_home();
             kit.disconnect(Interruption::other(error));
         }
     }
@@ -508,6 +584,9 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
         let (n_bytes, epoch) = (self.member.settings().n_bytes(), self.epoch());
         self.member.look(|peer| {
             let own = peer.own_round();
+            if let Some(epoch) = peer.aggregated_round() {
+                return Activity::Averaging { epoch };
+            }
             if peer.is_handing_in() {
                 let bytes = self.member.n_bytes_sent().min(n_bytes);
                 return Activity::Sending { epoch: own, bytes, bytes_total: n_bytes };
@@ -515,11 +594,9 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
             if own == epoch && own > 0 {
                 return Activity::WaitingForOthers { epoch };
             }
-            let trains = peer.registry().members().filter_map(|member| member.joined());
-            let n_trainers = trains.filter(|joined| joined.roles.trains).count();
             Activity::WaitingForTurn {
                 round: epoch,
-                n_trainers: u32::try_from(n_trainers).unwrap_or(u32::MAX),
+                n_trainers: self.n_trainers(),
                 sample_size: self.scheme.sample_size.into(),
             }
         })

@@ -173,10 +173,11 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SynchronousParticipant<P> {
         Ok(false)
     }
 
-    fn compute_meanwhile(&mut self, kit: &mut Kit<'a, P>) {
+    fn compute_meanwhile(&mut self, kit: &mut Kit<'a, P>) -> Result<(), ModelError> {
         if self.contributor.computes_meanwhile(&kit.session) {
             self.start_batch(kit);
         }
+        Ok(())
     }
 
     fn on_session(&mut self, _run: &RunDescription, progress: RunProgress) {

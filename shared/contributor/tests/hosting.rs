@@ -338,7 +338,7 @@ impl Platform for HostPlatform {
         Ok(self.incoming.take().unwrap().boxed_local())
     }
 
-    fn addresses(&self) -> Vec<Vec<u8>> {
+    fn addresses(&self, _: usize) -> Vec<Vec<u8>> {
         if self.is_reachable.get() && self.is_connected.get() && self.world.is_up.get() {
             vec![vec![4, 127, 0, 0, 1, 6, 0, 1]]
         } else {

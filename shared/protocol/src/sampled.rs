@@ -26,13 +26,13 @@ pub use self::activity::{
     ACTIVITY_ROUNDS_MAX, ActivityChain, ActivityProof, ActivityToken, PEER_PREFIX_BYTES, PeerPrefix,
 };
 pub use self::membership::{
-    JoinedEvent, MEMBER_ADDRESS_BYTES_MAX, MEMBER_ADDRESSES_MAX, Membership, MembershipError,
+    Aggregates, JoinedEvent, MEMBER_ADDRESS_BYTES_MAX, MEMBER_ADDRESSES_MAX, Membership, MembershipError,
     MembershipEvent, SampledRoles,
 };
 pub use self::view::{DIGEST_BYTES_MAX, REGISTERED_MAX, VIEW_BYTES_MAX, View, ViewDigest};
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/sampled/3";
+pub const PROTOCOL: &str = "/barnraise/sampled/4";
 /// Latest round that any peer speaks of: a run of a round each microsecond gets there in 290,000 years. What goes beyond is left
 /// aside, so that no sum of rounds overflows.
 pub const ROUND_MAX: u64 = u64::MAX / 2;

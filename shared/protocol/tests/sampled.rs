@@ -6,9 +6,9 @@ use barnraise_protocol::access::{AccessToken, Claims, KeyPair, TokenId, UnixTime
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::framing;
 use barnraise_protocol::sampled::{
-    self, AcceptorToDialler, ActivityProof, ActivityToken, DiallerToAcceptor, JoinedEvent, MESSAGE_BYTES_MAX,
-    Membership, MembershipEvent, ModelOffer, PeerPrefix, PushEnd, SampledRoles, SampledTask, View,
-    ViewDigest,
+    self, AcceptorToDialler, ActivityProof, ActivityToken, Aggregates, DiallerToAcceptor, JoinedEvent,
+    MESSAGE_BYTES_MAX, Membership, MembershipEvent, ModelOffer, PeerPrefix, PushEnd, SampledRoles,
+    SampledTask, View, ViewDigest,
 };
 use barnraise_protocol::{ConversationError, Sha256Hash};
 use futures::AsyncWriteExt;
@@ -27,7 +27,7 @@ fn key() -> KeyPair {
 }
 
 fn joined() -> Membership {
-    let roles = SampledRoles { trains: true, aggregates: false };
+    let roles = SampledRoles { trains: true, aggregates: Aggregates::Never };
     let anchor = ActivityToken([0x11; 16]);
     let event = JoinedEvent { round: 300, anchor, roles, addresses: vec![vec![4, 127, 0, 0, 1]] };
     Membership::sign(&key(), RUN, 2, MembershipEvent::Joined(event), None).unwrap()
@@ -67,6 +67,12 @@ fn golden_bytes() {
     let signature = "8e1a0d07bcea443077f6e4acbbeaaba362bd3aa76d9f391fa42ae0165be9bec2\
                      a758b9d4a644f1b3eb7507400074491dbf11e7ac9840cfeda851c0590928ed08";
     check(&left, &format!("{peer}030100{signature}"));
+
+    for (aggregates, golden) in
+        [(Aggregates::Never, "0100"), (Aggregates::Dialled, "0101"), (Aggregates::Relayed, "0102")]
+    {
+        check(&SampledRoles { trains: true, aggregates }, golden);
+    }
 
     // In a run that is not open, with what the authority signed.
     let claims = Claims {

@@ -87,6 +87,11 @@ pub enum Activity {
         /// How many of them train a round.
         sample_size: u32,
     },
+    /// In a run without a server: this peer averages what others trained, as no peer that can be dialled does.
+    Averaging {
+        /// The round.
+        epoch: u64,
+    },
     /// Offering the last gradient before stopping.
     Stopping,
     /// The run does not let this peer in, and a retry does not change that.

@@ -82,11 +82,14 @@ pub struct PacingSettings {
     /// Most samples of a pass, on a device with too little memory for the run's micro-batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass_samples_max: Option<u32>,
+    /// Megabytes that it may move in a day; `None`: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub day_mb: Option<u32>,
 }
 
 impl Default for PacingSettings {
     fn default() -> Self {
-        Self { duty: Duty::FULL, is_gentle: false, pass_samples_max: None }
+        Self { duty: Duty::FULL, is_gentle: false, pass_samples_max: None, day_mb: None }
     }
 }
 
@@ -119,10 +122,15 @@ impl Pacer {
         }
     }
 
+    /// As they were set last.
+    pub fn settings(&self) -> PacingSettings {
+        self.settings
+    }
+
     /// Whether the driver must wait for the end of each pass. Where passes are queued their duration is unknown
     /// otherwise, and the next one would be queued already. A device short of memory has none for queued passes.
     pub fn wants_ends(&self) -> bool {
-        self.settings != PacingSettings::default()
+        PacingSettings { day_mb: None, ..self.settings } != PacingSettings::default()
     }
 
     /// End of the current rest; `None` where a pass may begin.

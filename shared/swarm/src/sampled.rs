@@ -7,7 +7,9 @@
 //!
 //! What differs from the paper:
 //!
-//! - A peer says what it does: only one that can be dialled aggregates, and one without data of its own does not train.
+//! - A peer says what it does: one without data of its own does not train. One that can be dialled aggregates. One that others reach
+//!   through a relay alone aggregates where, of those that can be dialled, none answers: it is asked after all of them, so that all
+//!   peers that see the same choose the same.
 //! - A model is offered and then pulled, so that a stale one or a second average of a round costs no traffic.
 //! - A peer tells of itself alone: it signs that it joined or left, and proves its activity by tokens. The receiver of `joined`
 //!   does not estimate the round for it.
@@ -42,6 +44,7 @@
 
 mod aggregation;
 mod calling;
+mod collected;
 #[cfg(test)]
 mod fuzz;
 mod joining;
@@ -61,12 +64,13 @@ use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{AccessToken, Authority, KeyPair, PublicKey, TokenId, UnixTime};
 use barnraise_protocol::run::Sampled;
 use barnraise_protocol::sampled::{
-    ActivityProof, ActivityToken, Membership, PeerPrefix, PushEnd, ROUND_MAX, SampledRoles, SampledTask,
-    View, ViewDigest,
+    ActivityProof, ActivityToken, Aggregates, Membership, PeerPrefix, PushEnd, ROUND_MAX, SampledRoles,
+    SampledTask, View, ViewDigest,
 };
 
 use self::aggregation::Aggregation;
 use self::calling::Calling;
+pub use self::collected::CollectedModels;
 use self::joining::Joining;
 use self::limit::{RoundLimit, RoundPace};
 use self::pull::Pull;
@@ -168,12 +172,17 @@ pub enum SampledAction {
     },
     /// End the training in progress: it is overtaken. No answer.
     CancelTraining,
-    /// Average the models, all with the same weight: [`SampledPeer::on_averaged`].
+    /// Keep a model of a round for its average, and drop those of earlier rounds ([`CollectedModels`]). No answer.
+    Collect {
+        /// The round.
+        round: u64,
+        /// Of one of its trainers.
+        model: SampledModel,
+    },
+    /// Average the models of a round that were collected, all with the same weight: [`SampledPeer::on_averaged`].
     Average {
         /// The round.
         round: u64,
-        /// At least one.
-        models: Vec<SampledModel>,
     },
     /// Offer the peer a model: [`SampledPeer::on_pushed`]. With the digest of a peer that wants it,
     /// [`SampledPeer::view_beyond`] is what goes before the model.
@@ -381,7 +390,7 @@ impl SampledPeer {
         let (is_mine, is_new) = match task {
             SampledTask::Train { round } => (self.identity.roles.trains, round > self.training.round()),
             SampledTask::Aggregate { round } => {
-                (self.identity.roles.aggregates, self.aggregation.is_open_to(round, from))
+                (self.identity.roles.is_aggregator(), self.aggregation.is_open_to(round, from))
             }
         };
         if !self.joining.is_member() || !is_mine || !is_new || task.round() > self.round_offered_max() {
@@ -558,6 +567,11 @@ impl SampledPeer {
         self.training.is_computing()
     }
 
+    /// The round that it aggregates now.
+    pub fn aggregated_round(&self) -> Option<u64> {
+        self.aggregation.is_working().then_some(self.aggregation.round())
+    }
+
     /// Whether it looks for aggregators of what it trained, or offers it to them.
     pub fn is_handing_in(&self) -> bool {
         self.training.sampling().is_some() || self.training.pushes().is_some()
@@ -633,7 +647,8 @@ impl SampledPeer {
     /// Whether the sender of a model can be in the sample that makes it, by what this peer knows: among the first `2 a` aggregators
     /// of the round, or the first `2 s` trainers of the round before, since views differ, and the first ones may not be live.
     /// With each silence twice as many are believed, as many may have died; and all where this peer was in no round yet and knows
-    /// others by hearsay.
+    /// others by hearsay. Aggregators are compared with those of their kind: whether those that can be dialled are live, each peer
+    /// sees for itself.
     fn is_in_sample(&self, from: PublicKey, task: SampledTask) -> bool {
         if from == self.peer || self.active.is_none() {
             return true;
@@ -641,8 +656,7 @@ impl SampledPeer {
         let within = (self.settings.activity_window, self.round_max());
         let (place, n) = match task {
             SampledTask::Train { round } => {
-                let place = self.registry.place(&from, round, within, |roles| roles.aggregates);
-                (place, self.settings.n_aggregators)
+                (self.aggregator_place(&from, round, within), self.settings.n_aggregators)
             }
             SampledTask::Aggregate { round } => {
                 let round = round.saturating_sub(1);
@@ -650,6 +664,19 @@ impl SampledPeer {
             }
         };
         place.is_some_and(|place| place < n.saturating_mul(2 << self.joining.n_silences.min(16)))
+    }
+
+    /// Place of an aggregator among those of its kind in the order of a round; `None` of one that is none.
+    fn aggregator_place(&self, of: &PublicKey, round: u64, within: (u64, u64)) -> Option<usize> {
+        let kind = self.aggregates(of);
+        let is_alike = |roles: SampledRoles| roles.is_aggregator() && roles.aggregates == kind;
+        self.registry.place(of, round, within, is_alike)
+    }
+
+    /// Whether a peer aggregates, and for whom.
+    fn aggregates(&self, peer: &PublicKey) -> Aggregates {
+        let joined = self.registry.membership(peer).and_then(Membership::joined);
+        joined.map_or(Aggregates::Never, |joined| joined.roles.aggregates)
     }
 
     fn on_transfer_ended(&mut self, from: PublicKey, task: SampledTask) {
@@ -671,11 +698,17 @@ impl SampledPeer {
         Sampling::new(now, self.peer, round, n, candidates, self.settings.ping_timeout)
     }
 
-    /// `SAMPLE(k, a)`, of the peers that aggregate.
+    /// `SAMPLE(k, a)`, of the peers that aggregate: those that can be dialled first.
     fn aggregators(&self, now: Moment, round: u64) -> Sampling {
-        let candidates = self.candidates(round, |roles| roles.aggregates);
+        let (mut candidates, relayed): (Vec<PublicKey>, Vec<PublicKey>) = self
+            .candidates(round, SampledRoles::is_aggregator)
+            .into_iter()
+            .partition(|candidate| self.aggregates(candidate) == Aggregates::Dialled);
+        let n_first = candidates.len();
+        candidates.extend(relayed);
         let n = (self.settings.n_aggregators, 1);
-        Sampling::new(now, self.peer, round, n, candidates, self.settings.ping_timeout)
+        let candidates = (candidates, n_first);
+        Sampling::in_turn(now, self.peer, round, n, candidates, self.settings.ping_timeout)
     }
 
     /// Those with a role, in the order of the round.

@@ -13,7 +13,7 @@ use libp2p::identity::Keypair;
 
 use super::support::{QUICK, SOON, contributor, ensure_counted, samples, test_run, turn};
 
-const RELAY: &str = r#"
+pub(super) const RELAY: &str = r#"
     [network]
     http = "127.0.0.1:0"
     listen = ["/ip4/127.0.0.1/udp/0/quic-v1/webtransport", "/ip4/127.0.0.1/tcp/0/ws", "/ip4/127.0.0.1/tcp/0"]
@@ -23,7 +23,7 @@ const RELAY: &str = r#"
 const LIFETIME_MAX: Duration = Duration::from_secs(24 * 3600 + 60);
 
 /// Waits until the peer at `address` knows where the run's backbone is.
-async fn is_known(address: &Multiaddr, run_id: &str) -> Result<()> {
+pub(super) async fn is_known(address: &Multiaddr, run_id: &str) -> Result<()> {
     let node = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await?;
     let peer = node.dial(address.clone()).await?;
     let mut stream = node.open(peer, dht::PROTOCOL).await?;

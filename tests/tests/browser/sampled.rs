@@ -1,17 +1,22 @@
 //! A run without a server: a tab trains rounds of it, reached by native aggregators through the backbone that it is connected to,
-//! and the run goes on when it is closed.
+//! and the run goes on when it is closed. And where the others are gone, it goes on among tabs.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use barnraise_native::host::access::store::Store;
 use barnraise_native::host::clock::system_clock;
+use barnraise_protocol::sampled::{self, Aggregates, View, ViewDigest};
+use barnraise_relay::{Node, NodeConfig};
 use barnraise_tests::browser::{DESKTOP, Graphics, PHONE, Tab};
-use barnraise_tests::process::{BackboneProcess, PeerProcess, metric};
+use barnraise_tests::process::{BackboneProcess, HANG, PeerProcess, metric};
 use barnraise_tests::{sentences, tables};
 use image::{Rgb, RgbImage};
-use libp2p::PeerId;
+use libp2p::identity::Keypair;
+use libp2p::multiaddr::Protocol;
+use libp2p::{Multiaddr, PeerId};
 
+use super::moved::{RELAY, is_known};
 use super::support::{LONG, SOON, contributor, stop, test_run, turn};
 
 const SAMPLED: &str = r#"
@@ -128,6 +133,89 @@ async fn a_tab_trains_rounds_of_a_run_without_a_server_which_goes_on_when_it_is_
     // Closed, it says nothing; it is silent in the next sample, and the run goes on.
     tab.close().await?;
     goes_on(&backbone, natives).await
+}
+
+/// Waits until the backbone knows so many tabs that average, and that others reach through the relay at this address.
+async fn are_reached_through(relay: &Multiaddr, backbone: &BackboneProcess, n_tabs: usize) -> Result<()> {
+    let node = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await?;
+    let peer = node.dial(backbone.tcp()?).await?;
+    let mut stream = node.open(peer, sampled::PROTOCOL).await?;
+    let relay = relay.iter().last().context("a relay has a peer id")?;
+    let leads_through_it = |address: &Vec<u8>| {
+        let address = Multiaddr::try_from(address.clone()).ok();
+        address.is_some_and(|address| {
+            address.iter().any(|part| part == relay) && address.iter().last() == Some(Protocol::P2pCircuit)
+        })
+    };
+    let asking = async {
+        loop {
+            // What it told before is of no interest: a stranger is told all.
+            let view = sampled::meet(&mut stream, View::default(), ViewDigest::default()).await?;
+            let joined = view.memberships.iter().filter_map(|membership| membership.joined());
+            let reached = joined.filter(|joined| {
+                joined.roles.aggregates == Aggregates::Relayed
+                    && joined.addresses.iter().any(leads_through_it)
+            });
+            if reached.count() >= n_tabs {
+                return anyhow::Ok(());
+            }
+            // Nothing tells a stranger that somebody has joined.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    tokio::time::timeout(HANG, asking).await.context("the tabs get no place at the relay")??;
+    node.shutdown().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn tabs_go_on_alone_through_a_relay_and_their_backbone_follows_them_when_it_is_back() -> Result<()> {
+    let _turn = turn().await;
+    let mut meeting = test_run("[run]\nid = \"meeting\"\n")?;
+    let relay = meeting.relay_here(RELAY).await?;
+    let tcp = relay.tcp()?;
+    let mut test_run = test_run(&format!("{SAMPLED}{SCHEME}dht_peers = [\"{tcp}\"]\n"))?;
+    let backbone = test_run.backbone().await?;
+    is_known(tcp, "sampled-tab").await?;
+    let native = test_run.join(&[&backbone.page()])?;
+    let tabs = [
+        contributor(&backbone, "sampled-first", Graphics::NoAdapter, "device=cpu").await?,
+        contributor(&backbone, "sampled-second", Graphics::NoAdapter, "device=cpu").await?,
+    ];
+    for tab in &tabs {
+        tab.until("value('accepted') >= 2", LONG).await?;
+    }
+    native.wait_for_log("trained").await?;
+    are_reached_through(tcp, &backbone, 2).await?;
+    // In a few rounds more each of them hears of the other.
+    let epoch = backbone.status().await?.progress.epoch;
+    let before = backbone.wait_for_epoch(epoch + 10).await?.epoch;
+
+    // All that can be dialled are gone, without a word. The relay knows nothing of the run.
+    backbone.kill().await?;
+    native.kill().await?;
+    let mut given = [0.0; 2];
+    for (tab, given) in tabs.iter().zip(&mut given) {
+        *given = tab.number("accepted").await?;
+    }
+    for (tab, given) in tabs.iter().zip(given) {
+        tab.until(&format!("value('accepted') >= {}", given + 5.0), LONG).await?;
+    }
+    tabs[0]
+        .until("doing() === 'averaging' && text('activity').includes('only tabs are there')", LONG)
+        .await?;
+    tabs[0].picture("sampled-averaging").await?;
+    tabs[0].until(&format!("value('epoch') >= {}", before + 5), SOON).await?;
+    let alone = tabs[0].number("epoch").await?;
+
+    // It comes with its last checkpoint, and gets what the tabs have learned since.
+    let backbone = test_run.backbone().await?;
+    let follows = backbone.wait_for_epoch(alone as u64 + 1).await?.epoch;
+    ensure!(backbone.log()?.contains("averaged"), "it takes part in round {follows} and averages nothing");
+    let given = tabs[1].number("accepted").await?;
+    tabs[1].until(&format!("value('accepted') >= {}", given + 3.0), LONG).await?;
+    backbone.wait_for_epoch(follows + 5).await?;
+    Ok(())
 }
 
 #[tokio::test]

@@ -380,7 +380,8 @@ mod tests {
 
     #[test]
     fn a_duty_that_is_none_is_no_message() {
-        let pacing = PacingSettings { duty: Duty::MIN, is_gentle: true, pass_samples_max: None };
+        let pacing =
+            PacingSettings { duty: Duty::MIN, is_gentle: true, pass_samples_max: None, day_mb: None };
         let text = r#"{"type":"pacing","duty":5,"is_gentle":true}"#;
         assert_eq!(serde_json::to_string(&PageToPeer::Pacing(pacing)).unwrap(), text);
         assert_eq!(serde_json::from_str::<PageToPeer>(text).unwrap(), PageToPeer::Pacing(pacing));

@@ -235,7 +235,8 @@ impl ResourceLimits {
         let settings = self.settings();
         // The time of a pass is known only if the worker waits for its end.
         let is_gentle = self.hardware.is_phone || self.hardware.is_small || settings.heeds_heat;
-        PacingSettings { duty: settings.duty, is_gentle, pass_samples_max: None }
+        let day_mb = if self.link.is_metered || self.link.saves_data { Some(0) } else { settings.cap_mb };
+        PacingSettings { duty: settings.duty, is_gentle, pass_samples_max: None, day_mb }
     }
 
     /// Whether the tab is hidden.

@@ -260,6 +260,10 @@ fn activity(page: &PageState, device: DeviceKind) -> Sentence {
             };
             at_work(Sentence::new("waiting-for-turn", text))
         }
+        Activity::Averaging { epoch } => at_work(Sentence::new(
+            "averaging",
+            format!("Averaging {} for the others, as only tabs are there.", step(page, *epoch)),
+        )),
         Activity::Stopping if page.pause().is_some() => {
             Sentence::new("stopping", "Handing in what is finished, then pausing.")
         }

@@ -403,7 +403,10 @@ impl PageState {
         self.on_progress(now_ms, live.progress)
     }
 
-    fn on_progress(&mut self, now_ms: f64, progress: RunProgress) -> Vec<PageAction> {
+    fn on_progress(&mut self, now_ms: f64, mut progress: RunProgress) -> Vec<PageAction> {
+        // Tabs that go on alone evaluate nothing.
+        progress.test_accuracy =
+            progress.test_accuracy.or(self.progress.as_ref().and_then(|it| it.test_accuracy));
         if let Some(cost) = self.run_cost() {
             self.hour_estimate.on_progress(now_ms, cost, &progress);
         }

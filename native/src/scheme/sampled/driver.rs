@@ -7,21 +7,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use barnraise_contributor::{EncodedModel, EncodedModels, encode};
 use barnraise_protocol::access::{AccessMode, AccessToken, PublicKey};
-use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::CodecError;
 use barnraise_protocol::run::ModelAverage;
 use barnraise_protocol::sampled::{
-    self, AcceptorToDialler, DiallerToAcceptor, ModelOffer, PushEnd, SampledRoles, SampledTask, View,
-    ViewDigest,
+    self, AcceptorToDialler, Aggregates, DiallerToAcceptor, Membership, ModelOffer, PushEnd, SampledRoles,
+    SampledTask, View, ViewDigest,
 };
 use barnraise_protocol::{ConversationError, TensorCodec};
 use barnraise_relay::tasks::TaskSet;
 use barnraise_relay::{Node, NodeError, Paced};
 use barnraise_swarm::Moment;
 use barnraise_swarm::guard::PaceLimits;
-use barnraise_swarm::robust::{WeightedGradient, centered_clip};
-use barnraise_swarm::sampled::{OfferRefusal, PushOutcome, SampledAction, SampledModel, SampledPeer};
+use barnraise_swarm::sampled::{
+    CollectedModels, OfferRefusal, PushOutcome, SampledAction, SampledModel, SampledPeer,
+};
 use futures::{AsyncRead, AsyncWrite};
 use libp2p::{Multiaddr, PeerId, Stream};
 use tokio::sync::{Notify, watch};
@@ -87,28 +88,12 @@ pub(crate) struct DriverMeans {
 #[derive(Clone)]
 pub(crate) struct SampledDriver(Arc<DriverState>);
 
-/// A model that is pushed, once for the trainers and once for the aggregators.
-struct EncodedModel {
-    task: SampledTask,
-    model: SampledModel,
-    pushed: (Transfer, Arc<[u8]>),
-}
-
-impl EncodedModel {
-    /// Whether a later model of the same kind is pushed from now on.
-    fn is_replaced_by(&self, task: SampledTask) -> bool {
-        matches!(
-            (self.task, task),
-            (SampledTask::Train { .. }, SampledTask::Train { .. })
-                | (SampledTask::Aggregate { .. }, SampledTask::Aggregate { .. })
-        )
-    }
-}
-
 struct DriverState {
     means: DriverMeans,
     /// The models that are pushed now.
-    encoded: tokio::sync::Mutex<Vec<EncodedModel>>,
+    encoded: tokio::sync::Mutex<EncodedModels>,
+    /// Those of a round that are averaged next.
+    collected: Mutex<(u64, Vec<SampledModel>)>,
     peer: Mutex<SampledPeer>,
     /// Notified after each event.
     woken: Notify,
@@ -123,8 +108,9 @@ impl SampledDriver {
         let newest = peer.newest().map(|(round, model)| (round, model.clone()));
         let (newest, _) = watch::channel(newest);
         let (peer, woken, started) = (Mutex::new(peer), Notify::new(), Instant::now());
-        let (encoded, n_trained) = (tokio::sync::Mutex::new(Vec::new()), AtomicU64::new(0));
-        Self(Arc::new(DriverState { means, encoded, peer, woken, newest, n_trained, started }))
+        let (encoded, n_trained) = (tokio::sync::Mutex::default(), AtomicU64::new(0));
+        let collected = Mutex::default();
+        Self(Arc::new(DriverState { means, encoded, collected, peer, woken, newest, n_trained, started }))
     }
 
     /// Rounds that were trained here.
@@ -219,6 +205,7 @@ impl SampledDriver {
                         trainer.cancel();
                     }
                 }
+                SampledAction::Collect { round, model } => self.collect(round, model),
                 action => {
                     let driver = self.clone();
                     work.spawn("a step of a sampled run", async move { driver.carry(action).await });
@@ -255,13 +242,16 @@ impl SampledDriver {
                     None => peer.on_training_failed(round),
                 });
             }
-            SampledAction::Average { round, models } => {
+            SampledAction::Average { round } => {
+                let models = self.take_collected(round);
                 let n_models = models.len();
                 let n_bytes = n_models * self.0.means.n_parameters * size_of::<f32>();
                 let kind = self.0.means.average;
-                let average = compute(n_bytes, move || average(&models, kind)).await;
-                tracing::info!(round, n_models, "averaged");
-                self.with(|peer, now| peer.on_averaged(now, round, &average));
+                // None of them is here where a later round has begun.
+                if let Some(average) = compute(n_bytes, move || average(&models, kind)).await {
+                    tracing::info!(round, n_models, "averaged");
+                    self.with(|peer, now| peer.on_averaged(now, round, &average));
+                }
             }
             SampledAction::Push { to, task, model } => {
                 let outcome = self.push(to, task, model).await.map_or_else(
@@ -273,7 +263,7 @@ impl SampledDriver {
                 );
                 self.with(|peer, now| peer.on_pushed(now, to, task, outcome));
             }
-            SampledAction::CancelTraining => {}
+            SampledAction::CancelTraining | SampledAction::Collect { .. } => {}
         }
     }
 
@@ -304,13 +294,16 @@ impl SampledDriver {
     pub(crate) async fn reach(&self, to: PublicKey) -> Result<PeerId, SampledError> {
         let peer = crate::host::peer_id(to).ok_or(SampledError::Key(to))?;
         let node = &self.0.means.node;
-        let told = self.look(|state| {
-            let joined = state.registry().membership(&to).and_then(|membership| membership.joined().cloned());
-            joined.map(|joined| joined.addresses).unwrap_or_default()
+        let (told, aggregates) = self.look(|state| {
+            let joined = state.registry().membership(&to).and_then(Membership::joined);
+            joined.map(|joined| (joined.addresses.clone(), joined.roles.aggregates)).unzip()
         });
-        // Circuits are for browsers: a native peer that nobody can dial otherwise aggregates nothing.
+        let told = told.unwrap_or_default();
+        // Those of a peer that can be dialled are for browsers.
+        let is_relayed = aggregates == Some(Aggregates::Relayed);
         let addresses = to_dial(node, peer, &told).await.into_iter();
-        let addresses: Vec<Multiaddr> = addresses.filter(|address| !is_circuit(address)).collect();
+        let addresses: Vec<Multiaddr> =
+            addresses.filter(|address| is_relayed || !is_circuit(address)).collect();
         let dial = node.dial_peer(peer, addresses);
         tokio::time::timeout(DIAL_MAX, dial).await.map_err(|_| SampledError::Timeout(DIAL_MAX))??;
         Ok(peer)
@@ -352,25 +345,32 @@ impl SampledDriver {
     }
 
     /// A model as it is pulled. All pushes of a task have the same one, which is encoded once.
-    async fn encoded(
-        &self,
-        task: SampledTask,
-        model: SampledModel,
-    ) -> Result<(Transfer, Arc<[u8]>), SampledError> {
+    async fn encoded(&self, task: SampledTask, model: SampledModel) -> Result<EncodedModel, SampledError> {
         let mut encoded = self.0.encoded.lock().await;
-        if let Some(kept) = encoded.iter().find(|kept| kept.task == task && Arc::ptr_eq(&kept.model, &model))
-        {
-            return Ok(kept.pushed.clone());
+        if let Some(kept) = encoded.find(task, &model) {
+            return Ok(kept);
         }
         let (codec, n_bytes, values) = (self.0.means.codec, size_of_val(&*model), model.clone());
-        let encode = move || -> Result<(Transfer, Arc<[u8]>), CodecError> {
-            let bytes: Arc<[u8]> = codec.encode(&values)?.into();
-            Ok((Transfer::of(&bytes), bytes))
-        };
-        let pushed = compute(n_bytes, encode).await?;
-        encoded.retain(|kept| !kept.is_replaced_by(task));
-        encoded.push(EncodedModel { task, model, pushed: pushed.clone() });
+        let pushed = compute(n_bytes, move || encode(codec, &values)).await?;
+        encoded.keep(task, model, pushed.clone());
         Ok(pushed)
+    }
+
+    /// Keeps a model for the average of its round.
+    fn collect(&self, round: u64, model: SampledModel) {
+        let mut collected = self.0.collected.lock().unwrap_or_else(PoisonError::into_inner);
+        if collected.0 != round {
+            *collected = (round, Vec::new());
+        }
+        collected.1.push(model);
+    }
+
+    fn take_collected(&self, round: u64) -> Vec<SampledModel> {
+        let mut collected = self.0.collected.lock().unwrap_or_else(PoisonError::into_inner);
+        match collected.0 == round {
+            true => std::mem::take(&mut collected.1),
+            false => Vec::new(),
+        }
     }
 
     /// Holds a conversation that another peer began.
@@ -464,26 +464,10 @@ impl Drop for Pulling<'_> {
 }
 
 /// One model of at least one, `[n_parameters]` each.
-fn average(models: &[SampledModel], kind: ModelAverage) -> SampledModel {
-    match kind {
-        ModelAverage::Mean => mean(models),
-        ModelAverage::CenteredClip => {
-            // Each trainer counts as much as another one.
-            let members = models.iter().map(|model| WeightedGradient { values: &model[..], n_samples: 1 });
-            centered_clip(&members.collect::<Vec<_>>()).values.into()
-        }
-    }
-}
-
-/// Mean of at least one model, `[n_parameters]` each. It is finite where they are.
-fn mean(models: &[SampledModel]) -> SampledModel {
-    let n_values = models.first().map_or(0, |model| model.len());
-    let share = 1.0 / models.len() as f64;
-    let mut sum = vec![0f64; n_values];
-    for model in models {
-        sum.iter_mut().zip(model.iter()).for_each(|(sum, value)| *sum += f64::from(*value) * share);
-    }
-    sum.into_iter().map(|value| value as f32).collect()
+fn average(models: &[SampledModel], kind: ModelAverage) -> Option<SampledModel> {
+    let mut collected = CollectedModels::new(kind);
+    models.iter().for_each(|model| collected.add(0, model));
+    collected.take(0)
 }
 
 #[cfg(test)]
@@ -494,7 +478,7 @@ mod tests {
 
     use barnraise_protocol::Sha256Hash;
     use barnraise_protocol::access::{Authority, KeyPair};
-    use barnraise_protocol::bulk::{CHUNK_BYTES, ChunkSource, Withdrawn};
+    use barnraise_protocol::bulk::{CHUNK_BYTES, ChunkSource, Transfer, Withdrawn};
     use barnraise_relay::NodeConfig;
     use barnraise_swarm::access::Policy;
     use barnraise_swarm::sampled::{SampledIdentity, SampledSettings};
@@ -518,7 +502,7 @@ mod tests {
             key: KeyPair::from_seed(&[seed; 32]),
             run: Sha256Hash([0; 32]),
             counter: 0,
-            roles: SampledRoles { trains: true, aggregates: true },
+            roles: SampledRoles { trains: true, aggregates: Aggregates::Dialled },
             addresses: Vec::new(),
             seed: seed.into(),
         };
@@ -603,22 +587,5 @@ mod tests {
         assert_eq!(pushed.unwrap(), PushEnd::Delivered);
         ended.unwrap();
         assert_eq!(driver.look(SampledPeer::own_round), 1);
-    }
-
-    #[test]
-    fn the_mean_of_models_is_finite_where_they_are() {
-        let models: Vec<SampledModel> = vec![Arc::new([1.0, f32::MAX]), Arc::new([2.0, f32::MAX])];
-        assert_eq!(*mean(&models), [1.5, f32::MAX]);
-        assert_eq!(*mean(&models[..1]), *models[0]);
-    }
-
-    #[test]
-    fn one_poisoned_model_of_five_hardly_moves_a_clipped_mean() {
-        let honest = |value: f32| -> SampledModel { Arc::new([value, -value, 1.0]) };
-        let mut models: Vec<SampledModel> = [0.9, 1.0, 1.1, 1.05].map(honest).to_vec();
-        models.push(Arc::new([-1e6, 1e6, 1e6]));
-        let clipped = average(&models, ModelAverage::CenteredClip);
-        assert!((clipped[0] - 1.0).abs() < 0.2 && (clipped[2] - 1.0).abs() < 0.2, "{clipped:?}");
-        assert!(average(&models, ModelAverage::Mean)[0] < -1e5);
     }
 }

@@ -355,7 +355,7 @@ impl<'a, P: Platform> HostDriver<'a, P> {
     /// Takes nothing while nobody reaches it; after a while its experts go to other hosts.
     fn look_for_reach(&mut self, now: Moment) {
         let is_clock_wrong = self.clock_refused_at.is_some_and(|at| at + CLOCK_PAUSE > now);
-        let is_nowhere = self.state.platform.addresses().is_empty();
+        let is_nowhere = self.state.platform.addresses(1).is_empty();
         let why = match (is_nowhere, is_clock_wrong) {
             (true, _) => Some("no backbone or relay has a place yet at which this device can be reached"),
             (false, true) => Some("others cannot find it: its clock is wrong, or that of the backbone"),
@@ -767,7 +767,7 @@ impl<'a, P: Platform> HostDriver<'a, P> {
 
     /// Tells the DHT of the experts, through the backbone.
     fn announce_next(&mut self, now: Moment) {
-        let addresses = self.state.platform.addresses();
+        let addresses = self.state.platform.addresses(1);
         if self.is_putting || addresses.is_empty() {
             return;
         }

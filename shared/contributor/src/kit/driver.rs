@@ -93,7 +93,13 @@ impl<'a, P: Platform> Driver<'a, P> {
         if self.kit.has_free_trainer()
             && let Some(scheme) = &mut self.scheme
         {
-            scheme.compute_meanwhile(&mut self.kit);
+            if self.kit.net_kind.is_some() {
+                // Unless it waits for others.
+                self.kit.wait_until = None;
+            }
+            if let Err(error) = scheme.compute_meanwhile(&mut self.kit) {
+                self.on_model_error(None, &error);
+            }
         }
     }
 

@@ -57,7 +57,7 @@ impl<P: Platform> Driver<'_, P> {
     pub(super) fn contribution(&self) -> Contribution {
         let (kit, none) = (&self.kit, SampleCounts::default());
         let tally = self.scheme.as_ref().map_or(&none, |scheme| scheme.counts());
-        let is_at_work = !kit.is_idle && kit.session.down().is_none();
+        let is_at_work = !kit.is_idle && (kit.session.down().is_none() || self.goes_on_alone());
         Contribution {
             n_samples_accepted: tally.n_samples_accepted,
             n_samples_computed: tally.n_samples_computed,
@@ -76,17 +76,24 @@ impl<P: Platform> Driver<'_, P> {
         }
     }
 
+    /// Whether the scheme goes on while no backbone answers.
+    fn goes_on_alone(&self) -> bool {
+        let is_down = self.kit.session.down().is_some();
+        is_down && self.scheme.as_ref().is_some_and(|scheme| scheme.goes_on_alone())
+    }
+
     fn activity(&self, now: Moment) -> Activity {
         let kit = &self.kit;
+        let is_alone = self.goes_on_alone();
         if let Some(end) = &kit.fatal_error {
             return end.clone();
         }
         let (bytes, bytes_total) = kit.net_progress.get();
         let working = match kit.net_kind {
-            Some(NetKind::Connect { .. }) => Some(match kit.ticket.sign_in() {
-                Some(url) => Activity::SigningIn { url },
-                None => Activity::Connecting,
-            }),
+            Some(NetKind::Connect { .. }) => match kit.ticket.sign_in() {
+                Some(url) => Some(Activity::SigningIn { url }),
+                None => (!is_alone).then_some(Activity::Connecting),
+            },
             Some(NetKind::State { .. }) => Some(Activity::FetchingModel { bytes, bytes_total }),
             Some(NetKind::Scheme) => {
                 self.scheme.as_ref().and_then(|scheme| scheme.activity((bytes, bytes_total)))
@@ -102,6 +109,7 @@ impl<P: Platform> Driver<'_, P> {
             return Activity::Stopping;
         }
         working.unwrap_or_else(|| match &self.scheme {
+            Some(scheme) if is_alone => kit.waiting_or_at_work(scheme.epoch(), scheme.waiting()),
             Some(scheme) => kit.waiting_or_training(now, scheme.epoch(), scheme.waiting()),
             None => kit.waiting_or_training(now, 0, Activity::WaitingForOthers { epoch: 0 }),
         })
@@ -120,6 +128,10 @@ impl<P: Platform> Kit<'_, P> {
             Some((_, None)) => return Activity::Connecting,
             None => {}
         }
+        self.waiting_or_at_work(epoch, waiting)
+    }
+
+    fn waiting_or_at_work(&self, epoch: u64, waiting: Activity) -> Activity {
         let is_warm = self.run.as_ref().is_some_and(|run| run.is_warm);
         if self.awaits_frozen() {
             self.fetching_frozen()

@@ -52,7 +52,15 @@ pub(crate) trait SchemeParticipant<'a, P: Platform> {
     fn start_next(&mut self, kit: &mut Kit<'a, P>) -> Result<bool, ModelError>;
 
     /// Computes, where that is of use, while an operation on the network is in progress.
-    fn compute_meanwhile(&mut self, kit: &mut Kit<'a, P>);
+    ///
+    /// # Errors
+    /// Of the device, or of the parameters.
+    fn compute_meanwhile(&mut self, kit: &mut Kit<'a, P>) -> Result<(), ModelError>;
+
+    /// Whether it goes on while no backbone answers.
+    fn goes_on_alone(&self) -> bool {
+        false
+    }
 
     /// What it draws its samples from.
     fn sample_source(&self, run: &RunDescription) -> SampleSource {

@@ -64,13 +64,21 @@ impl<P: Platform> Kit<'_, P> {
         }
         let Some(id) = self.next_shard() else { return };
         let now = self.platform.now();
-        let (Some(link), Some(run)) = (&mut self.link, &mut self.run) else { return };
+        let Some(run) = &mut self.run else { return };
+        let mut link = self.link.as_mut();
+        // What is cached is read while no backbone answers, too.
+        let is_cached = matches!(id, ShardId::Numbered(shard) if run.exchange.keeps(shard));
+        if link.is_none() && !is_cached {
+            return;
+        }
+        let link_id = link.as_ref().map_or(0, |link| link.id);
         let (cancel, cancelled) = futures::channel::oneshot::channel();
         let operation =
             NetworkOperation { platform: self.platform, meter: Rc::clone(&self.meter), cancelled };
         let manifest = &run.description.data.manifest;
         if let (ShardId::Window, Some(data)) = (id, manifest.stream) {
-            let fetch = network::fetch_window(operation, (link.id, link.shard.take()), data);
+            let fetch =
+                network::fetch_window(operation, (link_id, link.and_then(|link| link.shard.take())), data);
             self.shard_id = Some(id);
             self.shard_cancel = Some(cancel);
             self.shard = fetch.boxed_local().fuse();
@@ -101,13 +109,13 @@ impl<P: Platform> Kit<'_, P> {
                 (ShardSource::Backbone, Some(Vec::new()))
             }
         };
-        let stream = link.shard.take_if(|_| source == ShardSource::Backbone);
-        let request = ShardRequest { id, entry, link_id: link.id, source, stream, partial, room };
+        let shard = link.as_mut().and_then(|link| link.shard.take_if(|_| source == ShardSource::Backbone));
+        let request = ShardRequest { id, entry, link_id, source, stream: shard, partial, room };
         let progress = Rc::clone(&self.shard_progress);
         progress.set((0, u64::from(entry.n_bytes)));
         let about = (Rc::clone(&run.description), Rc::clone(&self.ticket));
         let fetch = network::fetch_shard(operation, request, about, progress);
-        if id == ShardId::Gallery {
+        if let Some(link) = link.filter(|_| id == ShardId::Gallery) {
             link.used_at = now;
         }
         self.shard_id = Some(id);

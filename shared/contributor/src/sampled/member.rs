@@ -6,11 +6,9 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_protocol::access::PublicKey;
-use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::CodecError;
 use barnraise_protocol::sampled::{
     self, AcceptorToDialler, DiallerToAcceptor, ModelOffer, PushEnd, SampledTask, View, ViewDigest,
@@ -20,6 +18,7 @@ use barnraise_swarm::sampled::{OfferRefusal, PushOutcome, SampledAction, Sampled
 use barnraise_swarm::{Moment, PeerKey};
 use futures::channel::oneshot;
 
+use super::encoded::{EncodedModel, EncodedModels, encode};
 use crate::error::OperationError;
 use crate::kit::meter::{Metered, TrafficMeter};
 use crate::kit::operation::{CountedStream, NetworkOperation, StallLimits};
@@ -27,9 +26,13 @@ use crate::platform::Platform;
 use crate::race::before;
 
 /// Conversations that other members hold here at a time.
-const ANSWERED_MAX: usize = 32;
+const ANSWERED_MAX: usize = 64;
 /// Of one of them: a ping, a view, a model, and those of a broken connection.
 const ANSWERED_PER_PEER: usize = 4;
+/// Memory for models that are pulled at a time: further ones are offered again. There is room for two in any case, one of which may
+/// not come.
+const PULLED_BYTES_MAX: u64 = 128 * 1024 * 1024;
+const PULLED_MIN: u64 = 2;
 /// Longest time for a whole model.
 const MODEL_MAX: Duration = Duration::from_secs(300);
 /// Longest time for telling a view, dialling included.
@@ -65,12 +68,6 @@ impl MemberSettings {
     }
 }
 
-/// A model that is pushed, encoded once for all who pull it.
-struct EncodedModel {
-    task: SampledTask,
-    pushed: (Transfer, Arc<[u8]>),
-}
-
 /// A member, and the means of its conversations.
 pub(super) struct Member<'a, P: Platform> {
     platform: &'a P,
@@ -79,13 +76,15 @@ pub(super) struct Member<'a, P: Platform> {
     peer: RefCell<SampledPeer>,
     /// The backbone that it is connected to.
     home: Cell<Option<PublicKey>>,
-    encoded: RefCell<Option<EncodedModel>>,
+    encoded: RefCell<EncodedModels>,
     /// Bytes of the newest stream on which a model is pushed.
     sending: RefCell<Rc<Cell<u64>>>,
     /// The latest round whose model somebody took.
     delivered: Cell<Option<u64>>,
     /// Conversations that others hold here.
     answered: RefCell<BTreeMap<PublicKey, usize>>,
+    /// Models that are pulled now.
+    n_pulled: Cell<u64>,
 }
 
 impl<'a, P: Platform> Member<'a, P> {
@@ -104,6 +103,7 @@ impl<'a, P: Platform> Member<'a, P> {
             sending: RefCell::default(),
             delivered: Cell::new(None),
             answered: RefCell::default(),
+            n_pulled: Cell::new(0),
         }
     }
 
@@ -134,6 +134,11 @@ impl<'a, P: Platform> Member<'a, P> {
     /// The connection is with this backbone now.
     pub(super) fn set_home(&self, home: PublicKey) {
         self.home.set(Some(home));
+    }
+
+    /// The connection with the backbone is gone: it may be reached as any other member.
+    pub(super) fn forget_home(&self) {
+        self.home.set(None);
     }
 
     /// The latest round whose model somebody took since it was asked last.
@@ -168,11 +173,16 @@ impl<'a, P: Platform> Member<'a, P> {
                 let mut pushing = Pushing { member, to, task, outcome: PushOutcome::Failed };
                 let pushed = self.push(to, task, &model).await;
                 pushing.outcome = pushed.map_or(PushOutcome::Failed, PushOutcome::from);
-                if pushing.outcome == PushOutcome::Delivered {
-                    self.delivered.set(Some(task.round().saturating_sub(1)));
+                if pushing.outcome == PushOutcome::Delivered
+                    && let SampledTask::Aggregate { round } = task
+                {
+                    self.delivered.set(Some(round.saturating_sub(1)));
                 }
             }
-            SampledAction::Train { .. } | SampledAction::CancelTraining | SampledAction::Average { .. } => {}
+            SampledAction::Train { .. }
+            | SampledAction::CancelTraining
+            | SampledAction::Collect { .. }
+            | SampledAction::Average { .. } => {}
         }
     }
 
@@ -236,15 +246,14 @@ impl<'a, P: Platform> Member<'a, P> {
         Ok(operation.guard_with(limits, &moved, push).await??)
     }
 
-    fn encoded(&self, task: SampledTask, model: &SampledModel) -> Result<(Transfer, Arc<[u8]>), CodecError> {
+    fn encoded(&self, task: SampledTask, model: &SampledModel) -> Result<EncodedModel, CodecError> {
         let mut encoded = self.encoded.borrow_mut();
-        if let Some(kept) = encoded.as_ref().filter(|kept| kept.task == task) {
-            return Ok(kept.pushed.clone());
+        if let Some(kept) = encoded.find(task, model) {
+            return Ok(kept);
         }
-        let bytes: Arc<[u8]> = self.settings.codec.encode(model)?.into();
-        let pushed = (Transfer::of(&bytes), bytes);
-        *encoded = Some(EncodedModel { task, pushed: pushed.clone() });
-        Ok(pushed)
+        let made = encode(self.settings.codec, model)?;
+        encoded.keep(task, model.clone(), made.clone());
+        Ok(made)
     }
 
     /// What its access is shown by, in a run that is not open.
@@ -269,6 +278,12 @@ impl<'a, P: Platform> Member<'a, P> {
                 Err(error) => return error.into(),
             }
         }
+    }
+
+    /// Whether there is memory for one more model.
+    fn has_room(&self) -> bool {
+        let n_max = PULLED_BYTES_MAX / self.settings.n_bytes().max(1);
+        self.n_pulled.get() < n_max.max(PULLED_MIN)
     }
 
     /// Takes a place for a conversation that another peer began; `None` where there is none.
@@ -345,6 +360,7 @@ impl<P: Platform> Answering<'_, P> {
                     let told = member.with(|peer, now| peer.on_meet(now, from, &view, &digest));
                     told.map_or(AcceptorToDialler::Declined, AcceptorToDialler::View)
                 }
+                DiallerToAcceptor::Offer(_) if !member.has_room() => AcceptorToDialler::Busy,
                 DiallerToAcceptor::Offer(offer) => {
                     match member.with(|peer, now| peer.on_offer(now, from, offer.task)) {
                         Ok(digest) => {
@@ -373,7 +389,7 @@ impl<P: Platform> Answering<'_, P> {
         let (member, from) = (&self.member, self.from);
         let MemberSettings { codec, n_parameters, .. } = member.settings;
         // Also where this conversation is ended from outside.
-        let pulling = Pulling { member, from, task, is_done: false };
+        let pulling = Pulling::new(member, from, task);
         sampled::respond(stream, &AcceptorToDialler::Wanted(digest)).await?;
         let on_view = async |view: View| member.with(|peer, now| peer.on_view_before(now, from, task, &view));
         let bytes = sampled::receive(stream, transfer, member.settings.n_bytes(), on_view).await?;
@@ -390,7 +406,12 @@ struct Pulling<'m, 'a, P: Platform> {
     is_done: bool,
 }
 
-impl<P: Platform> Pulling<'_, '_, P> {
+impl<'m, 'a, P: Platform> Pulling<'m, 'a, P> {
+    fn new(member: &'m Member<'a, P>, from: PublicKey, task: SampledTask) -> Self {
+        member.n_pulled.set(member.n_pulled.get() + 1);
+        Self { member, from, task, is_done: false }
+    }
+
     fn done(mut self, model: SampledModel) {
         self.is_done = true;
         self.member.with(|peer, now| peer.on_model(now, self.from, self.task, model));
@@ -399,6 +420,7 @@ impl<P: Platform> Pulling<'_, '_, P> {
 
 impl<P: Platform> Drop for Pulling<'_, '_, P> {
     fn drop(&mut self) {
+        self.member.n_pulled.set(self.member.n_pulled.get().saturating_sub(1));
         if !self.is_done {
             self.member.with(|peer, now| peer.on_transfer_failed(now, self.from, self.task));
         }

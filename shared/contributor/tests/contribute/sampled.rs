@@ -1,4 +1,5 @@
-//! A participant of a run without a server, whose backbone is its only aggregator and opens streams to it.
+//! A participant of a run without a server, whose backbone aggregates and opens streams to it; and another tab, with which it goes on
+//! alone.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -6,20 +7,22 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use barnraise_contributor::{ContributorCommand, IncomingStreams, Platform, PlatformError};
+use barnraise_contributor::{ContributorCommand, ContributorEvent, IncomingStreams, Platform, PlatformError};
 use barnraise_learning::{PIXEL_MEAN, PIXEL_STD};
 use barnraise_protocol::access::{KeyPair, PublicKey};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::columns::rows::OwnRows;
 use barnraise_protocol::columns::{Column, ColumnContent, Scale, TableColumns};
 use barnraise_protocol::commitment::run_hash;
+use barnraise_protocol::contribute::RunProgress;
 use barnraise_protocol::dataset::{LabelledImages, SampleKind, Samples, TableShape, TableTarget};
 use barnraise_protocol::run::{ModelAverage, OptimizerDescription, Sampled, ScheduleDescription, Scheme};
 use barnraise_protocol::sampled::{
-    self, AcceptorToDialler, DiallerToAcceptor, SampledRoles, SampledTask, View, ViewDigest,
+    self, AcceptorToDialler, Aggregates, DiallerToAcceptor, SampledRoles, SampledTask, View, ViewDigest,
 };
 use barnraise_protocol::{ConversationError, TensorCodec};
 use barnraise_swarm::activity::Activity;
+use barnraise_swarm::pacing::PacingSettings;
 use barnraise_swarm::random::SplitMix64;
 use barnraise_swarm::sampled::{
     PushOutcome, SampledAction, SampledIdentity, SampledModel, SampledPeer, SampledSettings,
@@ -58,9 +61,12 @@ fn scheme() -> Sampled {
     }
 }
 
-/// The backbone as a member: it aggregates.
+/// The backbone as a member, which aggregates; or another tab.
 struct Home {
     backbone: Rc<InMemoryBackbone>,
+    /// It is a tab, and outlasts the backbone.
+    is_tab: bool,
+    others: RefCell<Vec<Rc<Home>>>,
     key: PublicKey,
     peer: RefCell<SampledPeer>,
     n_parameters: usize,
@@ -74,20 +80,42 @@ impl Home {
     /// Of a run that is changed to one without a server.
     fn new(backbone: &Rc<InMemoryBackbone>, clock: impl Fn() -> Moment + 'static) -> Rc<Self> {
         backbone.description.borrow_mut().scheme = Scheme::Sampled(scheme());
+        let roles = SampledRoles { trains: false, aggregates: Aggregates::Dialled };
+        Self::of(backbone, (9, roles), clock)
+    }
+
+    /// Another tab, which reaches the backbone and is reached by it.
+    fn tab(home: &Rc<Self>, clock: impl Fn() -> Moment + 'static) -> Rc<Self> {
+        let roles = SampledRoles { trains: true, aggregates: Aggregates::Relayed };
+        let tab = Self::of(&home.backbone, (10, roles), clock);
+        tab.others.borrow_mut().push(Rc::clone(home));
+        home.others.borrow_mut().push(Rc::clone(&tab));
+        tab
+    }
+
+    fn of(
+        backbone: &Rc<InMemoryBackbone>,
+        (seed, roles): (u8, SampledRoles),
+        clock: impl Fn() -> Moment + 'static,
+    ) -> Rc<Self> {
+        let is_tab = roles.trains;
         let run = run_hash(&backbone.description.borrow()).unwrap();
         let identity = SampledIdentity {
-            key: KeyPair::from_seed(&[9; 32]),
+            key: KeyPair::from_seed(&[seed; 32]),
             run,
             counter: 0,
-            roles: SampledRoles { trains: false, aggregates: true },
+            roles,
             addresses: Vec::new(),
-            seed: 3,
+            seed: seed.into(),
         };
         let (key, first) = (identity.key.public(), backbone.parameters());
         let n_parameters = first.len();
-        let peer = SampledPeer::new(SampledSettings::of(&scheme()), identity).with_model(0, first.into());
+        let peer = SampledPeer::new(SampledSettings::of(&scheme()), identity);
+        let peer = if is_tab { peer } else { peer.with_model(0, first.into()) };
         Rc::new(Self {
             backbone: Rc::clone(backbone),
+            is_tab,
+            others: RefCell::default(),
             key,
             peer: RefCell::new(peer),
             n_parameters,
@@ -114,7 +142,10 @@ impl Home {
 
     /// Drives it, for ever.
     async fn run(self: Rc<Self>) {
-        self.with(|peer, now| peer.join(now, Vec::new()));
+        let introduced =
+            self.others.borrow().iter().filter(|other| !other.is_tab).map(|home| home.key).collect();
+        self.with(|peer, now| peer.join(now, introduced));
+        let mut collected = None;
         loop {
             let action = {
                 let mut peer = self.peer.borrow_mut();
@@ -125,6 +156,13 @@ impl Home {
                 peer.poll_action()
             };
             match action {
+                // Of one trainer.
+                Some(SampledAction::Collect { model, .. }) => collected = Some(model),
+                Some(SampledAction::Average { round }) => {
+                    self.n_averaged.set(self.n_averaged.get() + 1);
+                    let average = collected.take().unwrap();
+                    self.with(|peer, now| peer.on_averaged(now, round, &average));
+                }
                 Some(action) => {
                     spawn_local(Rc::clone(&self).carry(action));
                 }
@@ -136,49 +174,63 @@ impl Home {
     async fn carry(self: Rc<Self>, action: SampledAction) {
         match action {
             SampledAction::Ping { to, round } => {
-                let pinged = async { sampled::ping(&mut self.open()?, round).await };
+                let pinged = async { sampled::ping(&mut self.open(to)?, round).await };
                 match pinged.await {
                     Ok(()) => self.with(|peer, now| peer.on_pong(now, to, round)),
                     Err(_) => self.with(|peer, now| peer.on_unreachable(now, to, round)),
                 }
             }
             SampledAction::Meet { to, view, digest } => {
-                let met = async { sampled::meet(&mut self.open()?, view, digest).await };
+                let met = async { sampled::meet(&mut self.open(to)?, view, digest).await };
                 match met.await {
                     Ok(view) => self.with(|peer, now| peer.on_met(now, to, &view)),
                     Err(_) => self.with(|peer, now| peer.on_not_met(now, to)),
                 }
             }
-            SampledAction::Average { round, models } => {
-                assert_eq!(models.len(), 1);
-                self.n_averaged.set(self.n_averaged.get() + 1);
-                self.with(|peer, now| peer.on_averaged(now, round, &models[0]));
-            }
+            SampledAction::Collect { .. } | SampledAction::Average { .. } => panic!("it is done at once"),
             SampledAction::Push { to, task, model } => {
                 let bytes: Arc<[u8]> = CODEC.encode(&model).unwrap().into();
                 let pushed = async {
                     let view_for = async |digest: ViewDigest| self.peer.borrow().view_beyond(&digest);
-                    sampled::push(&mut self.open()?, task, (Transfer::of(&bytes), &bytes), view_for).await
+                    sampled::push(&mut self.open(to)?, task, (Transfer::of(&bytes), &bytes), view_for).await
                 };
                 let outcome = pushed.await.map_or(PushOutcome::Failed, PushOutcome::from);
                 self.with(|peer, now| peer.on_pushed(now, to, task, outcome));
             }
-            SampledAction::Train { .. } | SampledAction::CancelTraining => panic!("it does not train"),
+            SampledAction::Train { round, model } => {
+                assert!(self.is_tab, "it does not train");
+                self.with(|peer, now| peer.on_trained(now, round, model));
+            }
+            SampledAction::CancelTraining => {}
         }
     }
 
-    /// A stream to the participant, on the connection that it made.
-    fn open(&self) -> Result<CutStream, ConversationError> {
+    /// A stream to the participant, on the connection that it made, or to another member.
+    fn open(&self, to: PublicKey) -> Result<CutStream, ConversationError> {
         let closed = || ConversationError::Unexpected("there is no connection");
         let (near, far) = CutStream::pair();
+        if to != contributor_key().public() {
+            let others = self.others.borrow();
+            let other = others.iter().find(|other| other.key == to && other.is_up() && self.is_up());
+            other.ok_or_else(closed)?.answer_later(self.key, far);
+            return Ok(near);
+        }
         let mut sender = self.to_participant.borrow_mut();
-        let sender = sender.as_mut().filter(|_| self.backbone.is_up()).ok_or_else(closed)?;
+        let sender = sender.as_mut().filter(|_| self.is_up()).ok_or_else(closed)?;
         sender.try_send((PeerKey(self.key.to_peer_id()), far)).map_err(|_| closed())?;
         Ok(near)
     }
 
-    async fn answer(self: Rc<Self>, mut stream: CutStream) {
-        let from = contributor_key().public();
+    fn is_up(&self) -> bool {
+        self.is_tab || self.backbone.is_up()
+    }
+
+    fn answer_later(self: &Rc<Self>, from: PublicKey, stream: CutStream) {
+        let answer = spawn_local(Rc::clone(self).answer(from, stream));
+        self.answers.borrow_mut().push(answer.abort_handle());
+    }
+
+    async fn answer(self: Rc<Self>, from: PublicKey, mut stream: CutStream) {
         while let Ok(Some(request)) = sampled::next_request(&mut stream).await {
             let response = match request {
                 DiallerToAcceptor::Ping { round } => {
@@ -243,6 +295,8 @@ impl Drop for ModelUnderWay<'_> {
 struct SampledPlatform {
     platform: Rc<TestPlatform>,
     home: Rc<Home>,
+    /// Another tab. Where there is one, both are reached through a relay.
+    tab: Option<Rc<Home>>,
 }
 
 impl Platform for SampledPlatform {
@@ -263,15 +317,33 @@ impl Platform for SampledPlatform {
             return Err(PlatformError::NotConnected);
         }
         let (near, far) = CutStream::pair();
-        let answer = spawn_local(Rc::clone(&self.home).answer(far));
-        self.home.answers.borrow_mut().push(answer.abort_handle());
+        self.home.answer_later(contributor_key().public(), far);
         Ok(near)
+    }
+
+    async fn open_host(
+        &self,
+        host: &PeerKey,
+        _: &[Vec<u8>],
+        protocol: &'static str,
+    ) -> Result<CutStream, PlatformError> {
+        let tab = self.tab.as_ref().filter(|tab| tab.key.to_peer_id() == host.0);
+        let (near, far) = CutStream::pair();
+        tab.ok_or(PlatformError::NoPeers { protocol })?.answer_later(contributor_key().public(), far);
+        Ok(near)
+    }
+
+    fn addresses(&self, n_relays: usize) -> Vec<Vec<u8>> {
+        assert_eq!(n_relays, 2);
+        self.tab.iter().map(|_| vec![4, 127, 0, 0, 1]).collect()
     }
 
     fn accept(&self, protocol: &'static str) -> Result<IncomingStreams<CutStream>, PlatformError> {
         assert_eq!(protocol, sampled::PROTOCOL);
         let (sender, incoming) = mpsc::channel(4);
-        self.home.to_participant.replace(Some(sender));
+        for member in self.tab.iter().chain([&self.home]) {
+            member.to_participant.replace(Some(sender.clone()));
+        }
         Ok(incoming.boxed_local())
     }
 }
@@ -296,7 +368,7 @@ fn setting_of(backbone: Rc<InMemoryBackbone>) -> (Rc<InMemoryBackbone>, Rc<Home>
     let platform = TestPlatform::new(&backbone);
     let of_clock = Rc::clone(&platform);
     let home = Home::new(&backbone, move || of_clock.now());
-    (backbone, Rc::clone(&home), SampledPlatform { platform, home })
+    (backbone, Rc::clone(&home), SampledPlatform { platform, home, tab: None })
 }
 
 #[test]
@@ -362,6 +434,75 @@ fn a_participant_goes_on_when_its_backbone_is_back() {
         script.until(|script| n_accepted(script) >= before + 2).await;
         driving.abort();
     });
+}
+
+/// All that can be dialled are gone: half of the rounds are this participant's to average.
+#[test]
+fn a_participant_that_others_reach_goes_on_with_another_tab_while_no_backbone_answers() {
+    let (backbone, home, mut platform) = setting();
+    let of_clock = Rc::clone(&platform.platform);
+    let tab = Home::tab(&home, move || of_clock.now());
+    platform.tab = Some(Rc::clone(&tab));
+    let (activities, given) = play_on(&backbone, &platform, async |mut script| {
+        let driving = [&home, &tab].map(|member| spawn_local(Rc::clone(member).run()));
+        script.send(ContributorCommand::Start);
+        let me = contributor_key().public();
+        script.until(|script| n_accepted(script) >= 2 && tab.knows(me)).await;
+        assert_eq!(tab.n_averaged.get(), 0, "the backbone averages");
+        home.vanish();
+        driving[0].abort();
+        let (before, round) = (n_accepted(&script), tab.peer.borrow().round());
+        // Each round is averaged once: those that the other tab did not are this participant's.
+        let n_averaged = || (tab.peer.borrow().round() - round).saturating_sub(tab.n_averaged.get());
+        script
+            .until(|script| {
+                n_accepted(script) >= before + 3 && tab.n_averaged.get() >= 3 && n_averaged() >= 3
+            })
+            .await;
+        // Once it is seen that the backbone is gone, the user is told how far the run is.
+        script
+            .until_event(|event| {
+                let is_later = |progress: &RunProgress| progress.epoch > round + 2;
+                matches!(event, ContributorEvent::Progress(progress) if is_later(progress))
+            })
+            .await;
+        let before = n_accepted(&script);
+        script.until(|script| n_accepted(script) >= before + 2).await;
+        // One that its user stops finds the other again, without a backbone.
+        script.send(ContributorCommand::Stop);
+        script.until(|script| script.activities().last() == Some(&Activity::Idle)).await;
+        let before = n_accepted(&script);
+        script.send(ContributorCommand::Start);
+        script.until(|script| n_accepted(script) >= before + 2).await;
+        driving[1].abort();
+        script.activities()
+    });
+    let until_stopped = activities.iter().take_while(|doing| **doing != Activity::Stopping);
+    let is_gone = |activity: &Activity| matches!(activity, Activity::Reconnecting { .. });
+    assert!(!until_stopped.clone().any(is_gone), "{activities:?}");
+    assert!(given.bytes_up > 0);
+}
+
+/// Who pays for each byte does not average.
+#[test]
+fn a_participant_with_few_bytes_a_day_tells_that_it_does_not_average() {
+    for (day_mb, aggregates) in
+        [(Some(0), Aggregates::Never), (Some(5000), Aggregates::Relayed), (None, Aggregates::Relayed)]
+    {
+        let (backbone, home, mut platform) = setting();
+        let of_clock = Rc::clone(&platform.platform);
+        platform.tab = Some(Home::tab(&home, move || of_clock.now()));
+        play_on(&backbone, &platform, async |mut script| {
+            let driving = spawn_local(Rc::clone(&home).run());
+            script.send(ContributorCommand::Pacing(PacingSettings { day_mb, ..PacingSettings::default() }));
+            script.send(ContributorCommand::Start);
+            let me = contributor_key().public();
+            script.until(|_| home.knows(me)).await;
+            let roles = home.peer.borrow().registry().membership(&me).unwrap().joined().unwrap().roles;
+            assert_eq!(roles.aggregates, aggregates, "{day_mb:?}");
+            driving.abort();
+        });
+    }
 }
 
 /// What a byte of a picture is to a network.

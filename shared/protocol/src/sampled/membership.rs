@@ -58,8 +58,26 @@ pub struct JoinedEvent {
 pub struct SampledRoles {
     /// It trains: it has data and a device.
     pub trains: bool,
-    /// It aggregates: others can dial it.
-    pub aggregates: bool,
+    /// Whether it aggregates, and for whom.
+    pub aggregates: Aggregates,
+}
+
+impl SampledRoles {
+    /// Whether it aggregates at all.
+    pub fn is_aggregator(self) -> bool {
+        self.aggregates != Aggregates::Never
+    }
+}
+
+/// Whether a peer aggregates, by how others reach it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Aggregates {
+    /// Others do not reach it, or its user does not want it to.
+    Never,
+    /// Others can dial it.
+    Dialled,
+    /// Others reach it through a relay alone, as a browser tab: it aggregates where no peer that can be dialled answers.
+    Relayed,
 }
 
 /// Why a membership is not believed.
@@ -178,7 +196,7 @@ mod tests {
 
     fn joined(n_addresses: usize) -> MembershipEvent {
         let anchor = ActivityToken([5; 16]);
-        let roles = SampledRoles { trains: true, aggregates: false };
+        let roles = SampledRoles { trains: true, aggregates: Aggregates::Never };
         let addresses = vec![vec![4; 8]; n_addresses];
         MembershipEvent::Joined(JoinedEvent { round: 3, anchor, roles, addresses })
     }

@@ -1,6 +1,6 @@
 //! The task of an aggregator (MoDEST algorithm 4, `aggregate`).
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::sampled::SampledTask;
@@ -24,9 +24,10 @@ enum AggregationStep {
     /// Nothing, or the round is over.
     #[default]
     Done,
-    /// `Θ`, with its trainers, and those who get the average, once they are looked for. Models that come meanwhile count.
+    /// The trainers of `Θ`, which the driver has, and those who get the average, once they are looked for. Models that come meanwhile
+    /// count.
     Collecting {
-        models: BTreeMap<PublicKey, SampledModel>,
+        trainers: BTreeSet<PublicKey>,
         sampling: Option<Sampling>,
     },
     Averaging {
@@ -47,7 +48,7 @@ impl Aggregation {
     /// Whether a sender's model is missing: of a later round, or one more of this round as long as they are collected.
     pub(super) fn is_open_to(&self, round: u64, from: PublicKey) -> bool {
         match &self.step {
-            AggregationStep::Collecting { models, .. } if round == self.round => !models.contains_key(&from),
+            AggregationStep::Collecting { trainers, .. } if round == self.round => !trainers.contains(&from),
             _ => round > self.round,
         }
     }
@@ -56,7 +57,7 @@ impl Aggregation {
     /// senders that have not proven yet that they are in it, and keep out no other.
     pub(super) fn pull(&mut self, from: PublicKey, pull: Pull, settings: &SampledSettings) -> bool {
         let n_here = match &self.step {
-            AggregationStep::Collecting { models, .. } if pull.round == self.round => models.len(),
+            AggregationStep::Collecting { trainers, .. } if pull.round == self.round => trainers.len(),
             _ => 0,
         };
         let n_pulled = self.pulls.of(pull.round).filter(|other| other.is_expected).count();
@@ -104,8 +105,8 @@ impl Aggregation {
     /// Looks for the trainers, or once more.
     pub(super) fn sample_again(&mut self, sampling: Sampling) {
         self.step = match std::mem::take(&mut self.step) {
-            AggregationStep::Collecting { models, .. } => {
-                AggregationStep::Collecting { models, sampling: Some(sampling) }
+            AggregationStep::Collecting { trainers, .. } => {
+                AggregationStep::Collecting { trainers, sampling: Some(sampling) }
             }
             AggregationStep::Sampling { average, .. } | AggregationStep::Pushing { average, .. } => {
                 AggregationStep::Sampling { average, sampling }
@@ -132,9 +133,13 @@ impl Aggregation {
         self.round
     }
 
+    pub(super) fn is_working(&self) -> bool {
+        !matches!(self.step, AggregationStep::Done)
+    }
+
     /// Whether models lie here that too few have followed.
     pub(super) fn is_short(&self) -> bool {
-        matches!(&self.step, AggregationStep::Collecting { sampling: None, models } if !models.is_empty())
+        matches!(&self.step, AggregationStep::Collecting { sampling: None, trainers } if !trainers.is_empty())
     }
 
     pub(super) fn end(&mut self) {
@@ -151,11 +156,16 @@ impl SampledPeer {
         self.on_active(now, round);
         if round > self.aggregation.round {
             self.aggregation.round = round;
-            self.aggregation.step = AggregationStep::Collecting { models: BTreeMap::new(), sampling: None };
+            self.aggregation.step = AggregationStep::Collecting { trainers: BTreeSet::new(), sampling: None };
         }
-        let AggregationStep::Collecting { models, sampling } = &mut self.aggregation.step else { return };
-        models.insert(from, model);
-        if sampling.is_none() && models.len() >= self.settings.models_wanted() {
+        let AggregationStep::Collecting { trainers, sampling } = &mut self.aggregation.step else { return };
+        if !trainers.insert(from) {
+            return;
+        }
+        let n_trainers = trainers.len();
+        let is_looked_for = sampling.is_some();
+        self.actions.push_back(SampledAction::Collect { round, model });
+        if !is_looked_for && n_trainers >= self.settings.models_wanted() {
             self.sample_trainers(now);
         }
     }
@@ -192,10 +202,10 @@ impl SampledPeer {
     pub(super) fn average(&mut self, now: Moment) {
         let Some(sample) = self.aggregation.sampling().and_then(Sampling::sample) else { return };
         match std::mem::take(&mut self.aggregation.step) {
-            AggregationStep::Collecting { models, .. } => {
-                let (round, models) = (self.aggregation.round, models.into_values().collect());
+            AggregationStep::Collecting { .. } => {
+                let round = self.aggregation.round;
                 self.aggregation.step = AggregationStep::Averaging { sample };
-                self.actions.push_back(SampledAction::Average { round, models });
+                self.actions.push_back(SampledAction::Average { round });
             }
             AggregationStep::Sampling { average, .. } => self.push_average(now, sample, &average),
             other => self.aggregation.step = other,

@@ -1,10 +1,12 @@
 //! A peer that nobody can dial calls on those who aggregate: they then reach it on the connections that it made.
 //!
-//! The paper has peers that reach each other. A tab, or a computer behind a strict firewall, only dials.
+//! The paper has peers that reach each other. A tab, or a computer behind a strict firewall, only dials. A tab that others reach
+//! through a relay calls as well: the connections that it made itself may be better.
 
 use std::time::Duration;
 
 use barnraise_protocol::access::PublicKey;
+use barnraise_protocol::sampled::{Aggregates, SampledRoles};
 
 use super::SampledPeer;
 use crate::Moment;
@@ -29,7 +31,7 @@ impl Calling {
 impl SampledPeer {
     /// Calls from now on, if nobody can dial this peer.
     pub(super) fn begin_calling(&mut self, now: Moment) {
-        let is_dialled = self.identity.roles.aggregates;
+        let is_dialled = self.identity.roles.aggregates == Aggregates::Dialled;
         self.calling.0 = (self.joining.is_member() && !is_dialled).then_some(now);
         self.call_if_due(now);
     }
@@ -46,14 +48,17 @@ impl SampledPeer {
         }
     }
 
-    /// Those that it was told of, and the active aggregators next to it: the same ones, as long as they take part.
+    /// Those that it was told of, and the active aggregators next to it: the same ones, as long as they take part. First those that can
+    /// be dialled. One that is itself reached through a relay is reached by the others of its kind.
     fn called(&self) -> Vec<PublicKey> {
         let distance =
             |peer: &PublicKey| -> [u8; 32] { std::array::from_fn(|at| peer.0[at] ^ self.peer.0[at]) };
         let mut called = self.joining.introduced().to_vec();
-        let mut others = self.candidates(self.round(), |roles| roles.aggregates);
-        others.retain(|peer| !called.contains(peer));
-        others.sort_unstable_by_key(distance);
+        let mut others = self.candidates(self.round(), SampledRoles::is_aggregator);
+        let is_relayed = |peer: &PublicKey| self.aggregates(peer) == Aggregates::Relayed;
+        let is_reached = self.identity.roles.is_aggregator();
+        others.retain(|peer| !(called.contains(peer) || (is_reached && is_relayed(peer))));
+        others.sort_unstable_by_key(|peer| (is_relayed(peer), distance(peer)));
         called.extend(others);
         called.retain(|peer| *peer != self.peer);
         called.truncate(CALLED_MAX);

@@ -88,6 +88,8 @@ struct SampledWorld {
     open: Vec<OpenAction>,
     trained: Vec<u64>,
     averaged: Vec<u64>,
+    /// Round and number of the models that each has.
+    collected: Vec<(u64, usize)>,
 }
 
 fn key(at: u8) -> KeyPair {
@@ -108,7 +110,10 @@ fn approval(of: PublicKey, token: u8, expires_at: UnixTime) -> AccessToken {
 impl SampledWorld {
     fn new(is_open: bool) -> Self {
         let peers = (0..N_PEERS).map(|at| {
-            let roles = SampledRoles { trains: true, aggregates: at < 3 };
+            let aggregates =
+                [Aggregates::Dialled, Aggregates::Dialled, Aggregates::Relayed, Aggregates::Never]
+                    [usize::from(at)];
+            let roles = SampledRoles { trains: true, aggregates };
             let addresses = Vec::new();
             let identity =
                 SampledIdentity { key: key(at), run: RUN, counter: 0, roles, addresses, seed: at.into() };
@@ -132,6 +137,7 @@ impl SampledWorld {
             open: Vec::new(),
             trained: vec![0; n],
             averaged: vec![0; n],
+            collected: vec![(0, 0); n],
         };
         world.peers[0].join(Moment::ZERO, Vec::new());
         world.drain();
@@ -231,9 +237,10 @@ impl SampledWorld {
                 }
             }
             SampledAction::Train { round, model } => self.peers[from].on_trained(now, round, model),
-            SampledAction::CancelTraining => {}
-            SampledAction::Average { round, models } => {
-                self.peers[from].on_averaged(now, round, &models[0]);
+            SampledAction::CancelTraining | SampledAction::Collect { .. } => {}
+            SampledAction::Average { round } => {
+                let average: SampledModel = Arc::new([1.0]);
+                self.peers[from].on_averaged(now, round, &average);
             }
             SampledAction::Push { to, task, model } => {
                 let place = at(&self.peers, to);
@@ -263,7 +270,8 @@ impl SampledWorld {
             SampledAction::Ping { to, round } => peer.on_unreachable(now, to, round),
             SampledAction::Meet { to, .. } => peer.on_not_met(now, to),
             SampledAction::Train { round, .. } => peer.on_training_failed(round),
-            SampledAction::CancelTraining | SampledAction::Average { .. } => {}
+            SampledAction::CancelTraining | SampledAction::Collect { .. } | SampledAction::Average { .. } => {
+            }
             SampledAction::Push { to, task, .. } => peer.on_pushed(now, to, task, PushOutcome::Failed),
         }
     }
@@ -272,7 +280,7 @@ impl SampledWorld {
     fn forge(&mut self, to: usize, about: u8, round: u64, has_left: bool) {
         let about = self.peers[usize::from(about % N_PEERS)].peer();
         let token = ActivityToken([9; 16]);
-        let roles = SampledRoles { trains: true, aggregates: true };
+        let roles = SampledRoles { trains: true, aggregates: Aggregates::Dialled };
         let event = match has_left {
             true => MembershipEvent::Left,
             false => {
@@ -297,9 +305,17 @@ impl SampledWorld {
                         assert!(*round > self.trained[at], "a round is trained once, and rounds grow");
                         self.trained[at] = *round;
                     }
-                    SampledAction::Average { round, models } => {
+                    SampledAction::Collect { round, .. } => {
+                        let (of, n_models) = &mut self.collected[at];
+                        assert!(*round >= *of && *round > self.averaged[at], "rounds grow");
+                        *n_models = if round == of { *n_models + 1 } else { 1 };
+                        *of = *round;
+                    }
+                    SampledAction::Average { round } => {
                         assert!(*round > self.averaged[at], "a round is averaged once, and rounds grow");
-                        assert!((1..=2 * SETTINGS.sample_size).contains(&models.len()));
+                        let (of, n_models) = self.collected[at];
+                        assert_eq!(of, *round);
+                        assert!((1..=2 * SETTINGS.sample_size).contains(&n_models));
                         self.averaged[at] = *round;
                     }
                     SampledAction::Ping { to, .. }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::sampled::{
-    ActivityChain, ActivityToken, JoinedEvent, MEMBER_ADDRESS_BYTES_MAX, MEMBER_ADDRESSES_MAX, Membership,
-    MembershipEvent, REGISTERED_MAX, SampledRoles, VIEW_BYTES_MAX, View, ViewDigest,
+    ActivityChain, ActivityToken, Aggregates, JoinedEvent, MEMBER_ADDRESS_BYTES_MAX, MEMBER_ADDRESSES_MAX,
+    Membership, MembershipEvent, REGISTERED_MAX, SampledRoles, VIEW_BYTES_MAX, View, ViewDigest,
 };
 
 use super::{SampledAction, SampledIdentity, SampledPeer};
@@ -384,12 +384,15 @@ impl SampledPeer {
         }
     }
 
-    /// `P`: as many members as a sample has, by chance, after those that it was told of and some `live` ones.
+    /// `P`: as many members as a sample has, by chance, after those that it was told of and some `live` ones. One of these is among them
+    /// in any case: those that it was told of may be gone.
     fn acquaintances(&mut self, live: Vec<PublicKey>) -> Vec<PublicKey> {
         let mut known = self.joining.introduced.clone();
         known.retain(|peer| *peer != self.peer);
+        let n_least = known.len() + usize::from(live.iter().any(|peer| !known.contains(peer)));
+        let n_max = n_least.max(self.settings.sample_size);
         for other in live.into_iter().chain(self.others()) {
-            if known.len() >= self.settings.sample_size {
+            if known.len() >= n_max {
                 break;
             }
             if !known.contains(&other) {
@@ -411,9 +414,17 @@ impl SampledPeer {
     fn next_own_round(&self, round: u64) -> Option<u64> {
         let within = (self.settings.activity_window, self.round_max());
         (round.saturating_add(1)..=self.round_max()).take(ROUNDS_LOOKED_AT).find(|round| {
-            let place = self.registry.place(&self.peer, *round, within, |roles| roles.aggregates);
+            let place = self.aggregator_place(&self.peer, *round, within);
             place.is_some_and(|place| place < self.settings.n_aggregators)
         })
+    }
+
+    /// Whether one that can be dialled is live, which goes on with the run itself. Twice that is believed.
+    fn leaves_it_to_others(&self) -> bool {
+        let is_dialled = |peer: &PublicKey| self.aggregates(peer) == Aggregates::Dialled;
+        self.identity.roles.aggregates == Aggregates::Relayed
+            && self.joining.n_silences <= 2
+            && self.joining.answered.iter().any(is_dialled)
     }
 
     /// After silence, and nothing heard of a later round than this peer's: the round was lost with those who had it. Models that
@@ -436,7 +447,10 @@ impl SampledPeer {
             return self.sample_trainers(now);
         }
         let Some((of, average)) = self.newest.clone() else { return };
-        if !self.identity.roles.aggregates || (of < round && self.joining.n_silences < 2) {
+        if !self.identity.roles.is_aggregator()
+            || self.leaves_it_to_others()
+            || (of < round && self.joining.n_silences < 2)
+        {
             return;
         }
         // Others take a model of an aggregator of its round alone. Those of no round that is near wait for the others.

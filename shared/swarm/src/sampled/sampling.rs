@@ -20,6 +20,10 @@ pub(super) struct Sampling {
     ping_timeout: Duration,
     /// In the order in which they are asked.
     candidates: Vec<PublicKey>,
+    /// The first of them that are enough, where so many answer; the others are asked after all of these.
+    n_first: usize,
+    /// Those that may be asked by now.
+    n_open: usize,
     n_asked: usize,
     /// Asked and silent so far, with the end of patience.
     waiting: BTreeMap<PublicKey, Moment>,
@@ -39,6 +43,19 @@ impl Sampling {
         candidates: Vec<PublicKey>,
         ping_timeout: Duration,
     ) -> Self {
+        let n_first = candidates.len();
+        Self::in_turn(now, own, round, (n_wanted, n_enough), (candidates, n_first), ping_timeout)
+    }
+
+    /// The same, of the first `n_first` candidates; of the others only where too few of those answer.
+    pub(super) fn in_turn(
+        now: Moment,
+        own: PublicKey,
+        round: u64,
+        (n_wanted, n_enough): (usize, usize),
+        (candidates, n_first): (Vec<PublicKey>, usize),
+        ping_timeout: Duration,
+    ) -> Self {
         let mut sampling = Self {
             round,
             n_wanted,
@@ -46,14 +63,15 @@ impl Sampling {
             ping_timeout,
             answered: candidates.iter().copied().filter(|candidate| *candidate == own).collect(),
             candidates,
+            n_first,
+            n_open: n_first,
             n_asked: 0,
             waiting: BTreeMap::new(),
             pings: VecDeque::new(),
             retry_at: now + ping_timeout,
         };
-        for _ in 0..n_wanted {
-            sampling.ask_next(now);
-        }
+        sampling.ask_some(now);
+        sampling.go_on(now);
         sampling
     }
 
@@ -90,10 +108,14 @@ impl Sampling {
 
     /// The first `n_wanted` live candidates in the order of the round, once there are so many, or fewer once all were asked.
     pub(super) fn sample(&self) -> Option<Vec<PublicKey>> {
-        let live = self.candidates.iter().filter(|candidate| self.answered.contains(candidate));
+        // Where enough of the first ones are live after all, they are the sample.
+        let n_among = if self.are_first_enough() { self.n_first } else { self.n_open };
+        let among = &self.candidates[..n_among];
+        let live = among.iter().filter(|candidate| self.answered.contains(candidate));
         let sample: Vec<PublicKey> = live.take(self.n_wanted).copied().collect();
-        let n_least = if self.n_asked == self.candidates.len() { self.n_enough } else { self.n_wanted };
-        (sample.len() >= n_least && self.waiting.is_empty()).then_some(sample)
+        let n_least = if self.n_asked >= n_among { self.n_enough } else { self.n_wanted };
+        let is_over = !among.iter().any(|candidate| self.waiting.contains_key(candidate));
+        (sample.len() >= n_least && is_over).then_some(sample)
     }
 
     /// When too few have answered and nobody is left to ask: from when on it is to be repeated.
@@ -108,7 +130,28 @@ impl Sampling {
     }
 
     fn go_on(&mut self, now: Moment) {
+        self.replace_silent(now);
+        let is_over = self.waiting.is_empty() && self.n_asked == self.n_open;
+        if is_over && self.n_open < self.candidates.len() && !self.are_first_enough() {
+            self.n_open = self.candidates.len();
+            self.ask_some(now);
+            self.replace_silent(now);
+        }
+    }
+
+    fn replace_silent(&mut self, now: Moment) {
         while self.waiting.is_empty() && self.answered_asked() < self.n_wanted && self.ask_next(now) {}
+    }
+
+    fn are_first_enough(&self) -> bool {
+        let first = &self.candidates[..self.n_first];
+        first.iter().filter(|candidate| self.answered.contains(candidate)).count() >= self.n_enough
+    }
+
+    fn ask_some(&mut self, now: Moment) {
+        for _ in 0..self.n_wanted {
+            self.ask_next(now);
+        }
     }
 
     fn answered_asked(&self) -> usize {
@@ -117,7 +160,7 @@ impl Sampling {
 
     /// Returns whether there was one more candidate.
     fn ask_next(&mut self, now: Moment) -> bool {
-        let Some(candidate) = self.candidates.get(self.n_asked).copied() else { return false };
+        let Some(candidate) = self.candidates[..self.n_open].get(self.n_asked).copied() else { return false };
         self.n_asked += 1;
         if !self.answered.contains(&candidate) {
             self.waiting.insert(candidate, now + self.ping_timeout);

@@ -10,12 +10,13 @@ use super::*;
 
 mod knowing;
 mod lasting;
+mod relayed;
 mod still;
 mod tasks;
 
 const RUN: Sha256Hash = Sha256Hash([5; 32]);
 const S: Duration = Duration::from_secs(1);
-const BOTH: SampledRoles = SampledRoles { trains: true, aggregates: true };
+const BOTH: SampledRoles = SampledRoles { trains: true, aggregates: Aggregates::Dialled };
 const SETTINGS: SampledSettings = SampledSettings {
     sample_size: 2,
     n_aggregators: 2,
@@ -219,7 +220,7 @@ fn a_model_is_wanted_of_what_the_peer_does_and_of_rounds_that_can_be() {
     peer.on_transfer_failed(Moment::ZERO, other.peer(), SampledTask::Train { round: 10 });
     assert!(!asks(&mut peer, 0), "there is no round before the first");
 
-    let mut idle = stranger(4, SETTINGS, SampledRoles { trains: false, aggregates: true });
+    let mut idle = stranger(4, SETTINGS, SampledRoles { trains: false, aggregates: Aggregates::Dialled });
     assert_eq!(
         idle.on_offer(Moment::ZERO, other.peer(), SampledTask::Aggregate { round: 1 }),
         Err(OfferRefusal::Declined),
@@ -232,7 +233,7 @@ fn a_model_is_wanted_of_what_the_peer_does_and_of_rounds_that_can_be() {
     );
     assert!(idle.on_offer(Moment::ZERO, other.peer(), SampledTask::Aggregate { round: 1 }).is_ok());
 
-    let mut tab = stranger(5, SETTINGS, SampledRoles { trains: true, aggregates: false });
+    let mut tab = stranger(5, SETTINGS, SampledRoles { trains: true, aggregates: Aggregates::Never });
     tab.join(Moment::ZERO, Vec::new());
     assert_eq!(
         tab.on_offer(Moment::ZERO, other.peer(), SampledTask::Aggregate { round: 1 }),
@@ -647,13 +648,15 @@ fn an_aggregator_counts_each_trainer_once_and_only_those_of_its_round() {
     assert!(!asked.is_empty());
     // What comes while the sample is looked for counts.
     assert!(send(&mut peer, &others[3], 1));
+    let mut n_collected = 3;
     let mut averaged = None;
     while let Some(to) = asked.pop() {
         peer.on_pong(S, to, 1);
         for action in actions(&mut peer) {
             match action {
                 SampledAction::Ping { to, .. } => asked.push(to),
-                SampledAction::Average { round, models } => averaged = Some((round, models.len())),
+                SampledAction::Collect { round: 1, .. } => n_collected += 1,
+                SampledAction::Average { round } => averaged = Some((round, n_collected)),
                 _ => {}
             }
         }
@@ -869,8 +872,8 @@ fn who_goes_on_with_a_run_begins_alone_once_every_member_is_gone() {
 #[test]
 fn who_cannot_be_dialled_calls_on_aggregators_until_it_leaves() {
     let [mut home, mut near, far] = acquainted(SETTINGS);
-    let mut peer = stranger(9, SETTINGS, SampledRoles { trains: true, aggregates: false });
-    let mut other_tab = stranger(8, SETTINGS, SampledRoles { trains: true, aggregates: false });
+    let mut peer = stranger(9, SETTINGS, SampledRoles { trains: true, aggregates: Aggregates::Never });
+    let mut other_tab = stranger(8, SETTINGS, SampledRoles { trains: true, aggregates: Aggregates::Never });
     other_tab.join(Moment::ZERO, Vec::new());
     knows(&mut home, &other_tab);
     peer.join(Moment::ZERO, vec![home.peer()]);

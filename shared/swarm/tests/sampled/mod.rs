@@ -7,12 +7,13 @@ mod world;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use barnraise_protocol::sampled::Aggregates;
 use barnraise_simulation::{Latency, NatKind, Network, NodeBandwidth, NodeId, seeds};
 use barnraise_swarm::Moment;
 use barnraise_swarm::sampled::SampledSettings;
 
 use node::{Population, SentBytes, SimulatedPeer};
-use world::{MINUTE, SETTINGS, World, join, live, round, rounds, sent, world_in};
+use world::{MINUTE, SETTINGS, World, join, live, round, rounds, sent, world_in, world_of};
 
 /// Hosts all over the world.
 const LATENCY: Latency = Latency::LogNormal { median: Duration::from_millis(60), sigma: 0.5 };
@@ -227,6 +228,106 @@ fn a_peer_that_leaves_is_asked_no_more_and_one_that_comes_back_is() {
     world.run_until(10 * MINUTE);
     assert_eq!(is_known(&world), 15);
     assert!(world.nodes[7].trained.len() > n_trained);
+}
+
+/// Three that can be dialled, and tabs that are reached through a relay alone.
+const N_NATIVE: usize = 3;
+
+fn kind(at: usize) -> Aggregates {
+    if at < N_NATIVE { Aggregates::Dialled } else { Aggregates::Relayed }
+}
+
+/// How many rounds of these each kind of peer averaged: those that can be dialled, and tabs.
+fn n_averaged(world: &World, within: std::ops::Range<Moment>) -> [usize; 2] {
+    let n_of = |nodes: &[SimulatedPeer]| {
+        nodes.iter().flat_map(|node| &node.averaged).filter(|(_, at)| within.contains(at)).count()
+    };
+    [n_of(&world.nodes[..N_NATIVE]), n_of(&world.nodes[N_NATIVE..])]
+}
+
+#[test]
+fn where_tabs_alone_are_left_they_average_until_a_native_peer_is_back() {
+    for seed in seeds(0..3) {
+        let settings =
+            SampledSettings { sample_size: 4, n_aggregators: 2, success_fraction: 0.75, ..SETTINGS };
+        let population = Population::new(settings, 12);
+        let mut world = world_of(Network::new(12, LATENCY), seed, &population, kind);
+        world.run_until(4 * MINUTE);
+        let [n_native, n_tabs] = n_averaged(&world, Duration::ZERO..4 * MINUTE);
+        assert!(n_native > 40 && n_tabs == 0, "seed {seed}: {n_native} and {n_tabs}");
+        let before = round(&mut world);
+
+        (0..N_NATIVE).for_each(|at| world.leave(NodeId(at)));
+        world.run_until(14 * MINUTE);
+        let alone = round(&mut world);
+        assert!(alone > before + 50, "seed {seed}: from round {before} to {alone}");
+        let [_, n_tabs] = n_averaged(&world, 4 * MINUTE..14 * MINUTE);
+        assert!(
+            n_tabs as u64 > alone - before,
+            "seed {seed}: {n_tabs} averages of rounds {before} to {alone}"
+        );
+        // They taught the model, whose numbers are 3 to 11.
+        let model = newest(&mut world);
+        assert!((3.0..=11.0).contains(&model), "seed {seed}: {model}");
+
+        // It comes with a model that is long old, and gets the newest.
+        let counter = world.nodes[1].peer.counter();
+        world.restart(NodeId(1), population.of_kind(1, Aggregates::Dialled, counter));
+        join(&mut world, &population, NodeId(1), &[5]);
+        world.run_until(16 * MINUTE);
+        let [n_native, _] = n_averaged(&world, 15 * MINUTE..16 * MINUTE);
+        assert!(n_native > 5, "seed {seed}: it averaged {n_native}");
+        let held = world.nodes[1].peer.newest().map_or(0, |(round, _)| round);
+        assert!(
+            held > alone,
+            "seed {seed}: its model is of round {held}, and {alone} were made before it came"
+        );
+        world.run_until(20 * MINUTE);
+        let [n_native, n_tabs] = n_averaged(&world, 16 * MINUTE..20 * MINUTE);
+        // Once all know of it, a tab averages where a ping is lost.
+        assert!(n_native > 20 && n_tabs * 10 < n_native, "seed {seed}: {n_native} and {n_tabs}");
+    }
+}
+
+#[test]
+fn a_tab_that_vanishes_while_it_averages_takes_no_round_with_it() {
+    for (seed, n_aggregators) in seeds(0..3).flat_map(|seed| [(seed, 1), (seed, 2)]) {
+        let settings = SampledSettings {
+            sample_size: 3,
+            n_aggregators,
+            success_fraction: 0.6,
+            activity_window: 8,
+            ..SETTINGS
+        };
+        let population = Population::new(settings, 11);
+        let mut world = world_of(Network::new(11, LATENCY), seed, &population, kind);
+        world.run_until(2 * MINUTE);
+        (0..N_NATIVE).for_each(|at| world.leave(NodeId(at)));
+        world.run_until(4 * MINUTE);
+        for _ in 0..6 {
+            let n_before: Vec<usize> = world.nodes.iter().map(|node| node.n_collected).collect();
+            let begins =
+                |world: &World| (N_NATIVE..11).find(|at| world.nodes[*at].n_collected > n_before[*at]);
+            let until = world.now() + 15 * MINUTE;
+            world.run_while(|world| begins(world).is_none() && world.now() < until);
+            let at = begins(&world).unwrap();
+            // It has the first model of the round, and is gone.
+            let lost = world.nodes[at].collected_round();
+            world.leave(NodeId(at));
+            let goes_on = |world: &World| {
+                let averaged = |node: &SimulatedPeer| node.averaged.iter().any(|(round, _)| *round > lost);
+                world.nodes.iter().any(averaged)
+            };
+            let until = world.now() + 15 * MINUTE;
+            world.run_while(|world| !goes_on(world) && world.now() < until);
+            assert!(goes_on(&world), "seed {seed}, a = {n_aggregators}: nobody went on after round {lost}");
+            let counter = world.nodes[at].peer.counter();
+            world.restart(NodeId(at), population.of_kind(at, Aggregates::Relayed, counter));
+            join(&mut world, &population, NodeId(at), &[(at + 1 - N_NATIVE) % 8 + N_NATIVE]);
+            let now = world.now();
+            world.run_until(now + MINUTE);
+        }
+    }
 }
 
 /// What is counted where it is sent is counted once where it comes.

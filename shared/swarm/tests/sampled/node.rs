@@ -10,8 +10,8 @@ use barnraise_protocol::access::{KeyPair, PublicKey};
 use barnraise_protocol::bulk::{CHUNK_BYTES, Transfer};
 use barnraise_protocol::framing::{self, HEADER_BYTES};
 use barnraise_protocol::sampled::{
-    AcceptorToDialler, DiallerToAcceptor, MESSAGE_BYTES_MAX, ModelOffer, SampledRoles, SampledTask, View,
-    ViewDigest,
+    AcceptorToDialler, Aggregates, DiallerToAcceptor, MESSAGE_BYTES_MAX, ModelOffer, SampledRoles,
+    SampledTask, View, ViewDigest,
 };
 use barnraise_simulation::{NodeAction, NodeId, SimulatedNode};
 use barnraise_swarm::Moment;
@@ -80,6 +80,10 @@ pub(crate) struct SimulatedPeer {
     /// Offered models.
     offered: Vec<(NodeId, SampledTask, SampledModel)>,
     outbox: VecDeque<NodeAction<SimulatedMessage>>,
+    /// The models that it averages next, and their round.
+    collected: (u64, Vec<SampledModel>),
+    /// Models that it has collected.
+    pub(crate) n_collected: usize,
     /// Rounds that it began to train, with their times, and those that it averaged.
     pub(crate) trained: Vec<(u64, Moment)>,
     pub(crate) averaged: Vec<(u64, Moment)>,
@@ -128,6 +132,11 @@ impl Population {
 
     /// With the counter that a process before it left on the disk.
     pub(crate) fn restarted(&self, at: usize, aggregates: bool, counter: u64) -> SimulatedPeer {
+        let aggregates = if aggregates { Aggregates::Dialled } else { Aggregates::Never };
+        self.of_kind(at, aggregates, counter)
+    }
+
+    pub(crate) fn of_kind(&self, at: usize, aggregates: Aggregates, counter: u64) -> SimulatedPeer {
         let identity = SampledIdentity {
             key: key(self.seed, at),
             run: RUN,
@@ -152,6 +161,8 @@ impl Population {
             open: Vec::new(),
             offered: Vec::new(),
             outbox: VecDeque::new(),
+            collected: (0, Vec::new()),
+            n_collected: 0,
             trained: Vec::new(),
             averaged: Vec::new(),
             sent: SentBytes::default(),
@@ -182,6 +193,11 @@ fn transfer_overhead(model_bytes: u64) -> u64 {
 }
 
 impl SimulatedPeer {
+    /// The round whose models it collected last.
+    pub(crate) fn collected_round(&self) -> u64 {
+        self.collected.0
+    }
+
     fn node_of(&self, peer: PublicKey) -> NodeId {
         self.nodes[&peer]
     }
@@ -381,7 +397,16 @@ impl SimulatedPeer {
                 }
                 // The result comes, and is ignored.
                 SampledAction::CancelTraining => {}
-                SampledAction::Average { round, models } => {
+                SampledAction::Collect { round, model } => {
+                    if round != self.collected.0 {
+                        self.collected = (round, Vec::new());
+                    }
+                    self.collected.1.push(model);
+                    self.n_collected += 1;
+                }
+                SampledAction::Average { round } => {
+                    let (of, models) = std::mem::take(&mut self.collected);
+                    assert_eq!(of, round, "models of another round are averaged");
                     assert!(
                         self.averaged.last().is_none_or(|(last, _)| *last < round),
                         "no round is averaged twice"

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use barnraise_protocol::sampled::Aggregates;
 use barnraise_simulation::{Network, NodeId, NodeSimulation};
 use barnraise_swarm::Moment;
 use barnraise_swarm::sampled::SampledSettings;
@@ -30,8 +31,19 @@ pub(crate) fn world_in(
     population: &Population,
     aggregates: impl Fn(usize) -> bool,
 ) -> World {
+    let kind = |at| if aggregates(at) { Aggregates::Dialled } else { Aggregates::Never };
+    world_of(network, seed, population, kind)
+}
+
+/// The same, of peers of any kind.
+pub(crate) fn world_of(
+    network: Network,
+    seed: u64,
+    population: &Population,
+    kind: impl Fn(usize) -> Aggregates,
+) -> World {
     let n = network.n_nodes();
-    let nodes = (0..n).map(|at| population.node(at, aggregates(at))).collect();
+    let nodes = (0..n).map(|at| population.of_kind(at, kind(at), 0)).collect();
     let mut world = NodeSimulation::new(seed, network, nodes);
     join(&mut world, population, NodeId(0), &[]);
     (1..n).for_each(|at| join(&mut world, population, NodeId(at), &[0]));

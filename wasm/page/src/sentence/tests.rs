@@ -65,6 +65,7 @@ fn activities() -> Vec<(Activity, &'static str, &'static str)> {
             "waiting-for-turn",
             "3 devices train a round, drawn by chance from 9",
         ),
+        (Activity::Averaging { epoch: 123 }, "averaging", "for the others"),
         (Activity::Stopping, "stopping", "finished"),
         (Activity::Broken { reason: reason() }, "broken", "timed out"),
     ]

@@ -20,7 +20,8 @@ impl PageState {
         matches!(self.backbone, BackboneStatus::Lost { .. })
     }
 
-    /// Whether the worker's activity requires a connection to a backbone, which sends the run's progress every second.
+    /// Whether the worker's activity requires a connection to a backbone, which sends the run's progress every second, or to others
+    /// that go on without one.
     pub(crate) fn is_in_touch(&self) -> bool {
         match self.activity {
             Activity::FetchingModel { .. }
@@ -30,7 +31,8 @@ impl PageState {
             | Activity::Sending { .. }
             | Activity::BeingChecked { .. }
             | Activity::WaitingForOthers { .. }
-            | Activity::WaitingForTurn { .. } => true,
+            | Activity::WaitingForTurn { .. }
+            | Activity::Averaging { .. } => true,
             Activity::Idle
             | Activity::Connecting
             | Activity::SigningIn { .. }

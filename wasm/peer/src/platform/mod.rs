@@ -112,8 +112,8 @@ impl Platform for BrowserPlatform {
         self.network.accept(protocol)
     }
 
-    fn addresses(&self) -> Vec<Vec<u8>> {
-        self.network.addresses()
+    fn addresses(&self, n_relays: usize) -> Vec<Vec<u8>> {
+        self.network.addresses(n_relays)
     }
 
     async fn open_host(

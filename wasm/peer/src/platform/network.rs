@@ -9,14 +9,17 @@
 //!
 //! A host, or an aggregator of a run without a server, is dialled where it listens for browsers, and else through a relay, for
 //! most the backbone ([`links`]). The relay sees nothing of what it carries: the host proves its peer id at its end. No failure
-//! there touches the backbone's connection. Those whom the tab dialled may open streams. Nobody dials it, but where it hosts experts:
-//! then it has a place at its backbone, by which others reach it ([`TabNetwork::addresses`]).
+//! there touches the backbone's connection. Those whom the tab dialled may open streams. Others dial it through a relay, where it
+//! hosts experts or averages: then it has a place at its backbone, and in a run without a server at another peer of the DHT that is a
+//! relay, which may outlast the backbone ([`TabNetwork::addresses`]).
 
 mod addresses;
 mod error;
 mod incoming;
 mod links;
 mod lookup;
+mod places;
+mod reached;
 mod swarm;
 
 use std::cell::{Cell, RefCell};
@@ -30,7 +33,6 @@ use barnraise_swarm::PeerKey;
 use futures::channel::{mpsc, oneshot};
 use futures::lock::Mutex;
 use futures::{SinkExt, StreamExt, select_biased};
-use libp2p::core::transport::ListenerId;
 use libp2p::identity::Keypair;
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
@@ -40,11 +42,12 @@ use wasm_bindgen_futures::spawn_local;
 use web_time::Instant;
 
 pub(crate) use addresses::fetch_status;
-use addresses::{Circuit, PageOrigin, TransportAddresses, Way, circuits, dialable, ways};
+use addresses::{Circuit, PageOrigin, TransportAddresses, Way, dialable, ways};
 pub use error::NetworkError;
 use incoming::IncomingProtocols;
 use links::PeerLinks;
 use lookup::{DialAttempt, DialTarget, KnownRun};
+use places::RelayPlaces;
 use swarm::BehaviourEvent;
 pub use swarm::{Behaviour, swarm};
 
@@ -60,12 +63,6 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_OF_TWO_MAX: Duration = Duration::from_secs(2);
 /// Who wants a link that could not be had a moment ago is told so for as long.
 const LINK_PAUSE: Duration = Duration::from_secs(2);
-/// A backbone that gives the tab no place is asked again after so long.
-const RESERVE_PAUSE: Duration = Duration::from_secs(10);
-/// Connections that others made with the tab: the oldest makes way.
-const INBOUND_MAX: usize = 64;
-/// Of one peer.
-const INBOUND_PER_PEER: usize = 2;
 /// Most backbones whose addresses are known.
 const BACKBONES_MAX: usize = 64;
 /// Capacity of the command channel to the task.
@@ -95,16 +92,11 @@ enum SwarmCommand {
     HangUp {
         answer: oneshot::Sender<()>,
     },
-    /// Ask the backbone for a place by which others reach the tab.
-    Reserve,
-}
-
-/// How others reach the tab.
-#[derive(Default)]
-struct Reservation {
-    /// The backbone where it has a place.
-    relay: Cell<Option<PeerId>>,
-    asked_at: Cell<Option<Instant>>,
+    /// Ask a connected peer for a place by which others reach the tab.
+    Reserve {
+        relay: PeerId,
+        address: Multiaddr,
+    },
 }
 
 /// An attempt to link to a peer, which all wait for who want a stream there: when the last one failed.
@@ -124,9 +116,9 @@ pub(crate) struct TabNetwork {
     /// Connections with others.
     links: Rc<RefCell<PeerLinks>>,
     attempts: RefCell<HashMap<PeerId, LinkAttempt>>,
-    reservation: Rc<Reservation>,
-    /// All addresses of backbones, those for native peers too.
-    backbone_addresses: RefCell<HashMap<PeerId, Vec<Multiaddr>>>,
+    places: Rc<RefCell<RelayPlaces>>,
+    /// All addresses of backbones and relays, those for native peers too.
+    backbone_addresses: Rc<RefCell<HashMap<PeerId, Vec<Multiaddr>>>>,
     /// `None` before the web server answered for the first time.
     known: Rc<RefCell<Option<KnownRun>>>,
     /// Other backbones of the run, the next one to try first.
@@ -148,16 +140,14 @@ impl TabNetwork {
         let control = swarm.behaviour().streams.new_control();
         let incoming = swarm.behaviour().incoming.protocols();
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
-        let (connected, links, reservation) = (Rc::default(), Rc::default(), Rc::<Reservation>::default());
+        let (connected, links, places) = (Rc::default(), Rc::default(), Rc::default());
         let task = SwarmTask {
             swarm,
             connected: Rc::clone(&connected),
             links: Rc::clone(&links),
-            reservation: Rc::clone(&reservation),
+            places: Rc::clone(&places),
             dials: Vec::new(),
             connection: None,
-            listener: None,
-            inbound: VecDeque::new(),
             hang_up: None,
         };
         spawn_local(task.run(receiver));
@@ -171,8 +161,8 @@ impl TabNetwork {
             connected,
             links,
             attempts: RefCell::default(),
-            reservation,
-            backbone_addresses: RefCell::default(),
+            places,
+            backbone_addresses: Rc::default(),
             known: Rc::default(),
             other_backbones: RefCell::default(),
             is_other_next: Cell::new(false),
@@ -277,14 +267,12 @@ impl TabNetwork {
             Some((_, DialAttempt::Redial(backbone))) => return Ok(backbone),
             Some((run_id, DialAttempt::AskDht { contact, wanted })) => (run_id, wanted, contact),
         };
-        let asked = contact.peer;
-        let asking = async {
-            lookup::within(CONTACT_TIMEOUT, self.reach(contact)).await?;
-            lookup::newest(self.control.clone(), asked, &run_id, wanted, self.page.is_secure).await
-        };
-        let found = asking.await;
-        self.disconnect().await;
-        let target = found?;
+        let DialTarget { peer: asked, transports } = contact;
+        // Over a link, as the tab may have its place there.
+        let link = Box::pin(self.link(asked, || Way::direct(transports)));
+        lookup::within(CONTACT_TIMEOUT, link).await?;
+        let target =
+            lookup::newest(self.control.clone(), asked, &run_id, wanted, self.page.is_secure).await?;
         let moved_to = target.transports.iter().flat_map(|(_, addresses)| addresses.clone()).collect();
         self.backbone_addresses.borrow_mut().insert(target.peer, moved_to);
         if let Some(known) = self.known.borrow_mut().as_mut() {
@@ -298,11 +286,15 @@ impl TabNetwork {
         let run_id = self.known.borrow().as_ref().map(|known| known.run_id.clone());
         let Some(run_id) = run_id else { return };
         let (control, known, is_secure) = (self.control.clone(), Rc::clone(&self.known), self.page.is_secure);
+        let addresses = Rc::clone(&self.backbone_addresses);
         spawn_local(async move {
             // An empty answer does not replace the peers known so far.
             let found = lookup::contacts(control, backbone, &run_id, is_secure).await.unwrap_or_default();
             if let Some(known) = known.borrow_mut().as_mut().filter(|_| !found.is_empty()) {
-                known.contacts = found;
+                let (contacts, all): (Vec<DialTarget>, Vec<Vec<Multiaddr>>) = found.into_iter().unzip();
+                let of_peers = contacts.iter().map(|contact| contact.peer).zip(all);
+                learn_addresses(&mut addresses.borrow_mut(), of_peers);
+                known.contacts = contacts;
             }
         });
     }
@@ -351,34 +343,13 @@ impl TabNetwork {
     }
 
     fn learn_addresses(&self, addresses: &[String]) {
-        let mut known = self.backbone_addresses.borrow_mut();
-        if known.len() >= BACKBONES_MAX {
-            known.clear();
-        }
         let mut fresh: HashMap<PeerId, Vec<Multiaddr>> = HashMap::new();
         for address in addresses.iter().filter_map(|address| address.parse::<Multiaddr>().ok()) {
             if let Some(Protocol::P2p(peer)) = address.iter().last() {
                 fresh.entry(peer).or_default().push(address);
             }
         }
-        known.extend(fresh);
-    }
-
-    /// Where others reach the tab: through its backbone. Nowhere at first, until that has given it a place.
-    pub(super) fn addresses(&self) -> Vec<Vec<u8>> {
-        let reservation = &self.reservation;
-        let relay = reservation.relay.get().filter(|relay| *self.connected.borrow() == Some(*relay));
-        if let Some(relay) = relay {
-            let known = self.backbone_addresses.borrow();
-            return circuits(known.get(&relay).map_or(&[], Vec::as_slice));
-        }
-        let is_asked = reservation.asked_at.get().is_some_and(|at| at.elapsed() < RESERVE_PAUSE);
-        if !is_asked && self.connected.borrow().is_some() {
-            reservation.asked_at.set(Some(Instant::now()));
-            // Where the task has ended, nothing is reached any more.
-            let _ = self.commands.clone().try_send(SwarmCommand::Reserve);
-        }
-        Vec::new()
+        learn_addresses(&mut self.backbone_addresses.borrow_mut(), fresh);
     }
 
     /// Streams of a protocol that peers open with which a connection stands.
@@ -391,14 +362,24 @@ impl TabNetwork {
         Ok(incoming.map(|(peer, stream)| (PeerKey(peer.to_bytes()), stream)).boxed_local())
     }
 
-    /// Opens a stream to a host of experts, or to an aggregator, at the addresses that it announced.
+    /// Opens a stream to a host of experts, or to an aggregator, at the addresses that it announced. It is dialled to the end also where
+    /// who asks for it waits no longer: the next one does not wait for long then.
     pub(crate) async fn open_host(
-        &self,
+        self: &Rc<Self>,
         host: PeerId,
         announced: &[Vec<u8>],
         protocol: &'static str,
     ) -> Result<libp2p::Stream, NetworkError> {
-        self.link(host, || ways(host, announced, self.page)).await?;
+        if !self.links.borrow_mut().on_used(&host) {
+            let (answer, answered) = oneshot::channel();
+            let (network, announced) = (Rc::clone(self), announced.to_vec());
+            spawn_local(async move {
+                let ways = || ways(host, &announced, network.page);
+                // The caller may be gone.
+                let _ = answer.send(Box::pin(network.link(host, ways)).await);
+            });
+            answered.await.map_err(|_| NetworkError::Stopped)??;
+        }
         Ok(self.control.clone().open_stream(host, StreamProtocol::new(protocol)).await?)
     }
 
@@ -490,6 +471,17 @@ impl TabNetwork {
     }
 }
 
+/// Takes the addresses of backbones and relays in place of those that were known.
+fn learn_addresses(
+    known: &mut HashMap<PeerId, Vec<Multiaddr>>,
+    fresh: impl IntoIterator<Item = (PeerId, Vec<Multiaddr>)>,
+) {
+    if known.len() >= BACKBONES_MAX {
+        known.clear();
+    }
+    known.extend(fresh);
+}
+
 /// Tells the page which transport works, and why others do not.
 fn post_connected(transport: TransportKind, failures: &[(TransportKind, NetworkError)]) {
     let failures = failures.iter().map(|(transport, error)| (*transport, error.to_string())).collect();
@@ -506,14 +498,10 @@ struct SwarmTask {
     swarm: Swarm<Behaviour>,
     connected: Rc<RefCell<Option<PeerId>>>,
     links: Rc<RefCell<PeerLinks>>,
-    reservation: Rc<Reservation>,
+    places: Rc<RefCell<RelayPlaces>>,
     dials: Vec<Dial>,
-    /// With the backbone, and where that is.
-    connection: Option<(ConnectionId, Multiaddr)>,
-    /// Of the place that was asked for.
-    listener: Option<ListenerId>,
-    /// Connections that others made, the oldest first.
-    inbound: VecDeque<(PeerId, ConnectionId)>,
+    /// With the backbone.
+    connection: Option<ConnectionId>,
     /// Answered when only links are left: streams open on any connection to the peer, so a
     /// dying one must be gone before the next is dialled.
     hang_up: Option<oneshot::Sender<()>>,
@@ -546,11 +534,13 @@ impl SwarmTask {
             }
             SwarmCommand::HangUp { answer } => {
                 self.dials.retain(|dial| dial.purpose != Purpose::Backbone);
-                self.connection = None;
-                self.reservation.relay.set(None);
-                self.reservation.asked_at.set(None);
-                if let Some(backbone) = self.connected.take() {
+                let backbone = self.connected.take();
+                if let Some(backbone) = backbone {
                     self.links.borrow_mut().forget(&backbone);
+                    self.forget_place(&backbone);
+                }
+                if let Some(connection) = self.connection.take() {
+                    self.swarm.close_connection(connection);
                 }
                 for peer in self.connected_without_link() {
                     // An error says that it is gone already.
@@ -559,20 +549,26 @@ impl SwarmTask {
                 self.hang_up = Some(answer);
                 self.answer_hang_up();
             }
-            SwarmCommand::Reserve => self.reserve(),
+            SwarmCommand::Reserve { relay, address } => self.reserve(relay, &address),
         }
     }
 
-    fn reserve(&mut self) {
-        let backbone = *self.connected.borrow();
-        let (Some(backbone), Some((_, address))) = (backbone, &self.connection) else { return };
-        if let Some(listener) = self.listener.take() {
+    fn reserve(&mut self, relay: PeerId, address: &Multiaddr) {
+        let of_relay = address.iter().filter(|part| !matches!(part, Protocol::P2p(_)));
+        let circuit: Multiaddr = of_relay.chain([Protocol::P2p(relay), Protocol::P2pCircuit]).collect();
+        // Asked again where it cannot be.
+        let listener = self.swarm.listen_on(circuit).ok();
+        let earlier = self.places.borrow_mut().on_listening(relay, listener);
+        if let Some(earlier) = earlier {
+            self.swarm.remove_listener(earlier);
+        }
+    }
+
+    fn forget_place(&mut self, relay: &PeerId) {
+        let listener = self.places.borrow_mut().forget(relay);
+        if let Some(listener) = listener {
             self.swarm.remove_listener(listener);
         }
-        let of_relay = address.iter().filter(|part| !matches!(part, Protocol::P2p(_)));
-        let relay: Multiaddr = of_relay.chain([Protocol::P2p(backbone), Protocol::P2pCircuit]).collect();
-        // Asked again where it cannot be.
-        self.listener = self.swarm.listen_on(relay).ok();
     }
 
     fn take_dial(&mut self, connection: ConnectionId) -> Option<Dial> {
@@ -580,10 +576,11 @@ impl SwarmTask {
         Some(self.dials.swap_remove(index))
     }
 
-    /// Peers with which there is more than a link: the backbone, and those whose connection is being closed.
+    /// Peers with which there is more than a link: the backbone, and those whose connection is being closed. Who reached the tab through
+    /// a relay stays.
     fn connected_without_link(&self) -> Vec<PeerId> {
         let links = self.links.borrow();
-        self.swarm.connected_peers().filter(|peer| !links.contains(peer)).copied().collect()
+        self.swarm.connected_peers().filter(|peer| !links.reaches(peer)).copied().collect()
     }
 
     fn answer_hang_up(&mut self) {
@@ -595,18 +592,13 @@ impl SwarmTask {
     }
 
     /// Keeps a connection that was dialled, unless there is one for the same purpose. Returns whether it is kept.
-    fn is_kept(
-        &mut self,
-        (peer, address): (PeerId, &Multiaddr),
-        connection: ConnectionId,
-        purpose: Purpose,
-    ) -> bool {
+    fn is_kept(&mut self, peer: PeerId, connection: ConnectionId, purpose: Purpose) -> bool {
         let mut links = self.links.borrow_mut();
         match purpose {
             Purpose::Backbone if self.connection.is_none() => {
                 // A link with it is no longer one that makes way for others.
                 links.forget(&peer);
-                self.connection = Some((connection, address.clone()));
+                self.connection = Some(connection);
                 self.connected.replace(Some(peer));
                 true
             }
@@ -620,34 +612,20 @@ impl SwarmTask {
         }
     }
 
-    fn on_inbound(&mut self, peer: PeerId, connection: ConnectionId) {
-        let of_peer: Vec<usize> = (0..self.inbound.len()).filter(|at| self.inbound[*at].0 == peer).collect();
-        if of_peer.len() >= INBOUND_PER_PEER
-            && let Some((_, oldest)) = self.inbound.remove(of_peer[0])
-        {
-            self.swarm.close_connection(oldest);
-        }
-        self.inbound.push_back((peer, connection));
-        if self.inbound.len() > INBOUND_MAX
-            && let Some((_, oldest)) = self.inbound.pop_front()
-        {
-            self.swarm.close_connection(oldest);
-        }
-    }
-
     fn on_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
         match event {
-            // A trainer, through the place that was reserved: there is no other way to the tab.
+            // Through a place that was reserved: there is no other way to the tab.
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. }
                 if endpoint.is_listener() =>
             {
-                self.on_inbound(peer_id, connection_id);
+                for evicted in self.links.borrow_mut().on_inbound(peer_id, connection_id) {
+                    self.swarm.close_connection(evicted);
+                }
             }
-            SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
-                let reached = (peer_id, endpoint.get_remote_address());
+            SwarmEvent::ConnectionEstablished { peer_id, connection_id, .. } => {
                 let dial = self.take_dial(connection_id).filter(|dial| !dial.answer.is_canceled());
                 match dial {
-                    Some(dial) if self.is_kept(reached, connection_id, dial.purpose) => {
+                    Some(dial) if self.is_kept(peer_id, connection_id, dial.purpose) => {
                         let _ = dial.answer.send(Ok(()));
                     }
                     // The caller is gone, or another transport was faster.
@@ -661,22 +639,21 @@ impl SwarmTask {
                     let _ = dial.answer.send(Err(NetworkError::Dial(Box::new(error))));
                 }
             }
-            SwarmEvent::ConnectionClosed { connection_id, .. } => {
-                if self.connection.take_if(|(connection, _)| *connection == connection_id).is_some() {
+            SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, .. } => {
+                if self.connection.take_if(|connection| *connection == connection_id).is_some() {
                     self.connected.replace(None);
-                    self.reservation.relay.set(None);
+                }
+                if num_established == 0 {
+                    self.forget_place(&peer_id);
                 }
                 self.links.borrow_mut().on_closed(connection_id);
-                self.inbound.retain(|(_, known)| *known != connection_id);
                 self.answer_hang_up();
             }
             SwarmEvent::Behaviour(BehaviourEvent::Circuits(
                 relay::client::Event::ReservationReqAccepted { relay_peer_id, .. },
-            )) => self.reservation.relay.set(Some(relay_peer_id)),
-            SwarmEvent::ListenerClosed { listener_id, .. }
-                if self.listener.take_if(|listener| *listener == listener_id).is_some() =>
-            {
-                self.reservation.relay.set(None);
+            )) => self.places.borrow_mut().on_held(relay_peer_id),
+            SwarmEvent::ListenerClosed { listener_id, .. } => {
+                self.places.borrow_mut().on_closed(listener_id);
             }
             _ => {}
         }

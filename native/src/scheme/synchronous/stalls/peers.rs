@@ -303,7 +303,8 @@ impl SimulatedContributor {
             | Activity::Sending { .. }
             | Activity::BeingChecked { .. }
             | Activity::WaitingForOthers { .. }
-            | Activity::WaitingForTurn { .. } => false,
+            | Activity::WaitingForTurn { .. }
+            | Activity::Averaging { .. } => false,
         }
     }
 

@@ -3,13 +3,13 @@
 use barnraise_protocol::access::token::USER_BYTES_MAX;
 use barnraise_protocol::access::{AccessToken, Claims, KeyPair};
 use barnraise_protocol::framing;
-use barnraise_protocol::sampled::{ActivityChain, JoinedEvent, MembershipEvent, SampledRoles};
+use barnraise_protocol::sampled::{ActivityChain, Aggregates, JoinedEvent, MembershipEvent, SampledRoles};
 use proptest::prelude::*;
 
 use super::*;
 
 const RUN: Sha256Hash = Sha256Hash([9; 32]);
-const ROLES: SampledRoles = SampledRoles { trains: true, aggregates: true };
+const ROLES: SampledRoles = SampledRoles { trains: true, aggregates: Aggregates::Dialled };
 
 fn key(number: u8) -> KeyPair {
     KeyPair::from_seed(&[number; 32])

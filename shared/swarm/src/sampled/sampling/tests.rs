@@ -81,3 +81,43 @@ fn this_peer_itself_is_not_asked() {
     sampling.on_pong(Moment::ZERO, peer(1));
     assert_eq!(sampling.sample(), Some(peers([1, 2])));
 }
+
+/// Asks for two of five candidates, of which the first two are preferred and one is enough.
+fn first_two_of_five() -> Sampling {
+    Sampling::in_turn(Moment::ZERO, peer(99), 7, (2, 1), (peers(1..=5), 2), TIMEOUT)
+}
+
+#[test]
+fn where_one_of_the_first_answers_no_other_is_asked() {
+    let mut sampling = first_two_of_five();
+    assert_eq!(pings(&mut sampling), peers(1..=2));
+    sampling.on_pong(Moment::ZERO, peer(2));
+    sampling.on_timeout(TIMEOUT);
+    assert_eq!((pings(&mut sampling), sampling.sample()), (Vec::new(), Some(peers([2]))));
+}
+
+#[test]
+fn where_none_of_the_first_answers_the_others_are_asked_as_if_they_were_all() {
+    let mut sampling = first_two_of_five();
+    pings(&mut sampling);
+    sampling.on_unreachable(Moment::ZERO, peer(2));
+    assert_eq!(pings(&mut sampling), [], "the first one may answer");
+    sampling.on_timeout(TIMEOUT);
+    assert_eq!(pings(&mut sampling), peers([3, 4]));
+    sampling.on_unreachable(TIMEOUT, peer(3));
+    sampling.on_pong(TIMEOUT, peer(4));
+    assert_eq!((pings(&mut sampling), sampling.sample()), (peers([5]), None));
+    sampling.on_pong(TIMEOUT, peer(5));
+    assert_eq!(sampling.sample(), Some(peers([4, 5])));
+    // One of the first was only slow.
+    sampling.on_pong(TIMEOUT, peer(1));
+    assert_eq!(sampling.sample(), Some(peers([1])));
+}
+
+#[test]
+fn where_nobody_is_preferred_the_others_are_asked_at_once() {
+    let mut sampling = Sampling::in_turn(Moment::ZERO, peer(3), 7, (2, 1), (peers(1..=3), 0), TIMEOUT);
+    assert_eq!(pings(&mut sampling), peers([1, 2]));
+    (1..=2).for_each(|number| sampling.on_unreachable(Moment::ZERO, peer(number)));
+    assert_eq!(sampling.sample(), Some(peers([3])), "this peer itself");
+}

@@ -53,7 +53,7 @@ fn a_sender_that_fails_is_waited_for_no_longer_and_others_are() {
 #[test]
 fn a_member_tells_of_each_change() {
     let settings = SampledSettings { activity_window: 40, ..SETTINGS };
-    let trainer = SampledRoles { trains: true, aggregates: false };
+    let trainer = SampledRoles { trains: true, aggregates: Aggregates::Never };
     for (roles, address) in
         [(trainer, None), (BOTH, Some(vec![4; 8])), (BOTH, Some(vec![4; MEMBER_ADDRESS_BYTES_MAX]))]
     {
@@ -151,7 +151,7 @@ fn who_comes_back_believes_those_whom_it_knew() {
 fn who_cannot_be_dialled_calls_on_the_aggregators_next_to_it() {
     let settings = SampledSettings { activity_window: 40, ..SETTINGS };
     let others: [SampledPeer; 20] = acquainted(settings);
-    let mut peer = stranger(40, settings, SampledRoles { trains: true, aggregates: false });
+    let mut peer = stranger(40, settings, SampledRoles { trains: true, aggregates: Aggregates::Never });
     peer.join(Moment::ZERO, Vec::new());
     knows(&mut peer, &others[0]);
     let own = peer.peer();

@@ -27,7 +27,7 @@ fn who_is_known_by_what_an_earlier_process_told_tells_of_itself_before_it_is_act
 fn a_member_that_changes_tells_so_by_a_later_event_and_not_too_often() {
     let settings = SampledSettings { activity_window: 40, ..SETTINGS };
     let [mut peer, mut other, _] = acquainted(settings);
-    let trainer = SampledRoles { trains: true, aggregates: false };
+    let trainer = SampledRoles { trains: true, aggregates: Aggregates::Never };
     peer.on_own_change(S, BOTH, vec![vec![4; MEMBER_ADDRESS_BYTES_MAX + 1]]);
     assert_eq!((actions(&mut peer), peer.counter()), (Vec::new(), 1), "nothing is new");
 
@@ -43,7 +43,7 @@ fn a_member_that_changes_tells_so_by_a_later_event_and_not_too_often() {
     let known = other.registry.membership(&peer.peer()).and_then(Membership::joined);
     let known = known.map(|joined| (joined.roles, joined.addresses.as_slice()));
     assert_eq!(known, Some((trainer, [vec![4; 8]].as_slice())));
-    assert!(!other.candidates(1, |roles| roles.aggregates).contains(&peer.peer()));
+    assert!(!other.candidates(1, SampledRoles::is_aggregator).contains(&peer.peer()));
     assert!(other.candidates(1, |roles| roles.trains).contains(&peer.peer()));
 
     let again = 2 * RENEW_EVERY;

@@ -62,7 +62,7 @@ fn who_goes_on_with_a_run_begins_the_next_round_that_it_aggregates() {
     for at in 0..4 {
         let mut others = Vec::from(acquainted::<4>(settings));
         let mut peer = others.remove(at);
-        let is_own = |round: &u64| peer.candidates(*round, |roles| roles.aggregates)[0] == peer.peer();
+        let is_own = |round: &u64| peer.candidates(*round, SampledRoles::is_aggregator)[0] == peer.peer();
         let own = (1..=settings.round_leap()).find(is_own).unwrap();
         peer.on_average_seen(0, &model(1.0));
         let silent_at = peer.next_deadline().unwrap();
@@ -78,7 +78,7 @@ fn who_goes_on_with_a_run_begins_the_next_round_that_it_aggregates() {
 fn who_aggregates_no_round_that_is_near_waits_for_the_others_at_first() {
     let settings = SampledSettings { n_aggregators: 1, ..SETTINGS };
     let mut others = Vec::from(acquainted::<6>(settings));
-    let firsts = [1, 2].map(|round| others[0].candidates(round, |roles| roles.aggregates)[0]);
+    let firsts = [1, 2].map(|round| others[0].candidates(round, SampledRoles::is_aggregator)[0]);
     let at = others.iter().position(|other| !firsts.contains(&other.peer())).unwrap();
     let mut peer = others.remove(at);
     peer.on_average_seen(0, &model(1.0));
@@ -131,7 +131,7 @@ fn who_got_too_few_models_averages_them_after_a_time_of_silence() {
     for to in pinged(&mut peer) {
         peer.on_pong(10 * S, to, 1);
     }
-    let average = SampledAction::Average { round: 1, models: vec![model(1.0)] };
+    let average = SampledAction::Average { round: 1 };
     assert!(actions(&mut peer).contains(&average));
 }
 

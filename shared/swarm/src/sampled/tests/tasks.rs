@@ -34,7 +34,7 @@ fn pushes_are_lost_where_all_have_failed_and_else_over_once_each_has_ended() {
 #[test]
 fn a_trainer_hands_in_until_each_aggregator_has_answered() {
     let [mut sender, _] = acquainted(SETTINGS);
-    let mut peer = stranger(9, SETTINGS, SampledRoles { trains: true, aggregates: false });
+    let mut peer = stranger(9, SETTINGS, SampledRoles { trains: true, aggregates: Aggregates::Never });
     peer.join(Moment::ZERO, Vec::new());
     proves(&mut peer, &mut sender, 1);
     peer.on_model(S, sender.peer(), SampledTask::Train { round: 1 }, model(1.0));

@@ -199,11 +199,12 @@ pub(super) fn ways(peer: PeerId, announced: &[Vec<u8>], page: PageOrigin) -> Vec
 const CIRCUITS_PER_KIND: usize = 2;
 
 /// The ways through a relay with these addresses, as others are told of them: for native peers and for browsers in turn, those that
-/// reach farthest first. Ways to this machine alone are told only where there are no others.
+/// reach farthest first, and of them the shortest, as few bytes are told of a peer. Ways to this machine alone are told only where there
+/// are no others.
 pub(super) fn circuits(of_relay: &[Multiaddr]) -> Vec<Vec<u8>> {
     let mut ranked: Vec<&Multiaddr> =
         of_relay.iter().filter(|address| !address.iter().any(|part| part == Protocol::P2pCircuit)).collect();
-    ranked.sort_by_key(|address| Reach::of(address));
+    ranked.sort_by_key(|address| (Reach::of(address), address.len()));
     let farthest = ranked.first().map(|address| Reach::of(address));
     ranked.retain(|address| Reach::of(address) < Reach::Machine || farthest == Some(Reach::Machine));
     let (browsers, native): (Vec<&Multiaddr>, Vec<&Multiaddr>) = ranked.into_iter().partition(|address| {
@@ -343,7 +344,7 @@ mod tests {
             .into_iter()
             .map(|bytes| Multiaddr::try_from(bytes).unwrap().to_string())
             .collect();
-        assert_eq!(told, [3, 6, 4, 1].map(|at: usize| format!("{}/p2p-circuit", listed[at])));
+        assert_eq!(told, [3, 6, 4, 5].map(|at: usize| format!("{}/p2p-circuit", listed[at])));
         // On the machine itself.
         assert_eq!(circuits(&parsed[..1]), [parsed[0].clone().with(Protocol::P2pCircuit).to_vec()]);
         assert!(circuits(&[]).is_empty());

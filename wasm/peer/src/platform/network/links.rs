@@ -1,9 +1,10 @@
-//! Connections with peers other than the backbone: hosts of experts, aggregators, and relays that lead to them. Pure.
+//! Connections with peers other than the backbone: hosts of experts, aggregators, and relays that lead to them; and those that others
+//! made with the tab. Pure.
 //!
 //! There is room for some of them; for another one the one goes that was used least lately. What nobody uses is closed by
 //! the swarm.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use libp2p::PeerId;
 use libp2p::swarm::ConnectionId;
@@ -11,10 +12,17 @@ use libp2p::swarm::ConnectionId;
 /// Most connections. A backbone carries more circuits than that for one peer.
 pub(super) const LINKS_MAX: usize = 24;
 
-/// The connections that stand, one with each peer.
+/// Connections that others made with the tab: the oldest makes way.
+const INBOUND_MAX: usize = 64;
+/// Of one peer.
+const INBOUND_PER_PEER: usize = 2;
+
+/// The connections that stand, one with each peer that the tab dialled.
 #[derive(Debug, Default)]
 pub(super) struct PeerLinks {
     links: HashMap<PeerId, PeerLink>,
+    /// Those that others made, the oldest first.
+    inbound: VecDeque<(PeerId, ConnectionId)>,
     n_uses: u64,
 }
 
@@ -33,10 +41,15 @@ impl PeerLinks {
         self.links.contains_key(peer)
     }
 
-    /// A connection is used, and the one that carries it. Returns whether it stands.
+    /// Whether there is a connection with a peer that either side made.
+    pub(super) fn reaches(&self, peer: &PeerId) -> bool {
+        self.contains(peer) || self.inbound.iter().any(|(known, _)| known == peer)
+    }
+
+    /// A connection is used, and the one that carries it. Returns whether it stands, or one that the other side made.
     pub(super) fn on_used(&mut self, peer: &PeerId) -> bool {
         self.n_uses += 1;
-        let Some(link) = self.links.get_mut(peer) else { return false };
+        let Some(link) = self.links.get_mut(peer) else { return self.reaches(peer) };
         link.used = self.n_uses;
         let relay = link.relay;
         if let Some(relay) = relay.and_then(|relay| self.links.get_mut(&relay)) {
@@ -62,6 +75,23 @@ impl PeerLinks {
     /// A connection ended.
     pub(super) fn on_closed(&mut self, connection: ConnectionId) {
         self.links.retain(|_, link| link.connection != connection);
+        self.inbound.retain(|(_, known)| *known != connection);
+    }
+
+    /// Another peer has made a connection. Returns those to close for it.
+    pub(super) fn on_inbound(&mut self, peer: PeerId, connection: ConnectionId) -> Vec<ConnectionId> {
+        let of_peer: Vec<usize> = (0..self.inbound.len()).filter(|at| self.inbound[*at].0 == peer).collect();
+        let own_oldest = of_peer.first().filter(|_| of_peer.len() >= INBOUND_PER_PEER);
+        let mut evicted: Vec<ConnectionId> = own_oldest
+            .and_then(|at| self.inbound.remove(*at))
+            .map(|(_, oldest)| oldest)
+            .into_iter()
+            .collect();
+        self.inbound.push_back((peer, connection));
+        if self.inbound.len() > INBOUND_MAX {
+            evicted.extend(self.inbound.pop_front().map(|(_, oldest)| oldest));
+        }
+        evicted
     }
 
     /// The connection with a peer is no longer one of these.
@@ -93,6 +123,26 @@ mod tests {
         assert!(links.contains(&peers[0]) && !links.contains(&peers[1]) && !links.on_used(&peers[1]));
         links.on_closed(connection(0));
         assert!(!links.contains(&peers[0]));
+    }
+
+    #[wasm_bindgen_test]
+    fn who_made_a_connection_is_reached_on_it_and_the_oldest_makes_way() {
+        let mut links = PeerLinks::default();
+        let peers: Vec<PeerId> = (0..=INBOUND_MAX).map(|_| PeerId::random()).collect();
+        for (number, peer) in peers.iter().enumerate().take(INBOUND_MAX) {
+            assert_eq!(links.on_inbound(*peer, connection(number)), []);
+        }
+        assert!(links.on_used(&peers[3]) && links.reaches(&peers[3]) && !links.contains(&peers[3]));
+        assert_eq!(links.on_inbound(peers[INBOUND_MAX], connection(INBOUND_MAX)), [connection(0)]);
+        assert!(!links.on_used(&peers[0]));
+        // One peer takes no more than its part.
+        let more: Vec<ConnectionId> = (100..100 + INBOUND_PER_PEER).map(connection).collect();
+        assert_eq!(links.on_inbound(peers[3], more[0]), [connection(1)]);
+        assert_eq!(links.on_inbound(peers[3], more[1]), [connection(3)]);
+        links.on_closed(more[0]);
+        assert!(links.reaches(&peers[3]));
+        links.on_closed(more[1]);
+        assert!(!links.reaches(&peers[3]));
     }
 
     #[wasm_bindgen_test]

@@ -67,13 +67,16 @@ impl KnownRun {
     }
 }
 
+/// A DHT peer that a browser can dial, and all of its addresses.
+pub(super) type Contact = (DialTarget, Vec<Multiaddr>);
+
 /// Other DHT peers, named by the connected peer `asked`.
 pub(super) async fn contacts(
     control: libp2p_stream::Control,
     asked: PeerId,
     run_id: &str,
     is_secure: bool,
-) -> Result<Vec<DialTarget>, NetworkError> {
+) -> Result<Vec<Contact>, NetworkError> {
     let keys = vec![backbone::key(run_id)];
     let asking = async {
         let mut stream = open(control, asked).await?;
@@ -83,7 +86,8 @@ pub(super) async fn contacts(
     let found: FindResponse = within(ASK_TIMEOUT, asking).await?;
     let targets = found.closest(0).filter_map(|contact| {
         let peer = PeerId::from_bytes(&contact.peer_id).ok().filter(|peer| *peer != asked)?;
-        target(peer, &contact.addresses, is_secure)
+        let known = with_peer(peer, &contact.addresses);
+        Some((target(peer, &contact.addresses, is_secure)?, known))
     });
     Ok(targets.take(CONTACTS_MAX).collect())
 }
@@ -117,11 +121,14 @@ fn signed_by(records: &[Record], backbone: PeerId, is_secure: bool) -> Option<Di
 
 /// A peer with those of its addresses that a browser can dial.
 fn target(peer: PeerId, addresses: &[Vec<u8>], is_secure: bool) -> Option<DialTarget> {
-    let addresses = addresses.iter().filter_map(|bytes| Multiaddr::try_from(bytes.clone()).ok());
-    let addresses = addresses.filter_map(|address| address.with_p2p(peer).ok());
-    let listed: Vec<String> = addresses.map(|address| address.to_string()).collect();
+    let listed: Vec<String> = with_peer(peer, addresses).iter().map(Multiaddr::to_string).collect();
     let (peer, transports) = dialable(&listed, is_secure).ok()?;
     Some(DialTarget { peer, transports })
+}
+
+fn with_peer(peer: PeerId, addresses: &[Vec<u8>]) -> Vec<Multiaddr> {
+    let addresses = addresses.iter().filter_map(|bytes| Multiaddr::try_from(bytes.clone()).ok());
+    addresses.filter_map(|address| address.with_p2p(peer).ok()).collect()
 }
 
 async fn open(mut control: libp2p_stream::Control, peer: PeerId) -> Result<libp2p::Stream, NetworkError> {

@@ -1,4 +1,4 @@
-//! The swarm of a tab: it dials, and is reached through a relay where it hosts experts.
+//! The swarm of a tab: it dials, and is reached through relays where it hosts experts or averages.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub struct Behaviour {
     pub(super) incoming: IncomingBehaviour,
     identify: identify::Behaviour,
     ping: ping::Behaviour,
-    /// For circuits to hosts that cannot be dialled from a page, and to the tab itself, where it hosts.
+    /// For circuits to hosts that cannot be dialled from a page, and to the tab itself, where it hosts or averages.
     circuits: relay::client::Behaviour,
 }
 
