@@ -143,8 +143,8 @@ fn golden_bytes() {
 }
 
 /// By the key of seed 9: written once, so that what is signed stays the same.
-const SIGNATURE: &str = "98ccebb4f571e9e59a0d332bab77ce2064482b4a95848cefd06d644eba0dd628\
-                         ab035b089755518f89ec36615b0a4cc7e2ecc885bb1a8c1f990a18b6f1dd930a";
+const SIGNATURE: &str = "09e7664d6b41537f9ca107d4dbb661b19b9ab3fbb1ff1311925cf2c93b8b089e\
+                         b6d2a7e5367ced3b4ff177a5704540ddda51be0dcb1c8f0113732ea26777a604";
 
 #[test]
 fn the_largest_offer_fits_into_a_message() {
@@ -291,7 +291,7 @@ fn golden_evidence() {
     assert_eq!(Sha256Hash::of(&start[5..]).to_string(), HEADER);
 }
 
-const HEADER: &str = "2af42088d4de4e8d340904757923039718ff6578bdbc85c5ba41cc53b8d45b7a";
+const HEADER: &str = "26609dca3bf0b6ac45effd2b53baa79004f903588f24c754d32fee0cfedd76f6";
 
 #[test]
 fn evidence_that_a_backbone_puts_together_convicts_nobody() {

@@ -268,7 +268,8 @@ async fn who_was_invited_hosts_and_trains_and_nobody_else_does_either() {
                 metric(&metrics, &name).unwrap()
             };
             assert_eq!(n_audits("wrong") + n_audits("far"), 0.0, "{metrics}");
-            if n_audits("same") + n_audits("near") >= 2.0 {
+            // So small experts move far within a minute: then there is nothing to say.
+            if n_audits("same") + n_audits("near") + n_audits("unknown") >= 2.0 {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(500)).await;

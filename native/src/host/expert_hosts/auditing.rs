@@ -230,6 +230,9 @@ impl Auditor {
             if let Some(index) = chosen(newest.checkpoint.version(), &versions) {
                 return Some((of_expert.get(index)?.0, newest));
             }
+            if of_expert.len() == offer.answers.len() {
+                return None;
+            }
         }
         None
     }

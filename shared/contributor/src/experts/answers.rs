@@ -150,9 +150,14 @@ async fn offered<N: ExpertNetwork>(
     log: &RefCell<AnswerLog>,
 ) -> Result<u64, OfferError> {
     let named: Vec<OfferedAnswer> = {
-        let log = log.borrow();
-        let newest = log.samples.newest(ANSWERS_MAX);
-        newest.map(|(host, prepared, rows)| offered_answer(*host, prepared, rows)).collect()
+        // Of one expert, so that one of them may be of the very step of its checkpoint.
+        let samples = &mut log.borrow_mut().samples;
+        let any = samples.any().map(|(host, prepared, rows)| offered_answer(*host, prepared, rows));
+        let all = samples.newest_first().map(|(host, prepared, rows)| offered_answer(*host, prepared, rows));
+        let is_of_expert = |answer: &OfferedAnswer| {
+            any.is_some_and(|any| (any.host, any.place) == (answer.host, answer.place))
+        };
+        all.filter(is_of_expert).take(ANSWERS_MAX).collect()
     };
     if named.is_empty() {
         return Ok(0);
@@ -216,7 +221,7 @@ mod tests {
         }
 
         async fn sleep_until(&self, _: Moment) {
-            future::pending().await;
+            future::pending::<()>().await;
         }
 
         async fn look_up(&self, _: Vec<RecordKey>) -> Result<Vec<Vec<Record>>, PlatformError> {

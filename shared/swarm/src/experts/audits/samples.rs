@@ -66,9 +66,15 @@ impl<T> AnswerSamples<T> {
         }
     }
 
-    /// The newest of them, at most `n_max`, the newest first.
-    pub fn newest(&self, n_max: usize) -> impl Iterator<Item = &T> {
-        self.kept.iter().rev().take(n_max).map(|kept| &kept.answer)
+    /// All of them, the newest first.
+    pub fn newest_first(&self) -> impl Iterator<Item = &T> {
+        self.kept.iter().rev().map(|kept| &kept.answer)
+    }
+
+    /// One at random.
+    pub fn any(&mut self) -> Option<&T> {
+        let at = self.random.below(self.kept.len());
+        self.kept.get(at).map(|kept| &kept.answer)
     }
 
     /// Whether there are none.

@@ -106,13 +106,13 @@ fn a_trainer_keeps_some_answers_of_the_last_minutes_within_its_bytes() {
             samples.keep(now, n_bytes, at);
             n_kept += 1;
         }
-        assert!(samples.newest(usize::MAX).count() * n_bytes <= ANSWER_BYTES_MAX);
+        assert!(samples.newest_first().count() * n_bytes <= ANSWER_BYTES_MAX);
     }
     // 41 take half of the bytes, in 90 of the 120 seconds.
     assert!((30..90).contains(&n_kept), "{n_kept}");
-    let kept: Vec<u64> = samples.newest(usize::MAX).copied().collect();
+    let kept: Vec<u64> = samples.newest_first().copied().collect();
     assert!(kept.iter().all(|at| kept[0] - at <= 90_000) && kept.is_sorted_by(|a, b| a > b), "{kept:?}");
-    assert_eq!(samples.newest(3).count(), 3);
+    assert!(samples.any().is_some_and(|any| kept.contains(any)));
     let third = kept[2];
     assert_eq!(samples.take(|at| *at == third), Some(third));
     assert_eq!(samples.take(|at| *at == third), None);
