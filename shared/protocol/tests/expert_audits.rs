@@ -311,8 +311,8 @@ fn evidence_that_a_backbone_puts_together_convicts_nobody() {
         change(&mut changed);
         assert!(matches!(changed.verify(), Err(EvidenceError::NotSigned)), "{at}");
     }
-    type EvidenceChange = fn(&mut AnswerEvidence);
-    let changes: [(&str, EvidenceChange); 3] = [
+    type AnswerChange = fn(&mut AnswerEvidence);
+    let changes: [(&str, AnswerChange); 3] = [
         ("request", |evidence| evidence.inputs[0] ^= 1),
         ("answer", |evidence| evidence.answer[0] ^= 1),
         ("checkpoint", |evidence| evidence.checkpoint[0] ^= 1),

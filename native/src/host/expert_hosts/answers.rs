@@ -4,6 +4,7 @@ use barnraise_contributor::hosting::{StoredExpert, StoredExpertError};
 use barnraise_learning::ComputeDevice;
 use barnraise_learning::hosted::{ExpertError, HostedExpert, HostedLayer, HostedLayerError, layer_of};
 use barnraise_protocol::evidence::{AnswerEvidence, AnswerHeader, EvidenceError};
+use barnraise_protocol::experts::ExpertRefusal;
 use barnraise_protocol::experts::checkpoints::ExpertCheckpoint;
 use barnraise_protocol::run::ModelSpec;
 use barnraise_swarm::experts::audits::{difference, noisy};
@@ -14,6 +15,8 @@ use barnraise_swarm::recomputation::Difference;
 pub(crate) enum JudgeError {
     #[error(transparent)]
     Evidence(#[from] EvidenceError),
+    #[error(transparent)]
+    Tensors(#[from] ExpertRefusal),
     #[error(transparent)]
     Layer(#[from] HostedLayerError),
     #[error("its expert is not one of the run")]

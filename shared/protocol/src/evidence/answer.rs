@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{EvidenceError, split_header, split_part, with_header};
 use crate::bulk::Transfer;
 use crate::experts::checkpoints::ExpertCheckpoint;
-use crate::experts::{ExpertPass, SignedAnswer, model_hash};
+use crate::experts::{ExpertPass, ExpertRefusal, SignedAnswer, model_hash};
 use crate::run::RunDescription;
 
 /// An answer, the checkpoint of the same step, and what both are about.
@@ -94,7 +94,8 @@ impl AnswerEvidence {
                 return Err(EvidenceError::Hash(what));
             }
         }
-        let (inputs, answer) = answer.decode(&self.inputs, &self.answer)?;
+        let none = |_: ExpertRefusal| EvidenceError::Malformed("tensors that no request has");
+        let (inputs, answer) = answer.decode(&self.inputs, &self.answer).map_err(none)?;
         Ok(AnswerContents { inputs, answer })
     }
 }

@@ -4,19 +4,17 @@ use serde::{Deserialize, Serialize};
 
 use super::checkpoints::CheckpointVersion;
 use super::place::ExpertPlace;
-use super::tensors::ExpertRows;
 use super::{ExpertPass, ExpertRefusal, ExpertRequest};
 use crate::access::{KeyPair, PublicKey, Signature};
 use crate::bulk::Transfer;
-use crate::codec::{CodecError, TensorCodec};
-use crate::evidence::EvidenceError;
+use crate::codec::TensorCodec;
 use crate::hash::Sha256Hash;
 use crate::run::RunDescription;
 
 /// Domain separator: nothing else that a host signs begins with it.
 const DOMAIN: &[u8] = b"barnraise expert answer 1\0";
 
-/// An answer without its tensors. It does not say who asked: whoever has it can show that the host gave it.
+/// An answer without its tensors. It does not say who asked: any peer that has it can show that the host gave it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedAnswer {
     /// The host.
@@ -76,12 +74,8 @@ impl SignedAnswer {
         Ok(Self { signature, ..unsigned })
     }
 
-    /// What a host said to a request.
-    pub(super) fn of(host: PublicKey, request: &ExpertRequest, rows: &ExpertRows) -> Self {
-        Self::new(host, request, (rows.version, Transfer::of(&rows.bytes), rows.signature))
-    }
-
-    fn new(
+    /// What a host has said to a request.
+    pub(super) fn new(
         host: PublicKey,
         request: &ExpertRequest,
         (version, answer, signature): (CheckpointVersion, Transfer, Signature),
@@ -118,7 +112,7 @@ impl SignedAnswer {
     ///
     /// # Errors
     /// Tensors that no request has, or values that are not finite.
-    pub fn decode(&self, inputs: &[u8], answer: &[u8]) -> Result<(Vec<f32>, Vec<f32>), EvidenceError> {
+    pub fn decode(&self, inputs: &[u8], answer: &[u8]) -> Result<(Vec<f32>, Vec<f32>), ExpertRefusal> {
         let as_request = ExpertRequest {
             run_id: String::new(),
             request_id: 0,
@@ -131,10 +125,8 @@ impl SignedAnswer {
             codec: self.codec,
             transfer: self.inputs,
         };
-        let none = |_: ExpertRefusal| EvidenceError::Malformed("tensors that no request has");
-        let tensors = as_request.decode(inputs).map_err(none)?;
-        let of_answer = |error: CodecError| EvidenceError::Codec("answer", error);
+        let tensors = as_request.decode(inputs)?;
         let n_values = as_request.n_values(self.output_values);
-        Ok((tensors.inputs, self.codec.decode(answer, n_values).map_err(of_answer)?))
+        Ok((tensors.inputs, self.codec.decode(answer, n_values).map_err(|_| ExpertRefusal::NotFinite)?))
     }
 }

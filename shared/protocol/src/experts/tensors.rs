@@ -83,7 +83,8 @@ impl PreparedRequest {
 
     /// What a host with this key has signed by its answer.
     pub fn signed(&self, host: PublicKey, rows: &ExpertRows) -> SignedAnswer {
-        SignedAnswer::of(host, &self.request, rows)
+        let answer = (rows.version, Transfer::of(&rows.bytes), rows.signature);
+        SignedAnswer::new(host, &self.request, answer)
     }
 
     /// Decodes the answer to this request: `[n_rows, output_values]` of a forward pass, `[n_rows, input_values]` of a backward

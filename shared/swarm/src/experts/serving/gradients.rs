@@ -109,6 +109,7 @@ mod tests {
     #[test]
     fn tiny_gradients_of_some_do_not_stop_the_learning_of_the_others() {
         let mut scales = GradientScales::default();
+        honest(&mut scales, 4, 0.01);
         for _ in 0..100 {
             scales.factor(LIAR, 1e-30);
             scales.factor(AddressGroup(8), 1e-30);
