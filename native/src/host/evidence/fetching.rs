@@ -23,7 +23,7 @@ pub(crate) const PACE: PaceLimits = PaceLimits {
     bytes_per_second_min: 1024,
 };
 
-/// Pieces that were fetched before, whatever came of them.
+/// Pieces that were fetched before.
 #[derive(Debug, Default)]
 pub(crate) struct SeenEvidence(VecDeque<Sha256Hash>);
 

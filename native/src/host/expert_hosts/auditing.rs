@@ -463,7 +463,7 @@ impl Auditor {
         let bytes_max = largest.saturating_add(EVIDENCE_OTHER_BYTES_MAX);
         match fetch_next((node, &access.gate), peer, bytes_max, seen).await? {
             Some(Evidence::Answer(evidence)) if is_same(&evidence.header.run, run) => {
-                // A key that never had a place is no host, whatever it signs.
+                // A key that never had a place is no host.
                 let AnswerHeader { checkpoint, .. } = &evidence.header;
                 if !checkpoint.is_valid(&run.identity.run_id, leases.grantors()) {
                     return Err(EvidenceFetchError::OtherRun);
