@@ -22,6 +22,9 @@ use crate::storage::disk_space::DiskSpace;
 /// Prefix of each metric's name.
 const PREFIX: &str = "barnraise";
 
+/// What may come of an audit.
+const AUDIT_OUTCOMES: [&str; 6] = ["same", "wrong", "near", "far", "unknown", "nothing"];
+
 /// The counters of a run; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct RunMetrics {
@@ -53,6 +56,9 @@ impl RunMetrics {
         let caught_up = CaughtUp::default();
         registry.register_collector(Box::new(Database(caught_up.clone())));
         let audits = Family::default();
+        for outcome in AUDIT_OUTCOMES {
+            drop(audits.get_or_create(&[("outcome", outcome)]));
+        }
         registry.register(
             "expert_audits",
             "Answers of experts that were computed once more, by outcome",

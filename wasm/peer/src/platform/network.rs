@@ -271,8 +271,7 @@ impl TabNetwork {
         // Over a link, as the tab may have its place there.
         let link = Box::pin(self.link(asked, || Way::direct(transports)));
         lookup::within(CONTACT_TIMEOUT, link).await?;
-        let target =
-            lookup::newest(self.control.clone(), asked, &run_id, wanted, self.page.is_secure).await?;
+        let target = lookup::newest(self.control.clone(), asked, &run_id, wanted, self.page).await?;
         let moved_to = target.transports.iter().flat_map(|(_, addresses)| addresses.clone()).collect();
         self.backbone_addresses.borrow_mut().insert(target.peer, moved_to);
         if let Some(known) = self.known.borrow_mut().as_mut() {
@@ -285,11 +284,11 @@ impl TabNetwork {
     fn learn(&self, backbone: PeerId) {
         let run_id = self.known.borrow().as_ref().map(|known| known.run_id.clone());
         let Some(run_id) = run_id else { return };
-        let (control, known, is_secure) = (self.control.clone(), Rc::clone(&self.known), self.page.is_secure);
+        let (control, known, page) = (self.control.clone(), Rc::clone(&self.known), self.page);
         let addresses = Rc::clone(&self.backbone_addresses);
         spawn_local(async move {
             // An empty answer does not replace the peers known so far.
-            let found = lookup::contacts(control, backbone, &run_id, is_secure).await.unwrap_or_default();
+            let found = lookup::contacts(control, backbone, &run_id, page).await.unwrap_or_default();
             if let Some(known) = known.borrow_mut().as_mut().filter(|_| !found.is_empty()) {
                 let (contacts, all): (Vec<DialTarget>, Vec<Vec<Multiaddr>>) = found.into_iter().unzip();
                 let of_peers = contacts.iter().map(|contact| contact.peer).zip(all);

@@ -112,7 +112,7 @@ impl PageOrigin {
 
     /// Whether the page dials it. A page from the internet dials into no private network, which a peer may name that wants
     /// to look into it.
-    fn dials(self, address: &Multiaddr) -> bool {
+    pub(super) fn dials(self, address: &Multiaddr) -> bool {
         Reach::of(address) <= self.reach
     }
 }

@@ -13,7 +13,7 @@ use futures::future::{Either, select};
 use libp2p::{Multiaddr, PeerId, StreamProtocol};
 
 use super::NetworkError;
-use super::addresses::{TransportAddresses, dialable};
+use super::addresses::{PageOrigin, TransportAddresses, dialable};
 
 /// Most DHT peers that are remembered.
 const CONTACTS_MAX: usize = 4;
@@ -75,7 +75,7 @@ pub(super) async fn contacts(
     control: libp2p_stream::Control,
     asked: PeerId,
     run_id: &str,
-    is_secure: bool,
+    page: PageOrigin,
 ) -> Result<Vec<Contact>, NetworkError> {
     let keys = vec![backbone::key(run_id)];
     let asking = async {
@@ -86,8 +86,8 @@ pub(super) async fn contacts(
     let found: FindResponse = within(ASK_TIMEOUT, asking).await?;
     let targets = found.closest(0).filter_map(|contact| {
         let peer = PeerId::from_bytes(&contact.peer_id).ok().filter(|peer| *peer != asked)?;
-        let known = with_peer(peer, &contact.addresses);
-        Some((target(peer, &contact.addresses, is_secure)?, known))
+        let known = known_addresses(peer, &contact.addresses, page);
+        Some((target(peer, &contact.addresses, page)?, known))
     });
     Ok(targets.take(CONTACTS_MAX).collect())
 }
@@ -98,7 +98,7 @@ pub(super) async fn newest(
     asked: PeerId,
     run_id: &str,
     wanted: PeerId,
-    is_secure: bool,
+    page: PageOrigin,
 ) -> Result<DialTarget, NetworkError> {
     let now = UnixMillis(js_sys::Date::now() as u64);
     let lifetime_max = StorageLimits::default().lifetime_max;
@@ -108,21 +108,28 @@ pub(super) async fn newest(
         Ok(dht::get(&mut stream, keys, Freshness::Newest, now, lifetime_max).await?)
     };
     let records: Vec<Record> = within(ASK_TIMEOUT, asking).await?.into_iter().flatten().collect();
-    let target = signed_by(&records, wanted, is_secure);
+    let target = signed_by(&records, wanted, page);
     target.ok_or(NetworkError::NotInDht { asked })
 }
 
 /// The record that `backbone` signed among `records`, whose signatures were checked.
-fn signed_by(records: &[Record], backbone: PeerId, is_secure: bool) -> Option<DialTarget> {
+fn signed_by(records: &[Record], backbone: PeerId, page: PageOrigin) -> Option<DialTarget> {
     let key = PublicKey::of_peer_id(&backbone.to_bytes())?;
     let signed = records.iter().filter_map(BackboneAnnouncement::read).find(|target| target.peer == key)?;
-    target(backbone, &signed.addresses, is_secure)
+    target(backbone, &signed.addresses, page)
+}
+
+/// The addresses of a peer, but for those of a private network that the page did not come from: it neither looks into that for
+/// others, nor tells others of it.
+fn known_addresses(peer: PeerId, addresses: &[Vec<u8>], page: PageOrigin) -> Vec<Multiaddr> {
+    with_peer(peer, addresses).into_iter().filter(|address| page.dials(address)).collect()
 }
 
 /// A peer with those of its addresses that a browser can dial.
-fn target(peer: PeerId, addresses: &[Vec<u8>], is_secure: bool) -> Option<DialTarget> {
-    let listed: Vec<String> = with_peer(peer, addresses).iter().map(Multiaddr::to_string).collect();
-    let (peer, transports) = dialable(&listed, is_secure).ok()?;
+fn target(peer: PeerId, addresses: &[Vec<u8>], page: PageOrigin) -> Option<DialTarget> {
+    let known = known_addresses(peer, addresses, page);
+    let listed: Vec<String> = known.iter().map(Multiaddr::to_string).collect();
+    let (peer, transports) = dialable(&listed, page.is_secure).ok()?;
     Some(DialTarget { peer, transports })
 }
 
@@ -156,7 +163,11 @@ mod tests {
 
     fn any_peer() -> DialTarget {
         let peer = Keypair::generate_ed25519().public().to_peer_id();
-        target(peer, &[websocket()], false).unwrap()
+        target(peer, &[websocket()], plain()).unwrap()
+    }
+
+    fn plain() -> PageOrigin {
+        PageOrigin::of("http://run.example.org")
     }
 
     fn websocket() -> Vec<u8> {
@@ -201,12 +212,17 @@ mod tests {
     fn a_peer_without_an_address_for_browsers_is_no_target() {
         let peer = PeerId::random();
         let native = "/ip4/192.0.2.1/tcp/4001".parse::<Multiaddr>().unwrap().to_vec();
-        assert!(target(peer, &[native.clone(), vec![255]], false).is_none());
-        assert_eq!(target(peer, &[native, websocket()], false).unwrap().peer, peer);
+        assert!(target(peer, &[native.clone(), vec![255]], plain()).is_none());
+        assert_eq!(target(peer, &[native, websocket()], plain()).unwrap().peer, peer);
         // An address that names somebody else is not theirs.
         let theirs = Multiaddr::try_from(websocket()).unwrap().with_p2p(PeerId::random()).unwrap();
-        assert!(target(peer, &[theirs.to_vec()], false).is_none());
-        assert!(target(peer, &[websocket()], true).is_none(), "a page that came encrypted");
+        assert!(target(peer, &[theirs.to_vec()], plain()).is_none());
+        let encrypted = PageOrigin::of("https://run.example.org");
+        assert!(target(peer, &[websocket()], encrypted).is_none(), "a page that came encrypted");
+        // A page from the internet looks into no private network, and one from there does.
+        let private = "/ip4/192.168.1.1/tcp/80/ws".parse::<Multiaddr>().unwrap().to_vec();
+        assert!(target(peer, std::slice::from_ref(&private), plain()).is_none());
+        assert!(target(peer, &[private], PageOrigin::of("http://192.168.1.7:8080")).is_some());
     }
 
     #[wasm_bindgen_test]
