@@ -425,8 +425,7 @@ fn micros() -> u64 {
 fn seed(keypair: &Keypair) -> u64 {
     let mut bytes = keypair.public().to_peer_id().to_bytes();
     bytes.extend(micros().to_le_bytes());
-    let [a, b, c, d, e, f, g, h, ..] = Sha256Hash::of(&bytes).0;
-    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    Sha256Hash::of(&bytes).number()
 }
 
 #[cfg(test)]

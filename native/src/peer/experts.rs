@@ -211,8 +211,7 @@ async fn opened(
     let store = ExpertStore::new(storage, run);
     let (own, frozen) = (store.places(&layers).await?, store.frozen().await?);
     let inner = batches::idle(frozen, &layers);
-    let [a, b, c, d, e, f, g, h, ..] = key.public().0;
-    let seed = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+    let seed = key.public().seed();
     let state = HostState {
         run_id,
         groups: AddressGroups::new(&key),

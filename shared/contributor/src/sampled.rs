@@ -233,6 +233,7 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
         self.work.clear();
         self.round = RoundWork::None;
         self.collected = CollectedModels::new(self.scheme.average);
+        self.member.with(|peer, _| peer.on_collected_lost());
     }
 
     /// Starts what the state machine asks for. Returns whether there was anything.
@@ -249,9 +250,11 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
                 SampledAction::CancelTraining => self.round = RoundWork::None,
                 SampledAction::Collect { round, model } => self.collected.add(round, &model),
                 SampledAction::Average { round } => {
-                    if let Some(average) = self.collected.take(round) {
-                        self.member.with(|peer, now| peer.on_averaged(now, round, &average));
-                    }
+                    let average = self.collected.take(round);
+                    self.member.with(|peer, now| match average {
+                        Some(average) => peer.on_averaged(now, round, &average),
+                        None => peer.on_collected_lost(),
+                    });
                 }
                 action => self.work.push(Rc::clone(&self.member).carry(action).boxed_local()),
             }

@@ -121,8 +121,7 @@ pub fn run_hash(run: &RunDescription) -> Result<Sha256Hash, postcard::Error> {
 /// Seed of the rounding of a gradient of these parameters and samples, by their hashes. It follows from the commitment, so
 /// that a recomputed gradient is rounded in the same way, and stays where a late contribution is offered again.
 pub fn rounding_seed(parameters: Sha256Hash, samples: Sha256Hash) -> u64 {
-    let hash = Sha256Hash::of(&[parameters.0, samples.0].concat());
-    hash.0.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    Sha256Hash::of(&[parameters.0, samples.0].concat()).number()
 }
 
 impl Commitment {

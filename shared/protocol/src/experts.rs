@@ -285,7 +285,7 @@ where
                 return Err(ExpertRequestError::AnswerBytes { want, got: transfer.n_bytes });
             }
             let bytes = bulk::read_pushed(&mut reader, transfer, want).await?;
-            Ok(ExpertRows { version, signature, bytes })
+            Ok(ExpertRows { version, signature, transfer, bytes })
         }
     }
 }

@@ -27,6 +27,11 @@ impl Sha256Hash {
         hasher.update(bytes);
         hasher.finish()
     }
+
+    /// The first eight bytes, little-endian: a number that follows from what was hashed.
+    pub fn number(&self) -> u64 {
+        self.0.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
 }
 
 /// SHA-256 of bytes that arrive in pieces.

@@ -72,7 +72,8 @@ fn kept() -> KeptAnswer {
     let request = request();
     let rows = TensorCodec::F32.encode(&[2.0, 3.0]).unwrap();
     let signature = signature_of(&rows);
-    let rows = ExpertRows { version: VERSION, signature, bytes: rows };
+    let transfer = Transfer::of(&rows);
+    let rows = ExpertRows { version: VERSION, signature, transfer, bytes: rows };
     let signed = request.signed(key(9).public(), &rows);
     KeptAnswer { signed, inputs: request.into_bytes(), answer: rows.bytes }
 }

@@ -202,7 +202,8 @@ fn tensors_of_another_length_and_values_that_are_not_finite_are_not_sent() {
     let short = prepared.request().decode(&bytes[..20]);
     assert_eq!(short, Err(ExpertRefusal::Bytes { want: 24, got: 20 }));
     let signature = Signature::from([0; 64]);
-    let rows = ExpertRows { version: VERSION, signature, bytes: f32::NAN.to_le_bytes().repeat(10) };
+    let bytes = f32::NAN.to_le_bytes().repeat(10);
+    let rows = ExpertRows { version: VERSION, signature, transfer: Transfer::of(&bytes), bytes };
     assert_eq!(prepared.decode(&rows), Err(CodecError::NotFinite { index: 0 }));
 }
 

@@ -25,6 +25,7 @@
 //!   offered it once more: a connection may break, and with `sf` = 1 the round is over without that peer.
 //! - A peer that has joined asks for more as long as it is told of members that it did not know: many join at once, and a view has
 //!   room for some hundreds.
+//! - An aggregator to which fewer than `sf * s` models came in the time of four rounds averages those: the sample may have been split.
 //! - A round in which too many die is not the last: after a time of silence, with nobody known that is further, a peer goes on
 //!   with the newest average that it has.
 //!
@@ -51,6 +52,7 @@ mod joining;
 mod limit;
 mod pull;
 mod registry;
+mod relayed;
 mod sampling;
 #[cfg(test)]
 mod tests;
@@ -64,8 +66,8 @@ use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{AccessToken, Authority, KeyPair, PublicKey, TokenId, UnixTime};
 use barnraise_protocol::run::Sampled;
 use barnraise_protocol::sampled::{
-    ActivityProof, ActivityToken, Aggregates, Membership, PeerPrefix, PushEnd, ROUND_MAX, SampledRoles,
-    SampledTask, View, ViewDigest,
+    ActivityProof, ActivityToken, Membership, PeerPrefix, PushEnd, ROUND_MAX, SampledRoles, SampledTask,
+    View, ViewDigest,
 };
 
 use self::aggregation::Aggregation;
@@ -75,6 +77,7 @@ use self::joining::Joining;
 use self::limit::{RoundLimit, RoundPace};
 use self::pull::Pull;
 pub use self::registry::Registry;
+use self::relayed::Dialled;
 use self::sampling::Sampling;
 use self::training::Training;
 use crate::Moment;
@@ -250,6 +253,8 @@ pub struct SampledPeer {
     view_from: Option<(PublicKey, Moment)>,
     /// When another peer came that takes this one for live.
     heard_at: Moment,
+    /// Those that can be dialled, asked whether they are live.
+    dialled: Option<Dialled>,
     /// The latest round for which one of them asked.
     pinged_round: u64,
     /// Round in which this peer was active last.
@@ -278,6 +283,7 @@ impl SampledPeer {
             newest: None,
             view_from: None,
             heard_at: Moment::ZERO,
+            dialled: None,
             pinged_round: 0,
             active: None,
             pace: RoundPace::default(),
@@ -396,6 +402,9 @@ impl SampledPeer {
         if !self.joining.is_member() || !is_mine || !is_new || task.round() > self.round_offered_max() {
             return Err(OfferRefusal::Declined);
         }
+        if !self.is_believed(now, from, task) {
+            return Err(OfferRefusal::Busy);
+        }
         let is_known = from == self.peer || self.registry.activity_of(&from).is_some();
         let is_expected = is_known && self.is_in_sample(from, task);
         let pull = Pull { round: task.round(), since: now, is_expected };
@@ -424,7 +433,8 @@ impl SampledPeer {
     pub fn on_view_before(&mut self, now: Moment, from: PublicKey, task: SampledTask, view: &View) -> bool {
         self.on_time(now);
         self.on_view(from, view);
-        let is_plausible = self.joining.is_member() && self.is_plausible(from, task);
+        let is_plausible =
+            self.joining.is_member() && self.is_plausible(from, task) && self.is_believed(now, from, task);
         if is_plausible {
             match task {
                 SampledTask::Train { .. } => self.training.on_proven(from),
@@ -502,6 +512,7 @@ impl SampledPeer {
         }
         self.retry_sampling(now);
         self.push_again(now);
+        self.go_on_with_few(now);
         self.on_joining_timeout(now);
         self.call_if_due(now);
         self.go_on(now);
@@ -513,7 +524,8 @@ impl SampledPeer {
         let samplings = samplings.into_iter().flatten().filter_map(Sampling::next_deadline);
         let pushes = [self.training.pushes(), self.aggregation.pushes()];
         let pushes = pushes.into_iter().flatten().filter_map(|(_, pushes)| pushes.next_deadline());
-        samplings.chain(pushes).chain(self.joining_deadline()).chain(self.calling.deadline()).min()
+        let others = [self.enough_at(), self.joining_deadline(), self.calling.deadline()];
+        samplings.chain(pushes).chain(others.into_iter().flatten()).min()
     }
 
     /// The next thing to do.
@@ -567,6 +579,11 @@ impl SampledPeer {
         self.training.is_computing()
     }
 
+    /// The driver has dropped the models that it collected.
+    pub fn on_collected_lost(&mut self) {
+        self.aggregation.on_collected_lost();
+    }
+
     /// The round that it aggregates now.
     pub fn aggregated_round(&self) -> Option<u64> {
         self.aggregation.is_working().then_some(self.aggregation.round())
@@ -578,7 +595,8 @@ impl SampledPeer {
     }
 
     fn samplings(&mut self) -> impl Iterator<Item = &mut Sampling> {
-        [self.training.sampling_mut(), self.aggregation.sampling_mut()].into_iter().flatten()
+        let dialled = self.dialled.as_mut().map(Dialled::sampling_mut);
+        [self.training.sampling_mut(), self.aggregation.sampling_mut(), dialled].into_iter().flatten()
     }
 
     /// What the completed samples, sums and steps allow next.
@@ -666,19 +684,6 @@ impl SampledPeer {
         place.is_some_and(|place| place < n.saturating_mul(2 << self.joining.n_silences.min(16)))
     }
 
-    /// Place of an aggregator among those of its kind in the order of a round; `None` of one that is none.
-    fn aggregator_place(&self, of: &PublicKey, round: u64, within: (u64, u64)) -> Option<usize> {
-        let kind = self.aggregates(of);
-        let is_alike = |roles: SampledRoles| roles.is_aggregator() && roles.aggregates == kind;
-        self.registry.place(of, round, within, is_alike)
-    }
-
-    /// Whether a peer aggregates, and for whom.
-    fn aggregates(&self, peer: &PublicKey) -> Aggregates {
-        let joined = self.registry.membership(peer).and_then(Membership::joined);
-        joined.map_or(Aggregates::Never, |joined| joined.roles.aggregates)
-    }
-
     fn on_transfer_ended(&mut self, from: PublicKey, task: SampledTask) {
         self.view_from.take_if(|(sender, _)| *sender == from);
         match task {
@@ -696,19 +701,6 @@ impl SampledPeer {
         let n = (self.settings.sample_size, self.settings.models_wanted());
         let candidates = self.candidates(round, |roles| roles.trains);
         Sampling::new(now, self.peer, round, n, candidates, self.settings.ping_timeout)
-    }
-
-    /// `SAMPLE(k, a)`, of the peers that aggregate: those that can be dialled first.
-    fn aggregators(&self, now: Moment, round: u64) -> Sampling {
-        let (mut candidates, relayed): (Vec<PublicKey>, Vec<PublicKey>) = self
-            .candidates(round, SampledRoles::is_aggregator)
-            .into_iter()
-            .partition(|candidate| self.aggregates(candidate) == Aggregates::Dialled);
-        let n_first = candidates.len();
-        candidates.extend(relayed);
-        let n = (self.settings.n_aggregators, 1);
-        let candidates = (candidates, n_first);
-        Sampling::in_turn(now, self.peer, round, n, candidates, self.settings.ping_timeout)
     }
 
     /// Those with a role, in the order of the round.

@@ -5,6 +5,8 @@ mod access;
 mod admin;
 mod aggregators;
 mod archive;
+mod attacked_connections;
+mod attacked_open_run;
 mod compression;
 mod contributing;
 mod credits;

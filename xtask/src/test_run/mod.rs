@@ -56,16 +56,16 @@ pub(crate) fn run(workspace: &Workspace, is_strict: bool) -> Result<()> {
         setup::cargo_program(TEST_RUNNER)?;
         let module = wasm::build_tests(workspace, toolchain)?;
         check_cuda(workspace)?;
-        Ok(module)
+        let mut examples = cargo();
+        examples.args(["--doc", "--", "--show-output"]);
+        let mut totals = programs::follow(examples, "examples in documentation")?;
+        totals.add(in_a_worker(&module, &environment)?);
+        Ok(totals)
     };
-    let (mut totals, module) = run_programs(&programs, &environment, beside)?;
-    let mut examples = cargo();
-    examples.args(["--doc", "--", "--show-output"]);
-    totals.add(programs::follow(examples, "examples in documentation")?);
-    let in_a_worker = module.and_then(|module| in_a_worker(&module, &environment));
-    let in_a_worker = in_a_worker.map(|passed| totals.add(passed));
+    let (mut totals, others) = run_programs(&programs, &environment, beside)?;
+    let others = others.map(|others| totals.add(others));
     totals.finish(is_strict)?;
-    in_a_worker
+    others
 }
 
 /// Runs the test programs that a `cargo test` selects, with nothing that was installed or built for them.

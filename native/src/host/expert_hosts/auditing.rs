@@ -182,7 +182,7 @@ impl Auditor {
         }
         let may_offer =
             self.draws(|draws, now| draws.of_peer.take(now, &peer) && draws.of_group.take(now, &group));
-        let slot = self.slot(peer, group).filter(|_| may_offer);
+        let slot = if may_offer { self.slot(peer, group) } else { None };
         let Some(slot) = slot else { return audits::refuse(stream, AuditRefusal::Busy).await };
         let Some((index, before)) = self.choose(&offer).await else {
             self.parts.metrics.on_audited("nothing");
@@ -243,9 +243,8 @@ impl Auditor {
         let layer = layer_of(layers, place)?;
         let run_id = &run.identity.run_id;
         let is_believed = |checkpoint: &ExpertCheckpoint| {
-            let n_bytes = checkpoint.transfer.n_bytes;
             checkpoint.lease.holder == host
-                && (layer.checkpoint_bytes_min()..=layer.checkpoint_bytes_max()).contains(&n_bytes)
+                && layer.is_checkpoint_size(checkpoint.transfer.n_bytes)
                 && checkpoint.is_valid(run_id, leases.grantors())
         };
         let here = keeper.newest(&place).filter(is_believed);
@@ -304,8 +303,8 @@ impl Auditor {
     }
 
     async fn audit(&self, slot: AuditSlot, answer: KeptAnswer, before: FoundCheckpoint) {
-        let (host, (layer, uid)) = (answer.signed.host, answer.signed.place);
-        let (layer, place) = (layer.0, answer.signed.place);
+        let (host, place) = (answer.signed.host, answer.signed.place);
+        let (layer, uid) = (place.0.0, place.1);
         let outcome = self.judge_kept(answer, before).await;
         drop(slot);
         let AuditorParts { metrics, leases, .. } = &self.parts;

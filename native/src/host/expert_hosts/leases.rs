@@ -96,8 +96,7 @@ impl LeaseService {
         has_granted: bool,
     ) -> Self {
         let here = key.public();
-        let [a, b, c, d, e, f, g, h, ..] = here.0;
-        let seed = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        let seed = here.seed();
         let books = Books {
             leases: LeaseBook::new(key, run.clone(), Moment::ZERO, has_granted, seed),
             of_host: RateLimiter::new(QUESTIONS_PER_MINUTE, RATE_KEYS_MAX),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use barnraise_learning::hosted::HostedLayer;
+use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::experts::audits::{self, AuditError, AuditRefusal, AuditReply};
@@ -84,7 +85,7 @@ pub(crate) async fn serve(
     let of_metrics = Arc::clone(&leases);
     host.metrics.set_experts(move || of_metrics.standing());
     // Nobody else is to know which answers are looked at.
-    let [a, b, c, d, e, f, g, h, ..] = key.derive(b"which answers of experts are computed once more");
+    let seed = key.derive(b"which answers of experts are computed once more");
     let (groups, keeper) = (AddressGroups::new(key), Arc::new(keeper));
     let auditor = Arc::new(Auditor::new(AuditorParts {
         run: description.clone(),
@@ -96,7 +97,7 @@ pub(crate) async fn serve(
         access: host.access.clone(),
         evidence: evidence.clone(),
         metrics: host.metrics.clone(),
-        seed: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+        seed: Sha256Hash(seed).number(),
     }));
     let others = config.aggregators.peers().map(|(peer, _)| peer).filter(|peer| *peer != host.node.peer_id());
     let polling = auditor.clone().poll_other_backbones(others.collect(), run_host.shutdown.clone());

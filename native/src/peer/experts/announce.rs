@@ -22,8 +22,7 @@ pub(super) fn spawn(state: Arc<HostState>) -> AbortOnDropHandle<()> {
     tasks::spawn("announcing experts", async move {
         let (node, key) = (state.home.node.clone(), state.signer.key.clone());
         let mut known: Vec<ExpertPlace> = Vec::new();
-        let [a, b, c, d, e, f, g, h, ..] = key.public().0;
-        let seed = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        let seed = key.public().seed();
         let mut announcer = ExpertAnnouncer::new(key, state.run_id.clone(), Vec::new(), seed);
         let mut is_clock_told = false;
         let mut ticks = tokio::time::interval(LOOK_EVERY);

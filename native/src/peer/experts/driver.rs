@@ -88,8 +88,7 @@ impl ExpertHosting<'_> {
         let mut saver = ExpertSaver::new(self.store.clone());
         let (stored, mut kept, _giving) = spawn_giving(state.clone());
         let (handing, mut handed) = HandingTasks::new();
-        let [a, b, c, d, e, f, g, h, ..] = state.signer.key.public().0;
-        let mut places = HeldPlaces::new(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
+        let mut places = HeldPlaces::new(state.signer.key.public().seed());
         let (compared, mut checked) = mpsc::channel::<CheckedFile>(1);
         for place in self.store.places(&state.layers).await? {
             places.lost.on_lost(state.now(), place);

@@ -267,9 +267,9 @@ mod tests {
         block_on(barnraise_protocol::experts::reply(&mut sent, &rows)).unwrap();
         let mut read = Cursor::new(sent.into_inner());
         let answer = block_on(barnraise_protocol::framing::read(&mut read, 512)).unwrap();
-        let HostToTrainer::Rows { version, signature, .. } = answer else { unreachable!() };
+        let HostToTrainer::Rows { version, transfer, signature } = answer else { unreachable!() };
         let bytes = TensorCodec::F32.encode(&[3.0, 4.0]).unwrap();
-        (prepared, ExpertRows { version, signature, bytes })
+        (prepared, ExpertRows { version, signature, transfer, bytes })
     }
 
     #[test]

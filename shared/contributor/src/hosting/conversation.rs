@@ -101,8 +101,7 @@ fn served<P: Platform>(
         return Err(ExpertRefusal::Unknown);
     };
     let of_run = (&state.run.identity.run_id[..], layer, expert);
-    let [a, b, c, d, e, f, g, h, ..] = Sha256Hash::of(&peer.0).0;
-    let group = AddressGroup(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
+    let group = AddressGroup(Sha256Hash::of(&peer.0).number());
     served_request(of_run, (peer, group, state.platform.now()), request)
 }
 

@@ -420,9 +420,7 @@ async fn kept_by<N: KeeperNetwork>(
 
 fn is_believed<N: KeeperNetwork>(network: &N, place: ExpertPlace, checkpoint: &ExpertCheckpoint) -> bool {
     let n_bytes = checkpoint.transfer.n_bytes;
-    let is_of_layer = |layer: &HostedLayer| {
-        (layer.checkpoint_bytes_min()..=layer.checkpoint_bytes_max()).contains(&n_bytes)
-    };
+    let is_of_layer = |layer: &HostedLayer| layer.is_checkpoint_size(n_bytes);
     checkpoint.lease.place == place
         && layer_of(network.layers(), place).is_some_and(is_of_layer)
         && network.grantors().is_some_and(|grantors| checkpoint.is_valid(network.run_id(), &grantors))

@@ -65,12 +65,14 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
         })
     }
 
-    /// Whether memory and data plan bear that it averages. A round costs as many models down as a sample has, and one more up.
+    /// Whether memory and data plan bear that it averages. A round brings the models of up to two samples, as samples may
+    /// differ, and the average goes to one.
     pub(super) fn bears_averaging(&self, day_mb: Option<u32>) -> bool {
         let MemberSettings { n_parameters, .. } = self.member.settings();
         let n_models = 2 * usize::from(self.scheme.sample_size);
         let n_bytes = CollectedModels::n_bytes_max(self.scheme.average, n_models, n_parameters);
-        let of_round = self.member.settings().n_bytes().saturating_mul(n_models as u64 + 1);
+        let n_sent = u64::from(self.scheme.sample_size);
+        let of_round = self.member.settings().n_bytes().saturating_mul(n_models as u64 + n_sent);
         n_bytes <= COLLECTED_BYTES_MAX
             && day_mb.is_none_or(|mb| u64::from(mb) * BYTES_PER_MB >= of_round.saturating_mul(ROUNDS_OF_DAY))
     }

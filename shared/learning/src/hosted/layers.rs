@@ -77,6 +77,11 @@ impl HostedLayer {
         (layout.n_parameters().saturating_add(n_moments) as u64).saturating_mul(4)
     }
 
+    /// Whether a checkpoint of one of its experts can have so many bytes.
+    pub fn is_checkpoint_size(&self, n_bytes: u64) -> bool {
+        (self.checkpoint_bytes_min()..=self.checkpoint_bytes_max()).contains(&n_bytes)
+    }
+
     /// Most bytes of a checkpoint of one of its experts.
     pub fn checkpoint_bytes_max(&self) -> u64 {
         let n_parameters = self.body.graph.layout().n_parameters() as u64;

@@ -9,6 +9,8 @@ use std::str::FromStr;
 use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::Sha256Hash;
+
 /// Prefix of the 32 bytes of an Ed25519 key in its peer id: the header of an identity multihash of 36 bytes,
 /// then the protobuf fields of the key's type and of its data (libp2p peer id specification).
 const PEER_ID_PREFIX: [u8; 6] = [0x00, 0x24, 0x08, 0x01, 0x12, 0x20];
@@ -33,6 +35,11 @@ pub struct ParseKeyError {
 }
 
 impl PublicKey {
+    /// A number that follows from the key: different keys choose differently by it, which anybody can foresee.
+    pub fn seed(&self) -> u64 {
+        Sha256Hash(self.0).number()
+    }
+
     /// The key that a peer id holds; `None` where the id is the hash of a key of another kind.
     pub fn of_peer_id(bytes: &[u8]) -> Option<Self> {
         let key = bytes.strip_prefix(&PEER_ID_PREFIX)?;

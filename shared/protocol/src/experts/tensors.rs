@@ -38,6 +38,8 @@ pub struct ExpertRows {
     pub version: CheckpointVersion,
     /// Of the host.
     pub signature: Signature,
+    /// What was announced of the bytes.
+    pub transfer: Transfer,
     /// Of the rows; [`PreparedRequest::decode`] reads them.
     pub bytes: Vec<u8>,
 }
@@ -83,7 +85,7 @@ impl PreparedRequest {
 
     /// What a host with this key has signed by its answer.
     pub fn signed(&self, host: PublicKey, rows: &ExpertRows) -> SignedAnswer {
-        let answer = (rows.version, Transfer::of(&rows.bytes), rows.signature);
+        let answer = (rows.version, rows.transfer, rows.signature);
         SignedAnswer::new(host, &self.request, answer)
     }
 

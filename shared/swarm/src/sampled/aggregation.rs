@@ -11,6 +11,10 @@ use super::training::Pushes;
 use super::{PushOutcome, SampledAction, SampledModel, SampledPeer, SampledSettings};
 use crate::Moment;
 
+/// Rounds after whose time the models that came are enough: where two aggregators each have some of a sample, as its members did not
+/// agree on one, neither would ever have more. Those who are slow are late by less.
+const SHORT_ROUNDS: u32 = 4;
+
 /// `k_agg`, and what is done in that round.
 #[derive(Debug, Default)]
 pub(super) struct Aggregation {
@@ -27,6 +31,7 @@ enum AggregationStep {
     /// The trainers of `Θ`, which the driver has, and those who get the average, once they are looked for. Models that come meanwhile
     /// count.
     Collecting {
+        since: Moment,
         trainers: BTreeSet<PublicKey>,
         sampling: Option<Sampling>,
     },
@@ -105,8 +110,8 @@ impl Aggregation {
     /// Looks for the trainers, or once more.
     pub(super) fn sample_again(&mut self, sampling: Sampling) {
         self.step = match std::mem::take(&mut self.step) {
-            AggregationStep::Collecting { trainers, .. } => {
-                AggregationStep::Collecting { trainers, sampling: Some(sampling) }
+            AggregationStep::Collecting { since, trainers, .. } => {
+                AggregationStep::Collecting { since, trainers, sampling: Some(sampling) }
             }
             AggregationStep::Sampling { average, .. } | AggregationStep::Pushing { average, .. } => {
                 AggregationStep::Sampling { average, sampling }
@@ -137,9 +142,21 @@ impl Aggregation {
         !matches!(self.step, AggregationStep::Done)
     }
 
-    /// Whether models lie here that too few have followed.
-    pub(super) fn is_short(&self) -> bool {
-        matches!(&self.step, AggregationStep::Collecting { sampling: None, trainers } if !trainers.is_empty())
+    /// Since when models lie here that too few have followed.
+    pub(super) fn short_since(&self) -> Option<Moment> {
+        match &self.step {
+            AggregationStep::Collecting { since, sampling: None, trainers } if !trainers.is_empty() => {
+                Some(*since)
+            }
+            _ => None,
+        }
+    }
+
+    /// The models are gone: their round is another's.
+    pub(super) fn on_collected_lost(&mut self) {
+        if matches!(self.step, AggregationStep::Collecting { .. } | AggregationStep::Averaging { .. }) {
+            self.end();
+        }
     }
 
     pub(super) fn end(&mut self) {
@@ -156,9 +173,12 @@ impl SampledPeer {
         self.on_active(now, round);
         if round > self.aggregation.round {
             self.aggregation.round = round;
-            self.aggregation.step = AggregationStep::Collecting { trainers: BTreeSet::new(), sampling: None };
+            self.aggregation.step =
+                AggregationStep::Collecting { since: now, trainers: BTreeSet::new(), sampling: None };
         }
-        let AggregationStep::Collecting { trainers, sampling } = &mut self.aggregation.step else { return };
+        let AggregationStep::Collecting { trainers, sampling, .. } = &mut self.aggregation.step else {
+            return;
+        };
         if !trainers.insert(from) {
             return;
         }
@@ -190,6 +210,19 @@ impl SampledPeer {
         let sampling = self.trainers(now, round);
         self.aggregation.step = AggregationStep::Sampling { average, sampling };
         self.go_on(now);
+    }
+
+    /// When the models that came are enough, though they are fewer than wanted; never where the run has left their round.
+    pub(super) fn enough_at(&self) -> Option<Moment> {
+        let patience = self.round_duration().max(2 * self.settings.ping_timeout).saturating_mul(SHORT_ROUNDS);
+        let since = self.aggregation.short_since().filter(|_| self.aggregation.round() >= self.round());
+        since.map(|since| since.saturating_add(patience))
+    }
+
+    pub(super) fn go_on_with_few(&mut self, now: Moment) {
+        if self.enough_at().is_some_and(|at| at <= now) {
+            self.sample_trainers(now);
+        }
     }
 
     /// `S^k <- SAMPLE(k, s)`, also once more.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use barnraise_fuzz::arbitrary::{self, Arbitrary};
 use barnraise_fuzz::{fuzz, value};
 use barnraise_protocol::access::Claims;
-use barnraise_protocol::sampled::{JoinedEvent, MembershipEvent};
+use barnraise_protocol::sampled::{Aggregates, JoinedEvent, MembershipEvent};
 
 use super::*;
 

@@ -76,6 +76,11 @@ impl Joining {
         self.n_silences = 0;
     }
 
+    /// Whether a second time of silence is over since. After one the run may go on among others.
+    pub(super) fn is_run_still(&self) -> bool {
+        self.n_silences >= 2
+    }
+
     pub(super) fn token(&self, round: u64) -> Option<ActivityToken> {
         self.chain.as_ref().and_then(|chain| chain.token(round))
     }
@@ -443,7 +448,7 @@ impl SampledPeer {
             return;
         }
         let round = round.max(self.own_round());
-        if self.aggregation.is_short() && self.aggregation.round() >= round {
+        if self.aggregation.short_since().is_some() && self.aggregation.round() >= round {
             return self.sample_trainers(now);
         }
         let Some((of, average)) = self.newest.clone() else { return };

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use barnraise_protocol::access::Claims;
+use barnraise_protocol::sampled::Aggregates;
 
 use super::joining::{RENEW_EVERY, VIEWS_MAX};
 use super::*;
@@ -343,14 +344,14 @@ fn a_round_takes_what_it_took_in_the_mean() {
         assert_eq!(peer.own_round(), round);
     };
     sends(&mut peer, &sender, 10 * S, 1);
-    assert_eq!(peer.next_deadline(), Some(10 * S + 4 * 2 * S), "as it was estimated");
+    assert_eq!(peer.joining_deadline(), Some(10 * S + 4 * 2 * S), "as it was estimated");
     let mut others = [third, fourth];
     others.iter_mut().for_each(|other| proves(&mut peer, other, 2));
     proves(&mut peer, &mut sender, 2);
     sends(&mut peer, &sender, 16 * S, 3);
-    assert_eq!(peer.next_deadline(), Some(16 * S + 4 * 3 * S), "two rounds took 6 s");
+    assert_eq!(peer.joining_deadline(), Some(16 * S + 4 * 3 * S), "two rounds took 6 s");
     sends(&mut peer, &others[0], 20 * S, 3);
-    assert_eq!(peer.next_deadline(), Some(20 * S + 4 * 3 * S), "the round is the same");
+    assert_eq!(peer.joining_deadline(), Some(20 * S + 4 * 3 * S), "the round is the same");
 }
 
 #[test]

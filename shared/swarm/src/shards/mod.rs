@@ -84,8 +84,7 @@ struct Mark(u64);
 
 impl Mark {
     fn of(peer: &PeerKey) -> Self {
-        let [a, b, c, d, e, f, g, h, ..] = Sha256Hash::of(&peer.0).0;
-        Self(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+        Self(Sha256Hash::of(&peer.0).number())
     }
 
     fn distance(self, shard: u32) -> u64 {

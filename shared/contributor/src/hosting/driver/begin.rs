@@ -109,8 +109,7 @@ pub(super) async fn begin<P: Platform>(
     mut on_problem: impl FnMut(String),
 ) -> Result<Begun<'_, P>, HostError> {
     let HostConfig { key, device } = config;
-    let [a, b, c, d, e, f, g, h, ..] = key.public().0;
-    let seed = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+    let seed = key.public().seed();
     let mut backoff = Backoff::new(seed);
     let (run, backbone) = loop {
         match Box::pin(connected(platform)).await {

@@ -138,5 +138,5 @@ impl HostStandings {
 }
 
 fn number_of(bytes: &[u8]) -> u64 {
-    Sha256Hash::of(bytes).0.first_chunk().map_or(0, |first| u64::from_le_bytes(*first))
+    Sha256Hash::of(bytes).number()
 }

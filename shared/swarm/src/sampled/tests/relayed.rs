@@ -62,6 +62,96 @@ fn aggregators_are_believed_by_their_place_among_those_of_their_kind() {
     assert!(!peer.is_plausible(other.peer(), task));
 }
 
+/// Each key may say that it is a tab that averages, and is then one of few: who is offered its average asks the others first.
+#[test]
+fn an_average_of_a_tab_is_taken_once_those_that_can_be_dialled_are_silent() {
+    let settings = SampledSettings { n_aggregators: 1, ..SETTINGS };
+    let (mut natives, mut tabs) = natives_and_tabs(settings);
+    let mut peer = stranger(30, settings, SampledRoles { trains: true, aggregates: Aggregates::Never });
+    peer.join(Moment::ZERO, Vec::new());
+    tabs.iter().chain(&natives).for_each(|other| knows(&mut peer, other));
+    actions(&mut peer);
+    peer.on_active(Moment::ZERO, 1);
+    let of_natives: BTreeSet<PublicKey> = natives.iter().map(SampledPeer::peer).collect();
+    tabs.iter_mut().for_each(|tab| proves(&mut peer, tab, 2));
+    let from = peer.candidates(2, |roles| roles.aggregates == Aggregates::Relayed)[0];
+    let task = SampledTask::Train { round: 2 };
+    assert_eq!(peer.on_offer(S, from, task), Err(OfferRefusal::Busy));
+    assert_eq!(pinged(&mut peer).into_iter().collect::<BTreeSet<_>>(), of_natives);
+    assert_eq!(peer.on_offer(S + S / 2, from, task), Err(OfferRefusal::Busy), "they have a second");
+    assert_eq!(peer.on_offer(2 * S, from, task).map(|_| ()), Ok(()));
+    peer.on_transfer_failed(2 * S, from, task);
+    // Once more, where one of them is live.
+    assert_eq!(peer.on_offer(10 * S, from, task), Err(OfferRefusal::Busy));
+    assert_eq!(pinged(&mut peer).len(), 2);
+    peer.on_pong(10 * S, natives[1].peer(), 2);
+    assert_eq!(peer.on_offer(12 * S, from, task), Err(OfferRefusal::Busy));
+    assert_eq!(pinged(&mut peer), []);
+    // Nobody is a tab by what comes before the model alone.
+    assert!(!peer.on_view_before(12 * S, from, task, &View::default()));
+    proves(&mut peer, &mut natives[1], 2);
+    assert!(peer.on_offer(12 * S, natives[1].peer(), task).is_ok());
+    peer.on_transfer_failed(12 * S, natives[1].peer(), task);
+    peer.joining.n_silences = 2;
+    assert!(peer.on_offer(12 * S, from, task).is_ok(), "the run stands still with it");
+}
+
+/// One that can be dialled, and on which trainers call, needs to ask nobody; one that is back does.
+#[test]
+fn who_aggregates_for_all_takes_no_average_of_a_tab() {
+    let settings = SampledSettings { n_aggregators: 1, ..SETTINGS };
+    let ([mut native, mut gone], mut tabs) = natives_and_tabs(settings);
+    gone.leave(Moment::ZERO);
+    knows(&mut native, &gone);
+    tabs.iter_mut().for_each(|tab| proves(&mut native, tab, 2));
+    let from = native.candidates(2, |roles| roles.aggregates == Aggregates::Relayed)[0];
+    let task = SampledTask::Train { round: 2 };
+    assert!(native.on_offer(S, from, task).is_ok());
+    native.on_transfer_failed(S, from, task);
+    native.on_aggregate(S, tabs[0].peer(), 1, model(1.0));
+    assert_eq!(native.on_offer(S, from, task), Err(OfferRefusal::Busy));
+}
+
+/// One key that says that others can dial it, and hands on nothing, does not hold the run for ever.
+#[test]
+fn where_the_run_stands_still_tabs_are_asked_with_those_that_can_be_dialled() {
+    let (natives, tabs) = natives_and_tabs(SETTINGS);
+    let mut peer = stranger(30, SETTINGS, TAB);
+    natives.iter().chain(&tabs).for_each(|other| knows(&mut peer, other));
+    let first = |peer: &SampledPeer| -> BTreeSet<PublicKey> {
+        (1..20).flat_map(|round| asked(&mut peer.aggregators(Moment::ZERO, round))).collect()
+    };
+    let of_natives: BTreeSet<PublicKey> = natives.iter().map(SampledPeer::peer).collect();
+    assert_eq!(first(&peer), of_natives);
+    peer.joining.n_silences = 2;
+    assert!(tabs.iter().all(|tab| first(&peer).contains(&tab.peer())));
+}
+
+/// Any number of keys that say that others can dial them, and are silent, costs some pings.
+#[test]
+fn tabs_are_asked_after_some_that_are_silent() {
+    let first: Vec<PublicKey> = (0..200).map(|at| PublicKey([at; 32])).collect();
+    let others: Vec<PublicKey> = (200..210).map(|at| PublicKey([at; 32])).collect();
+    let own = PublicKey([255; 32]);
+    let candidates = [&first[..], &others].concat();
+    let mut sampling = Sampling::in_turn(Moment::ZERO, own, 1, (2, 1), (candidates, first.len()), S);
+    let mut n_silent = 0;
+    let others_asked = loop {
+        let asked = asked(&mut sampling);
+        if asked.iter().any(|peer| others.contains(peer)) {
+            break asked;
+        }
+        n_silent += asked.len();
+        asked.into_iter().for_each(|peer| sampling.on_unreachable(Moment::ZERO, peer));
+    };
+    assert_eq!((n_silent, others_asked.len()), (16, 2));
+    others_asked.iter().for_each(|peer| sampling.on_pong(Moment::ZERO, *peer));
+    assert_eq!(sampling.sample(), Some(others[..2].to_vec()));
+    // With one that answers late after all it is that one.
+    sampling.on_pong(Moment::ZERO, first[3]);
+    assert_eq!(sampling.sample(), Some(vec![first[3]]));
+}
+
 /// A time of silence, after which these others answer what they are asked, and nothing is heard of a later round.
 fn is_silent(peer: &mut SampledPeer, others: &mut [SampledPeer]) {
     let at = peer.joining_deadline().unwrap();

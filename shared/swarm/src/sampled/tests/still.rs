@@ -121,15 +121,19 @@ fn who_is_in_the_midst_of_a_round_begins_no_other_one() {
     }
 }
 
-/// The other trainers of the round are gone.
+/// The other trainers of the round are gone, or know of another aggregator.
 #[test]
-fn who_got_too_few_models_averages_them_after_a_time_of_silence() {
-    let [mut peer, mut others @ ..] = acquainted::<3>(SETTINGS);
-    peer.on_model(Moment::ZERO, others[0].peer(), SampledTask::Aggregate { round: 1 }, model(1.0));
+fn who_got_too_few_models_averages_them_after_the_time_of_four_rounds() {
+    let settings = SampledSettings { activity_window: 40, ..SETTINGS };
+    let [mut peer, others @ ..] = acquainted::<3>(settings);
+    peer.on_model(S, others[0].peer(), SampledTask::Aggregate { round: 1 }, model(1.0));
+    let at = S + 4 * 2 * S;
+    assert_eq!((pinged(&mut peer), peer.next_deadline()), (Vec::new(), Some(at)));
+    peer.on_timeout(at - S);
     assert_eq!(pinged(&mut peer), []);
-    is_silent(&mut peer, &mut others);
+    peer.on_timeout(at);
     for to in pinged(&mut peer) {
-        peer.on_pong(10 * S, to, 1);
+        peer.on_pong(at, to, 1);
     }
     let average = SampledAction::Average { round: 1 };
     assert!(actions(&mut peer).contains(&average));
@@ -139,7 +143,7 @@ fn who_got_too_few_models_averages_them_after_a_time_of_silence() {
 fn too_few_models_of_a_round_that_the_run_has_left_are_averaged_by_nobody() {
     let [mut peer, mut others @ ..] = acquainted::<3>(SETTINGS);
     peer.on_model(Moment::ZERO, others[0].peer(), SampledTask::Aggregate { round: 1 }, model(1.0));
-    others.iter_mut().for_each(|other| other.on_active(Moment::ZERO, 2));
+    others.iter_mut().for_each(|other| proves(&mut peer, other, 2));
     is_silent(&mut peer, &mut others);
     assert_eq!((peer.round(), pinged(&mut peer)), (2, Vec::new()));
 }

@@ -15,8 +15,7 @@ use libp2p::identity::Keypair;
 use libp2p::tcp::tokio::TcpStream;
 use libp2p::{Multiaddr, Transport as _, noise, tcp};
 
-use super::RUN;
-use super::attacked_run::alone;
+use super::SMALL;
 
 /// Of one address, which may have 40.
 const CONNECTIONS: usize = 24;
@@ -93,8 +92,10 @@ async fn flood(connection: &mut Secured, piece: fn(u32) -> Vec<u8>) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_floods_and_takes_nothing_costs_no_more_memory_than_is_said() {
-    let _alone = alone().await;
-    let mut test_run = TestRun::new(RUN).unwrap().with_listen(&["/ip4/127.0.0.1/tcp/0"]);
+    let limits = "[limits]\nconnections_per_address = 40\nconnections_per_address_and_minute = 60\n\
+                  [conversations]\nfirst_message_timeout = \"1s\"\n";
+    let mut test_run =
+        TestRun::new(&format!("{SMALL}\n{limits}")).unwrap().with_listen(&["/ip4/127.0.0.1/tcp/0"]);
     let backbone = test_run.backbone().await.unwrap();
     let address = backbone.tcp().unwrap();
     let joined = test_run.join(&[&backbone.page()]).unwrap();

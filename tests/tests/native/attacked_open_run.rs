@@ -11,8 +11,6 @@ use std::time::Duration;
 use barnraise_tests::attack::Attack;
 use barnraise_tests::open_run::{MeasurementWindow, OpenRun, RUN, baseline_accuracy};
 
-use super::attacked_run::alone;
-
 const KEYS: usize = 64;
 /// Of its time, what each contributor computes.
 const PERCENT: u8 = 5;
@@ -25,7 +23,6 @@ const KEPT_BYTES_PER_STEP_MAX: i64 = 64 * 1024 * 1024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_open_run_as_shipped_bears_one_machine_with_many_keys() {
-    let _alone = alone().await;
     let mut open_run = OpenRun::start(RUN, PERCENT).await.unwrap();
     let rss_baseline = open_run.measure_baseline(BASELINE).await.unwrap().rss_max_kib;
     for attack in Attack::ALL {
