@@ -1,6 +1,7 @@
 //! Learning@home: its experiments, with the search, the calls and the runtime of this project.
 
 mod larger;
+mod serving;
 mod throughput;
 
 use std::path::PathBuf;
@@ -27,6 +28,8 @@ enum Experiment {
     Table2(throughput::ThroughputArgs),
     /// A model of a billion parameters over processes that hold a part each
     Larger(larger::LargerArgs),
+    /// Experts on another process that are called, beside hivemind's server and PyTorch alone
+    Serving(serving::ServingArgs),
     /// What a batch sends through a block, by precision
     AppendixD,
 }
@@ -37,6 +40,7 @@ pub(crate) fn run(args: &LearningAtHomeArgs, runtime: &Runtime) -> Result<()> {
         Experiment::Figure4Top(options) => throughput::figure4_top(options, &args.pictures),
         Experiment::Table2(options) => throughput::table2(options),
         Experiment::Larger(options) => runtime.block_on(larger::measure(options)),
+        Experiment::Serving(options) => runtime.block_on(serving::measure(options)),
         Experiment::AppendixD => throughput::appendix_d(),
     }
 }

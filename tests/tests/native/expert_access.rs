@@ -10,12 +10,11 @@ use barnraise_protocol::access::{
 };
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::TensorCodec;
-use barnraise_protocol::dht::experts::{AnnouncedExpert, ExpertHost, LIFETIME, announce, key, read_host};
-use barnraise_protocol::dht::{self, Freshness, UnixMillis};
+use barnraise_protocol::dht::experts::{AnnouncedExpert, LIFETIME, announce};
+use barnraise_protocol::dht::{self, UnixMillis};
 use barnraise_protocol::experts::leases::{self, LeaseAskError, LeaseQuestion, LeaseRefusal, LeasingHost};
 use barnraise_protocol::experts::{
-    self, ExpertPass, ExpertPrefix, ExpertRefusal, ExpertRequest, ExpertRequestError, ExpertUid, LayerId,
-    PreparedRequest,
+    self, ExpertPass, ExpertRefusal, ExpertRequest, ExpertRequestError, ExpertUid, LayerId, PreparedRequest,
 };
 use barnraise_relay::{Node, NodeConfig};
 use barnraise_tests::client::{TestClient, within};
@@ -24,13 +23,11 @@ use barnraise_tests::process::{BackboneProcess, HANG, TestRun, metric};
 use futures::{FutureExt, StreamExt};
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
-use libp2p::multiaddr::Protocol;
 
 use super::experts::{accuracy_of, wait_for};
 
 const RUN_ID: &str = "hosted-experts";
 const LAYER: LayerId = LayerId(0);
-const DAY: Duration = Duration::from_secs(24 * 3600 + 60);
 /// Short enough to be renewed while the test trains.
 const ACCESS: &str = "\n[access]\nmode = \"invitation\"\ntoken_lifetime = \"60s\"\npoll_interval = \"1s\"\n";
 
@@ -45,35 +42,6 @@ async fn node(keypair: Keypair) -> Node {
 
 fn code_of(link: &str) -> &str {
     link.trim().split_once("/#invitation=").expect("a link").1
-}
-
-/// A host that was found in the DHT.
-async fn announced(client: &TestClient, host: PublicKey) -> ExpertHost {
-    let asking = async {
-        loop {
-            let mut stream = client.open(dht::PROTOCOL).await.unwrap();
-            let keys = vec![key(RUN_ID, LAYER, &ExpertPrefix::new(&[]).unwrap())];
-            let records = dht::get(&mut stream, keys, Freshness::Newest, now(), DAY).await.unwrap();
-            let mut hosts = records.iter().flatten().filter_map(read_host);
-            if let Some((_, found)) = hosts.find(|(_, found)| found.peer == host) {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    tokio::time::timeout(HANG, asking).await.expect("the host announces itself")
-}
-
-/// A client that is connected to a host.
-async fn client_of(host: &ExpertHost, keypair: Keypair) -> TestClient {
-    let peer = libp2p::PeerId::from_bytes(&host.peer.to_peer_id()).unwrap();
-    let mut addresses = host.addresses.iter().map(|bytes| Multiaddr::try_from(bytes.clone()).unwrap());
-    let is_tcp = |address: &Multiaddr| {
-        let mut parts = address.iter();
-        parts.any(|part| matches!(part, Protocol::Tcp(_))) && !parts.any(|part| part == Protocol::P2pCircuit)
-    };
-    let address = addresses.find(is_tcp).expect("it listens on TCP");
-    TestClient::connect_as(keypair, address.with_p2p(peer).unwrap()).await.unwrap()
 }
 
 /// What the host says to one row for an expert.
@@ -185,19 +153,19 @@ async fn who_was_invited_hosts_and_trains_and_nobody_else_does_either() {
     let keypair =
         barnraise_relay::load_or_create_keypair(&test_run.folder().join("first/identity.key")).unwrap();
     let first_key = signing_key(&keypair).unwrap().public();
-    let found = announced(&by_hand, first_key).await;
+    let found = hosted::announced(&by_hand, (RUN_ID, LAYER), Some(first_key)).await.unwrap();
 
     // A client without access is refused; another's token is of no use to it.
     let member = Keypair::generate_ed25519();
     let at_backbone = TestClient::connect_as(member.clone(), backbone.tcp().unwrap()).await.unwrap();
     let token = granted(&at_backbone, code_of(&link)).await;
-    let thief = client_of(&found, Keypair::generate_ed25519()).await;
+    let thief = hosted::client_of(&found, Keypair::generate_ed25519()).await.unwrap();
     let needed = access::AccessRefusal::Needed { mode: access::AccessMode::Invitation };
     assert_eq!(asked(&thief, 0, 1).await, Err(ExpertRefusal::NoAccess(needed.clone())));
     let stolen = thief.ask(&Up::Present(Box::new(token.clone()))).await.unwrap_err().to_string();
     assert!(stolen.contains("the access token is for the key"), "{stolen}");
     assert_eq!(asked(&thief, 0, 2).await, Err(ExpertRefusal::NoAccess(needed.clone())));
-    let member = client_of(&found, member).await;
+    let member = hosted::client_of(&found, member).await.unwrap();
     assert_eq!(asked(&member, 0, 1).await, Err(ExpertRefusal::NoAccess(needed)));
     member.ask(&Up::Present(Box::new(token))).await.unwrap();
     assert_eq!(asked(&member, 0, 2).await, Ok(()));

@@ -97,7 +97,7 @@ pub(crate) async fn serve(
         access: host.access.clone(),
         evidence: evidence.clone(),
         metrics: host.metrics.clone(),
-        seed: Sha256Hash(seed).number(),
+        seed: Sha256Hash::of(&seed).number(),
     }));
     let others = config.aggregators.peers().map(|(peer, _)| peer).filter(|peer| *peer != host.node.peer_id());
     let polling = auditor.clone().poll_other_backbones(others.collect(), run_host.shutdown.clone());
