@@ -233,7 +233,9 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
         self.work.clear();
         self.round = RoundWork::None;
         self.collected = CollectedModels::new(self.scheme.average);
-        self.member.with(|peer, _| peer.on_collected_lost());
+        self.member.with(|peer, _| {
+            peer.aggregated_round().into_iter().for_each(|round| peer.on_collected_lost(round))
+        });
     }
 
     /// Starts what the state machine asks for. Returns whether there was anything.
@@ -253,7 +255,7 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
                     let average = self.collected.take(round);
                     self.member.with(|peer, now| match average {
                         Some(average) => peer.on_averaged(now, round, &average),
-                        None => peer.on_collected_lost(),
+                        None => peer.on_collected_lost(round),
                     });
                 }
                 action => self.work.push(Rc::clone(&self.member).carry(action).boxed_local()),

@@ -8,8 +8,8 @@
 //! What differs from the paper:
 //!
 //! - A peer says what it does: one without data of its own does not train. One that can be dialled aggregates. One that others reach
-//!   through a relay alone aggregates where, of those that can be dialled, none answers: it is asked after all of them, so that all
-//!   peers that see the same choose the same.
+//!   through a relay alone aggregates where, of those that can be dialled, none answers: it is asked after them, and believed by those
+//!   who asked them as well ([`relayed`]).
 //! - A model is offered and then pulled, so that a stale one or a second average of a round costs no traffic.
 //! - A peer tells of itself alone: it signs that it joined or left, and proves its activity by tokens. The receiver of `joined`
 //!   does not estimate the round for it.
@@ -21,11 +21,11 @@
 //! - A peer that was silent for too long proves that it is active by another token, and signs another joined event only where its
 //!   tokens are at their end.
 //! - A peer that nobody can dial calls on aggregators now and then, which reach it on the connections that it made.
-//! - A busy receiver says so, and is offered the model again: the sender that it pulls from may die. One that was not reached is
+//! - A busy receiver says so, and is offered the model again: the sender that it pulls from may die, or it asks others first. One that was not reached is
 //!   offered it once more: a connection may break, and with `sf` = 1 the round is over without that peer.
 //! - A peer that has joined asks for more as long as it is told of members that it did not know: many join at once, and a view has
 //!   room for some hundreds.
-//! - An aggregator to which fewer than `sf * s` models came in the time of four rounds averages those: the sample may have been split.
+//! - An aggregator to which half of `sf * s` models came in the time of four rounds averages those: the sample may have been split.
 //! - A round in which too many die is not the last: after a time of silence, with nobody known that is further, a peer goes on
 //!   with the newest average that it has.
 //!
@@ -82,6 +82,9 @@ use self::sampling::Sampling;
 use self::training::Training;
 use crate::Moment;
 use crate::random::SplitMix64;
+
+/// See [`SampledPeer::some_rounds`].
+const ROUNDS_WAITED: u32 = 4;
 
 /// The parameters of a model, `[n_parameters]`, finite.
 pub type SampledModel = Arc<[f32]>;
@@ -204,7 +207,8 @@ pub enum SampledAction {
 pub enum OfferRefusal {
     /// The task is overtaken, done, or not this peer's.
     Declined,
-    /// The models that are pulled now are enough, unless one of them does not come.
+    /// The models that are pulled now are enough, unless one of them does not come; or it is not known yet whether another one is to send
+    /// it.
     Busy,
 }
 
@@ -254,7 +258,7 @@ pub struct SampledPeer {
     /// When another peer came that takes this one for live.
     heard_at: Moment,
     /// Those that can be dialled, asked whether they are live.
-    dialled: Option<Dialled>,
+    dialled: Dialled,
     /// The latest round for which one of them asked.
     pinged_round: u64,
     /// Round in which this peer was active last.
@@ -283,7 +287,7 @@ impl SampledPeer {
             newest: None,
             view_from: None,
             heard_at: Moment::ZERO,
-            dialled: None,
+            dialled: Dialled::default(),
             pinged_round: 0,
             active: None,
             pace: RoundPace::default(),
@@ -402,11 +406,11 @@ impl SampledPeer {
         if !self.joining.is_member() || !is_mine || !is_new || task.round() > self.round_offered_max() {
             return Err(OfferRefusal::Declined);
         }
-        if !self.is_believed(now, from, task) {
-            return Err(OfferRefusal::Busy);
-        }
         let is_known = from == self.peer || self.registry.activity_of(&from).is_some();
         let is_expected = is_known && self.is_in_sample(from, task);
+        if is_expected && !self.is_believed(now, from, task) {
+            return Err(OfferRefusal::Busy);
+        }
         let pull = Pull { round: task.round(), since: now, is_expected };
         // As long as a round takes: a sender that is slower has not sent it in time.
         let patience = self.round_duration().max(2 * self.settings.ping_timeout);
@@ -465,7 +469,7 @@ impl SampledPeer {
         }
         self.heard_at = now;
         self.registry.on_heard(&from);
-        self.joining.on_progress();
+        self.joining.on_progress(task.round(), self.settings.activity_window);
         match task {
             SampledTask::Train { round } => self.on_train(now, round, model),
             SampledTask::Aggregate { round } => self.on_aggregate(now, from, round, model),
@@ -579,9 +583,9 @@ impl SampledPeer {
         self.training.is_computing()
     }
 
-    /// The driver has dropped the models that it collected.
-    pub fn on_collected_lost(&mut self) {
-        self.aggregation.on_collected_lost();
+    /// The driver has dropped the models of a round that it collected.
+    pub fn on_collected_lost(&mut self, round: u64) {
+        self.aggregation.on_collected_lost(round);
     }
 
     /// The round that it aggregates now.
@@ -595,8 +599,9 @@ impl SampledPeer {
     }
 
     fn samplings(&mut self) -> impl Iterator<Item = &mut Sampling> {
-        let dialled = self.dialled.as_mut().map(Dialled::sampling_mut);
-        [self.training.sampling_mut(), self.aggregation.sampling_mut(), dialled].into_iter().flatten()
+        let samplings =
+            [self.training.sampling_mut(), self.aggregation.sampling_mut(), self.dialled.sampling_mut()];
+        samplings.into_iter().flatten()
     }
 
     /// What the completed samples, sums and steps allow next.
@@ -628,6 +633,19 @@ impl SampledPeer {
     /// How long a round takes: `Δt_S`.
     fn round_duration(&self) -> Duration {
         self.pace.mean().unwrap_or(self.settings.round_estimate)
+    }
+
+    /// Some rounds' time, after which those that are missing are not waited for.
+    fn some_rounds(&self) -> Duration {
+        let round =
+            self.round_duration().max(self.settings.round_estimate).max(2 * self.settings.ping_timeout);
+        round.saturating_mul(ROUNDS_WAITED)
+    }
+
+    /// The round that as many peers have been near as a round takes; the latest one where there are fewer.
+    fn round_of_many(&self) -> u64 {
+        let round = self.registry.round_of(self.settings.models_wanted());
+        round.map_or(self.round(), |round| round.min(self.round()))
     }
 
     /// The mean time of rounds of late says nothing where this peer was silent meanwhile.

@@ -11,10 +11,6 @@ use super::training::Pushes;
 use super::{PushOutcome, SampledAction, SampledModel, SampledPeer, SampledSettings};
 use crate::Moment;
 
-/// Rounds after whose time the models that came are enough: where two aggregators each have some of a sample, as its members did not
-/// agree on one, neither would ever have more. Those who are slow are late by less.
-const SHORT_ROUNDS: u32 = 4;
-
 /// `k_agg`, and what is done in that round.
 #[derive(Debug, Default)]
 pub(super) struct Aggregation {
@@ -142,19 +138,21 @@ impl Aggregation {
         !matches!(self.step, AggregationStep::Done)
     }
 
-    /// Since when models lie here that too few have followed.
-    pub(super) fn short_since(&self) -> Option<Moment> {
+    /// How many models lie here that too few have followed, since when.
+    pub(super) fn short(&self) -> Option<(usize, Moment)> {
         match &self.step {
             AggregationStep::Collecting { since, sampling: None, trainers } if !trainers.is_empty() => {
-                Some(*since)
+                Some((trainers.len(), *since))
             }
             _ => None,
         }
     }
 
-    /// The models are gone: their round is another's.
-    pub(super) fn on_collected_lost(&mut self) {
-        if matches!(self.step, AggregationStep::Collecting { .. } | AggregationStep::Averaging { .. }) {
+    /// The models of a round are gone: it is another's.
+    pub(super) fn on_collected_lost(&mut self, round: u64) {
+        let has_them =
+            matches!(self.step, AggregationStep::Collecting { .. } | AggregationStep::Averaging { .. });
+        if has_them && round == self.round {
             self.end();
         }
     }
@@ -212,11 +210,14 @@ impl SampledPeer {
         self.go_on(now);
     }
 
-    /// When the models that came are enough, though they are fewer than wanted; never where the run has left their round.
+    /// When the models that came are enough, though they are fewer than wanted: half of those, of a round that many are near and the
+    /// run has not left. One key alone leads nobody to a round of its own.
     pub(super) fn enough_at(&self) -> Option<Moment> {
-        let patience = self.round_duration().max(2 * self.settings.ping_timeout).saturating_mul(SHORT_ROUNDS);
-        let since = self.aggregation.short_since().filter(|_| self.aggregation.round() >= self.round());
-        since.map(|since| since.saturating_add(patience))
+        let (n_models, since) = self.aggregation.short()?;
+        let round = self.aggregation.round();
+        let is_next = round >= self.round() && round <= self.round_of_many().saturating_add(1);
+        let is_enough = 2 * n_models >= self.settings.models_wanted();
+        (is_next && is_enough).then(|| since.saturating_add(self.some_rounds()))
     }
 
     pub(super) fn go_on_with_few(&mut self, now: Moment) {

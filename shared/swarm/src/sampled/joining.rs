@@ -39,6 +39,8 @@ pub(super) struct Joining {
     begins: bool,
     /// Times that the run seemed to be still, since something was heard of a later round.
     pub(super) n_silences: u32,
+    /// It was still twice, and is taken for that until this round: what stopped it may stop the next one.
+    still_until: u64,
     /// How far the run was known to be when it seemed to be still last.
     still_round: u64,
     /// When this peer told others of itself last.
@@ -72,13 +74,16 @@ impl Joining {
     }
 
     /// A later round is heard of: the run is not still.
-    pub(super) fn on_progress(&mut self) {
+    pub(super) fn on_progress(&mut self, round: u64, window: u64) {
+        if self.n_silences >= 2 {
+            self.still_until = round.saturating_add(window);
+        }
         self.n_silences = 0;
     }
 
-    /// Whether a second time of silence is over since. After one the run may go on among others.
-    pub(super) fn is_run_still(&self) -> bool {
-        self.n_silences >= 2
+    /// Whether a second time of silence is over since, or was some rounds before this one. After one the run may go on among others.
+    pub(super) fn is_run_still(&self, round: u64) -> bool {
+        self.n_silences >= 2 || round <= self.still_until
     }
 
     pub(super) fn token(&self, round: u64) -> Option<ActivityToken> {
@@ -305,7 +310,9 @@ impl SampledPeer {
         self.believe_answers(now);
         let active = self.active.unwrap_or_default();
         let held = self.newest.as_ref().map_or(0, |(round, _)| *round);
-        let round = self.round().max(active).max(held);
+        // After silence not that of a few: who repeats what one key says makes many of it.
+        let known = if self.joining.n_silences > 0 { self.round_of_many() } else { self.round() };
+        let round = known.max(active).max(held);
         self.limit.begin(now, round);
         self.joining.announced_at = now;
         match self.joining.token(round).filter(|_| self.is_registered()) {
@@ -448,7 +455,7 @@ impl SampledPeer {
             return;
         }
         let round = round.max(self.own_round());
-        if self.aggregation.short_since().is_some() && self.aggregation.round() >= round {
+        if self.aggregation.short().is_some() && self.aggregation.round() >= round {
             return self.sample_trainers(now);
         }
         let Some((of, average)) = self.newest.clone() else { return };

@@ -29,8 +29,8 @@ struct RegisteredPeer {
     round: u64,
     /// Of that round.
     token: ActivityToken,
-    /// It has answered this peer, or delivered a model.
-    is_heard: bool,
+    /// The run's round when it answered this peer last, or delivered a model.
+    heard_in: Option<u64>,
 }
 
 impl RegisteredPeer {
@@ -46,7 +46,8 @@ impl RegisteredPeer {
     fn recency(&self, round_max: u64) -> (bool, u64, u64) {
         let round = if self.round <= round_max { self.round } else { 0 };
         let was_active = self.membership.joined().is_some_and(|joined| self.round > joined.round);
-        (self.is_heard, if was_active || self.is_heard { round } else { 0 }, round)
+        let is_heard = self.heard_in.is_some();
+        (is_heard, if was_active || is_heard { round } else { 0 }, round)
     }
 }
 
@@ -144,9 +145,16 @@ impl Registry {
 
     /// A peer has answered, or delivered a model: it exists.
     pub fn on_heard(&mut self, peer: &PublicKey) {
+        let round = self.latest_round(self.round_max);
         if let Some(peer) = self.peers.get_mut(peer) {
-            peer.is_heard = true;
+            peer.heard_in = Some(round);
         }
+    }
+
+    /// Whether it did in the `window` rounds before now.
+    pub fn is_heard(&self, peer: &PublicKey, window: u64) -> bool {
+        let heard_in = self.peers.get(peer).and_then(|peer| peer.heard_in);
+        heard_in.is_some_and(|round| round.saturating_add(window) > self.latest_round(self.round_max))
     }
 
     /// Forgets others that were active in no round after this one.
@@ -205,8 +213,8 @@ impl Registry {
         // Of a peer that left, the latest activity does not matter.
         let (round, token) =
             membership.joined().map_or((0, ActivityToken([0; 16])), |joined| (joined.round, joined.anchor));
-        let is_heard = self.peers.get(&membership.peer).is_some_and(|known| known.is_heard);
-        let peer = RegisteredPeer { membership: membership.clone(), round, token, is_heard };
+        let heard_in = self.peers.get(&membership.peer).and_then(|known| known.heard_in);
+        let peer = RegisteredPeer { membership: membership.clone(), round, token, heard_in };
         self.peers.insert(membership.peer, peer);
         true
     }

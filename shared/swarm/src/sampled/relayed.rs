@@ -7,43 +7,64 @@ use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::sampled::{Aggregates, Membership, SampledRoles, SampledTask};
 
 use super::SampledPeer;
-use super::sampling::{SILENT_MAX, Sampling};
+use super::sampling::Sampling;
 use crate::Moment;
 
+/// Most peers that can be dialled and were not heard of late that are asked: to say that one can be dialled costs nothing.
+const UNHEARD_MAX: usize = 16;
+/// Most that are asked at once whether they are live.
+const ASKED_MAX: usize = 16;
 /// An answer, or that there was none, is believed for so many times the time that a ping has.
 const BELIEVED_PINGS: u32 = 8;
 
-/// Whether those that can be dialled are live: some of them are asked, all at once.
-#[derive(Debug)]
+/// Whether those that can be dialled are live.
+#[derive(Debug, Default)]
 pub(super) struct Dialled {
-    since: Moment,
-    sampling: Sampling,
+    /// Some of them, asked all at once.
+    asked: Option<(Moment, Sampling)>,
+    /// The latest round of which a tab offered an average while one of them was live, and since when.
+    refused: Option<(u64, Moment)>,
 }
 
 impl Dialled {
-    pub(super) fn sampling_mut(&mut self) -> &mut Sampling {
-        &mut self.sampling
+    pub(super) fn sampling_mut(&mut self) -> Option<&mut Sampling> {
+        self.asked.as_mut().map(|(_, sampling)| sampling)
     }
 }
 
 impl SampledPeer {
-    /// `SAMPLE(k, a)`, of the peers that aggregate: those that can be dialled first, unless the run has stood still with them.
+    /// `SAMPLE(k, a)`, of the peers that aggregate: those that can be dialled first, unless the run has stood still with them. Of those
+    /// that were not heard of late, a few.
     pub(super) fn aggregators(&self, now: Moment, round: u64) -> Sampling {
-        let (mut candidates, relayed): (Vec<PublicKey>, Vec<PublicKey>) =
-            self.candidates(round, SampledRoles::is_aggregator).into_iter().partition(|candidate| {
-                self.joining.is_run_still() || self.aggregates(candidate) == Aggregates::Dialled
+        let is_still = self.joining.is_run_still(round);
+        let (mut first, relayed): (Vec<PublicKey>, Vec<PublicKey>) = self
+            .candidates(round, SampledRoles::is_aggregator)
+            .into_iter()
+            .partition(|candidate| is_still || self.aggregates(candidate) == Aggregates::Dialled);
+        if !relayed.is_empty() {
+            let mut n_unheard = 0;
+            first.retain(|candidate| {
+                let is_heard = *candidate == self.peer || self.is_heard(candidate);
+                n_unheard += usize::from(!is_heard);
+                is_heard || n_unheard <= UNHEARD_MAX
             });
-        let n_first = candidates.len();
-        candidates.extend(relayed);
-        let n = (self.settings.n_aggregators, 1);
-        let candidates = (candidates, n_first);
-        Sampling::in_turn(now, self.peer, round, n, candidates, self.settings.ping_timeout)
+        }
+        let n_first = first.len();
+        let candidates = ([first, relayed].concat(), n_first);
+        Sampling::in_turn(
+            now,
+            self.peer,
+            round,
+            (self.settings.n_aggregators, 1),
+            candidates,
+            self.settings.ping_timeout,
+        )
     }
 
-    /// Place of an aggregator among those of its kind in the order of a round; `None` of one that is none.
+    /// Place of an aggregator in the order of a round, among those of its kind unless the run stands still; `None` of one that is none.
     pub(super) fn aggregator_place(&self, of: &PublicKey, round: u64, within: (u64, u64)) -> Option<usize> {
-        let kind = self.aggregates(of);
-        let is_alike = |roles: SampledRoles| roles.is_aggregator() && roles.aggregates == kind;
+        let (kind, is_still) = (self.aggregates(of), self.joining.is_run_still(round));
+        let is_alike = |roles: SampledRoles| roles.is_aggregator() && (is_still || roles.aggregates == kind);
         self.registry.place(of, round, within, is_alike)
     }
 
@@ -53,32 +74,53 @@ impl SampledPeer {
         joined.map_or(Aggregates::Never, |joined| joined.roles.aggregates)
     }
 
+    fn is_heard(&self, peer: &PublicKey) -> bool {
+        self.registry.is_heard(peer, self.settings.activity_window)
+    }
+
     /// Whether the sender may be the one to average, as far as that hangs on how it is reached. Where this peer does not know yet, it
-    /// asks those that can be dialled, and knows when the sender offers its average again.
+    /// asks those that can be dialled, and knows when the sender offers its average again. One of them may be back since the trainers
+    /// asked: where nothing comes of it for some rounds' time, the tab is believed after all.
     pub(super) fn is_believed(&mut self, now: Moment, from: PublicKey, task: SampledTask) -> bool {
         let SampledTask::Train { round } = task else { return true };
-        if from == self.peer || self.aggregates(&from) != Aggregates::Relayed || self.joining.is_run_still() {
+        let is_alike = from == self.peer || self.aggregates(&from) != Aggregates::Relayed;
+        if is_alike || self.joining.is_run_still(round) {
             return true;
         }
         let others_come_here = self.identity.roles.aggregates == Aggregates::Dialled
             && self.aggregation.round() > 0
             && self.aggregation.round().saturating_add(self.settings.activity_window) > round;
-        !others_come_here && self.are_dialled_silent(now, round)
+        let are_live = if others_come_here { Some(true) } else { self.are_dialled_live(now) };
+        if are_live != Some(true) || round > self.round_of_many().saturating_add(1) {
+            return are_live == Some(false);
+        }
+        match self.dialled.refused {
+            Some((refused, since)) if refused == round => since.saturating_add(self.some_rounds()) <= now,
+            Some((refused, _)) if refused > round => false,
+            _ => {
+                self.dialled.refused = Some((round, now));
+                false
+            }
+        }
     }
 
-    /// Whether none of those that can be dialled has answered lately, or there is none.
-    fn are_dialled_silent(&mut self, now: Moment, round: u64) -> bool {
+    /// Whether one of those that can be dialled has answered lately; `None` while they are asked. Those that were heard of late are
+    /// asked first.
+    fn are_dialled_live(&mut self, now: Moment) -> Option<bool> {
         let believed = self.settings.ping_timeout.saturating_mul(BELIEVED_PINGS);
-        if self.dialled.as_ref().is_none_or(|dialled| dialled.since + believed < now) {
+        if self.dialled.asked.as_ref().is_none_or(|(since, _)| since.saturating_add(believed) < now) {
+            let round = self.round_of_many().saturating_add(1);
             let mut candidates = self.candidates(round, |roles| roles.aggregates == Aggregates::Dialled);
             candidates.retain(|candidate| *candidate != self.peer);
-            candidates.truncate(SILENT_MAX);
+            candidates.sort_by_key(|candidate| !self.is_heard(candidate));
+            candidates.truncate(ASKED_MAX);
             let n = (candidates.len(), 1);
             let sampling = Sampling::new(now, self.peer, round, n, candidates, self.settings.ping_timeout);
-            self.dialled = Some(Dialled { since: now, sampling });
+            self.dialled.asked = Some((now, sampling));
         }
-        let Some(dialled) = &mut self.dialled else { return false };
-        dialled.sampling.on_timeout(now);
-        dialled.sampling.retry_at().is_some()
+        let sampling = self.dialled.sampling_mut()?;
+        sampling.on_timeout(now);
+        let are_live = sampling.sample().is_some();
+        (are_live || sampling.retry_at().is_some()).then_some(are_live)
     }
 }

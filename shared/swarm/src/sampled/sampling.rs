@@ -7,9 +7,6 @@ use barnraise_protocol::access::PublicKey;
 
 use crate::Moment;
 
-/// So many of those that come first are silent, and those that come after them are asked.
-pub(super) const SILENT_MAX: usize = 16;
-
 /// Finds the first live candidates of a round: the first ones are asked in parallel, the others one by one.
 ///
 /// A pass over all candidates that found fewer than wanted is enough with those whose models an aggregator waits for, and
@@ -23,7 +20,7 @@ pub(super) struct Sampling {
     ping_timeout: Duration,
     /// In the order in which they are asked.
     candidates: Vec<PublicKey>,
-    /// The first of them that are enough, where so many answer; the others are asked after these, or after [`SILENT_MAX`] of them.
+    /// The first of them that are enough, where so many answer; the others are asked after all of these.
     n_first: usize,
     /// Those that may be asked by now.
     n_open: usize,
@@ -133,25 +130,13 @@ impl Sampling {
     }
 
     fn go_on(&mut self, now: Moment) {
-        if !self.leaves_first() {
-            self.replace_silent(now);
-        }
-        if self.leaves_first() {
-            // Those of the first that are left may be as silent, and anybody may say to be one.
-            self.candidates.drain(self.n_asked..self.n_first);
-            self.n_first = self.n_asked;
+        self.replace_silent(now);
+        let is_over = self.waiting.is_empty() && self.n_asked == self.n_open;
+        if is_over && self.n_open < self.candidates.len() && !self.are_first_enough() {
             self.n_open = self.candidates.len();
             self.ask_some(now);
             self.replace_silent(now);
         }
-    }
-
-    /// Whether those that come after the first are asked now.
-    fn leaves_first(&self) -> bool {
-        let n_silent = self.n_asked - self.answered_asked();
-        let is_over = self.waiting.is_empty() && (self.n_asked == self.n_open || n_silent >= SILENT_MAX);
-        let has_others = self.n_open == self.n_first && self.n_first < self.candidates.len();
-        is_over && has_others && !self.are_first_enough()
     }
 
     fn replace_silent(&mut self, now: Moment) {

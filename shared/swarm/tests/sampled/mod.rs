@@ -237,6 +237,11 @@ fn kind(at: usize) -> Aggregates {
     if at < N_NATIVE { Aggregates::Dialled } else { Aggregates::Relayed }
 }
 
+/// Of the newest average that anybody has.
+fn newest_round(world: &World) -> u64 {
+    world.nodes.iter().filter_map(|node| node.peer.newest()).map(|(round, _)| round).max().unwrap_or_default()
+}
+
 /// How many rounds of these each kind of peer averaged: those that can be dialled, and tabs.
 fn n_averaged(world: &World, within: std::ops::Range<Moment>) -> [usize; 2] {
     let n_of = |nodes: &[SimulatedPeer]| {
@@ -286,6 +291,61 @@ fn where_tabs_alone_are_left_they_average_until_a_native_peer_is_back() {
         let [n_native, n_tabs] = n_averaged(&world, 16 * MINUTE..20 * MINUTE);
         // Once all know of it, a tab averages where a ping is lost.
         assert!(n_native > 20 && n_tabs * 10 < n_native, "seed {seed}: {n_native} and {n_tabs}");
+    }
+}
+
+/// It says that others can dial it, answers, and hands on nothing.
+#[test]
+fn who_swallows_models_does_not_hold_the_tabs_that_are_left() {
+    for seed in seeds(0..3) {
+        let settings =
+            SampledSettings { sample_size: 4, n_aggregators: 2, success_fraction: 0.75, ..SETTINGS };
+        let population = Population::new(settings, 12);
+        let mut world = world_of(Network::new(12, LATENCY), seed, &population, kind);
+        world.nodes[2].swallows = true;
+        world.run_until(4 * MINUTE);
+        let before = newest_round(&world);
+        (0..2).for_each(|at| world.leave(NodeId(at)));
+        world.run_until(40 * MINUTE);
+        let [_, n_tabs] = n_averaged(&world, 4 * MINUTE..40 * MINUTE);
+        let after = newest_round(&world);
+        assert!(
+            n_tabs > 15 && after > before + 15,
+            "seed {seed}: {n_tabs} averages of rounds {before} to {after}"
+        );
+    }
+}
+
+/// Trainers find none of those that can be dialled, and these are back when tabs offer the average.
+#[test]
+fn peers_that_are_back_in_the_midst_of_a_round_of_tabs_hold_it_for_some_rounds_time() {
+    for (seed, seconds) in seeds(0..2).flat_map(|seed| [6, 9].map(|seconds| (seed, seconds))) {
+        let settings =
+            SampledSettings { sample_size: 4, n_aggregators: 2, success_fraction: 0.75, ..SETTINGS };
+        let population = Population::new(settings, 12);
+        let mut world = world_of(Network::new(12, LATENCY), seed, &population, kind);
+        world.run_until(4 * MINUTE);
+        // Nothing is lost with them.
+        world.run_while(|world| {
+            let [natives, tabs] = [&world.nodes[..N_NATIVE], &world.nodes[N_NATIVE..]];
+            let is_idle =
+                |node: &SimulatedPeer| node.peer.aggregated_round().is_none() && !node.peer.is_training();
+            !natives.iter().all(is_idle) || tabs.iter().filter(|tab| tab.peer.is_training()).count() < 3
+        });
+        let (before, gone_at) = (newest_round(&world), world.now());
+        let counters: Vec<u64> = (0..N_NATIVE).map(|at| world.nodes[at].peer.counter()).collect();
+        (0..N_NATIVE).for_each(|at| world.leave(NodeId(at)));
+        world.run_until(gone_at + Duration::from_secs(seconds));
+        for (at, counter) in counters.into_iter().enumerate() {
+            world.restart(NodeId(at), population.of_kind(at, Aggregates::Dialled, counter));
+            join(&mut world, &population, NodeId(at), &[5]);
+        }
+        world.run_until(gone_at + MINUTE + MINUTE / 4);
+        let after = newest_round(&world);
+        assert!(after > before, "seed {seed}, {seconds} s: still in round {before} after 75 s");
+        world.run_until(gone_at + 6 * MINUTE);
+        let last = newest_round(&world);
+        assert!(last > before + 20, "seed {seed}, {seconds} s: from round {before} to {last} in six minutes");
     }
 }
 

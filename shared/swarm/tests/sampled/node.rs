@@ -96,6 +96,8 @@ pub(crate) struct SimulatedPeer {
     pub(crate) sample_times: Vec<(Moment, Duration)>,
     /// Senders that were not believed.
     pub(crate) n_refused: usize,
+    /// It takes models that others trained, and averages none.
+    pub(crate) swallows: bool,
 }
 
 /// Which peers there are and how they learn.
@@ -170,6 +172,7 @@ impl Population {
             samplings: Vec::new(),
             sample_times: Vec::new(),
             n_refused: 0,
+            swallows: false,
         }
     }
 }
@@ -457,7 +460,13 @@ impl SimulatedNode for SimulatedPeer {
             SimulatedMessage::Model(task, model) => {
                 if self.close(&Open::Pull(from, task)) {
                     self.respond_received(from, task);
-                    self.peer.on_model(now, self.keys[from.0], task, model);
+                    let sender = self.keys[from.0];
+                    match task {
+                        SampledTask::Aggregate { .. } if self.swallows => {
+                            self.peer.on_transfer_failed(now, sender, task);
+                        }
+                        _ => self.peer.on_model(now, sender, task, model),
+                    }
                 }
             }
             SimulatedMessage::Received(task) => {

@@ -235,7 +235,7 @@ fn a_view_is_what_a_digest_lacks_and_is_bounded() {
 }
 
 fn registered(membership: Membership, round: u64) -> RegisteredPeer {
-    RegisteredPeer { membership, round, token: ActivityToken([0; 16]), is_heard: false }
+    RegisteredPeer { membership, round, token: ActivityToken([0; 16]), heard_in: None }
 }
 
 /// With so many peers that are all alike.
@@ -369,7 +369,7 @@ fn who_was_active_or_heard_outlasts_who_only_says_so() {
             }
             assert_eq!(registry.activity_of(&peer(number)), Some(round));
         }
-        let most = RegisteredPeer { is_heard: true, ..registered(joined(9, 1, 20), 20) };
+        let most = RegisteredPeer { heard_in: Some(20), ..registered(joined(9, 1, 20), 20) };
         fill(&mut registry, REGISTERED_MAX as u64 - 2, &most);
         assert_eq!(registry.merge(&events(vec![joined(4, 1, 20)])), 1);
         let is_known = |number| registry.membership(&peer(number)).is_some();

@@ -84,16 +84,31 @@ fn an_average_of_a_tab_is_taken_once_those_that_can_be_dialled_are_silent() {
     // Once more, where one of them is live.
     assert_eq!(peer.on_offer(10 * S, from, task), Err(OfferRefusal::Busy));
     assert_eq!(pinged(&mut peer).len(), 2);
-    peer.on_pong(10 * S, natives[1].peer(), 2);
+    peer.on_pong(10 * S, natives[1].peer(), 3);
     assert_eq!(peer.on_offer(12 * S, from, task), Err(OfferRefusal::Busy));
     assert_eq!(pinged(&mut peer), []);
+    // Nor where it begins with a round of which nobody can be a candidate.
+    let far = SampledTask::Train { round: 6 };
+    let _ = peer.on_offer(12 * S, from, far);
+    peer.on_transfer_failed(12 * S, from, far);
+    assert_eq!(peer.on_offer(12 * S, from, task), Err(OfferRefusal::Busy));
     // Nobody is a tab by what comes before the model alone.
     assert!(!peer.on_view_before(12 * S, from, task, &View::default()));
     proves(&mut peer, &mut natives[1], 2);
     assert!(peer.on_offer(12 * S, natives[1].peer(), task).is_ok());
     peer.on_transfer_failed(12 * S, natives[1].peer(), task);
+    // Where nothing comes of those that are live for four rounds' time it is believed.
+    assert_eq!(peer.on_offer(19 * S, from, task), Err(OfferRefusal::Busy));
+    peer.on_pong(19 * S, natives[1].peer(), 3);
+    assert_eq!(peer.on_offer(20 * S - S / 100, from, task), Err(OfferRefusal::Busy));
+    assert!(peer.on_offer(20 * S, from, task).is_ok());
+    peer.on_transfer_failed(20 * S, from, task);
+    let next = SampledTask::Train { round: 3 };
+    tabs.iter_mut().for_each(|tab| proves(&mut peer, tab, 3));
+    let from = peer.candidates(3, |roles| roles.aggregates == Aggregates::Relayed)[0];
+    assert_eq!(peer.on_offer(21 * S, from, next), Err(OfferRefusal::Busy));
     peer.joining.n_silences = 2;
-    assert!(peer.on_offer(12 * S, from, task).is_ok(), "the run stands still with it");
+    assert!(peer.on_offer(21 * S, from, next).is_ok(), "the run stands still with it");
 }
 
 /// One that can be dialled, and on which trainers call, needs to ask nobody; one that is back does.
@@ -127,29 +142,44 @@ fn where_the_run_stands_still_tabs_are_asked_with_those_that_can_be_dialled() {
     assert!(tabs.iter().all(|tab| first(&peer).contains(&tab.peer())));
 }
 
-/// Any number of keys that say that others can dial them, and are silent, costs some pings.
+/// Any number of keys that say that others can dial them, and are silent, cost sixteen pings, and push out nobody who was heard.
 #[test]
-fn tabs_are_asked_after_some_that_are_silent() {
-    let first: Vec<PublicKey> = (0..200).map(|at| PublicKey([at; 32])).collect();
-    let others: Vec<PublicKey> = (200..210).map(|at| PublicKey([at; 32])).collect();
-    let own = PublicKey([255; 32]);
-    let candidates = [&first[..], &others].concat();
-    let mut sampling = Sampling::in_turn(Moment::ZERO, own, 1, (2, 1), (candidates, first.len()), S);
-    let mut n_silent = 0;
-    let others_asked = loop {
-        let asked = asked(&mut sampling);
-        if asked.iter().any(|peer| others.contains(peer)) {
-            break asked;
+fn of_those_that_are_silent_a_few_are_asked_and_those_that_were_heard_in_any_case() {
+    let (natives, tabs) = natives_and_tabs(SETTINGS);
+    let mut peer = stranger(30, SETTINGS, SampledRoles { trains: true, aggregates: Aggregates::Never });
+    peer.join(Moment::ZERO, Vec::new());
+    natives.iter().chain(&tabs).for_each(|other| knows(&mut peer, other));
+    for at in 100..200 {
+        let mut silent = stranger(at, SETTINGS, BOTH);
+        silent.join(Moment::ZERO, Vec::new());
+        knows(&mut peer, &silent);
+    }
+    actions(&mut peer);
+    natives.iter().for_each(|native| peer.on_pong(Moment::ZERO, native.peer(), 1));
+    let of_tabs: BTreeSet<PublicKey> = tabs.iter().map(SampledPeer::peer).collect();
+    let of_natives: BTreeSet<PublicKey> = natives.iter().map(SampledPeer::peer).collect();
+    for round in 1..4 {
+        let mut sampling = peer.aggregators(Moment::ZERO, round);
+        let mut all = BTreeSet::new();
+        loop {
+            let asked = asked(&mut sampling);
+            all.extend(&asked);
+            if asked.is_empty() || all.iter().any(|peer| of_tabs.contains(peer)) {
+                break;
+            }
+            asked.into_iter().for_each(|peer| sampling.on_unreachable(Moment::ZERO, peer));
         }
-        n_silent += asked.len();
-        asked.into_iter().for_each(|peer| sampling.on_unreachable(Moment::ZERO, peer));
-    };
-    assert_eq!((n_silent, others_asked.len()), (16, 2));
-    others_asked.iter().for_each(|peer| sampling.on_pong(Moment::ZERO, *peer));
-    assert_eq!(sampling.sample(), Some(others[..2].to_vec()));
-    // With one that answers late after all it is that one.
-    sampling.on_pong(Moment::ZERO, first[3]);
-    assert_eq!(sampling.sample(), Some(vec![first[3]]));
+        assert!(all.is_superset(&of_natives), "round {round}");
+        assert!(all.len() <= 16 + 2 + 2, "round {round}: {}", all.len());
+    }
+    // So it is where a tab offers its average.
+    peer.on_active(Moment::ZERO, 1);
+    let mut tabs = tabs;
+    tabs.iter_mut().for_each(|tab| proves(&mut peer, tab, 2));
+    let from = peer.candidates(2, |roles| roles.aggregates == Aggregates::Relayed)[0];
+    assert_eq!(peer.on_offer(S, from, SampledTask::Train { round: 2 }), Err(OfferRefusal::Busy));
+    let pinged: BTreeSet<PublicKey> = pinged(&mut peer).into_iter().collect();
+    assert!(pinged.is_superset(&of_natives) && pinged.len() == 16, "{}", pinged.len());
 }
 
 /// A time of silence, after which these others answer what they are asked, and nothing is heard of a later round.
