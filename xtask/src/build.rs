@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 
 use crate::assets::{self, Sources};
 use crate::compress::Effort;
@@ -40,7 +41,7 @@ impl NativeProfile {
     /// About how long it takes with a cold cache, on two cores.
     fn minutes(self) -> u32 {
         match self {
-            Self::Dev => 15,
+            Self::Dev => 20,
             Self::Tests => 25,
             Self::Release => 40,
             Self::Benches => 50,
@@ -60,11 +61,29 @@ impl NativeProfile {
 
 /// Installs what is missing, then builds the web folder and the binary.
 pub(crate) fn everything(workspace: &Workspace, profile: NativeProfile) -> Result<()> {
-    let toolchain = setup::for_build()?;
-    web(workspace, toolchain, profile)?;
-    let binary = native(workspace, profile)?;
+    let binary = web_and_native(workspace, setup::for_build()?, profile)?;
     println!("build: {}\nbuild: {}", workspace.web_root().display(), binary.display());
     Ok(())
+}
+
+/// The folder that a backbone serves, and the `barnraise` binary; returns where that is.
+///
+/// Where the page is not inside the program both are built at once: each build has minutes in which there is one crate to compile.
+pub(crate) fn web_and_native(
+    workspace: &Workspace,
+    toolchain: WasmToolchain,
+    profile: NativeProfile,
+) -> Result<PathBuf> {
+    if profile != NativeProfile::Dev {
+        web(workspace, toolchain, profile)?;
+        return native(workspace, profile);
+    }
+    thread::scope(|scope| {
+        let web = scope.spawn(|| web(workspace, toolchain, profile));
+        let binary = native(workspace, profile)?;
+        web.join().map_err(|_| anyhow!("building the web folder panicked"))??;
+        Ok(binary)
+    })
 }
 
 /// Selects what the tests are compiled as, for other programs made of the same tests.
@@ -106,7 +125,7 @@ pub(crate) fn native(workspace: &Workspace, profile: NativeProfile) -> Result<Pa
     let mut command = workspace.cargo();
     command.args(["build", "--bins"]);
     match profile {
-        NativeProfile::Dev => command.args(PROGRAMS),
+        NativeProfile::Dev => command.env("CARGO_TERM_PROGRESS_WHEN", "never").args(PROGRAMS),
         NativeProfile::Release => command.arg("--release").args(PROGRAMS),
         NativeProfile::Benches => command.arg("--release").args(Workspace::native_selection()),
         NativeProfile::Tests => {

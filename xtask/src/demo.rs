@@ -13,9 +13,7 @@ use crate::workspace::Workspace;
 ///
 /// The quick profile is enough for a run on one machine, and comes half an hour earlier the first time.
 pub(crate) fn run(workspace: &Workspace, port: u16, profile: NativeProfile) -> Result<()> {
-    let toolchain = setup::for_build()?;
-    build::web(workspace, toolchain, profile)?;
-    let binary = build::native(workspace, profile)?;
+    let binary = build::web_and_native(workspace, setup::for_build()?, profile)?;
     let mut command = Command::new(&binary);
     command.args(["serve", "--dev", "--http"]).arg(format!("127.0.0.1:{port}"));
     command.arg("--web-root").arg(workspace.web_root());

@@ -77,9 +77,7 @@ type Files = BTreeMap<String, Vec<u8>>;
 
 /// Builds everything and packs it.
 pub(crate) fn run(workspace: &Workspace, profile: NativeProfile) -> Result<()> {
-    let toolchain = setup::for_build()?;
-    build::web(workspace, toolchain, profile)?;
-    let binary = build::native(workspace, profile)?;
+    let binary = build::web_and_native(workspace, setup::for_build()?, profile)?;
     println!("dist: {}", pack(workspace, profile, &binary)?.display());
     Ok(())
 }

@@ -84,13 +84,12 @@ impl WasmToolchain {
         if self.has_clippy() { Ok(()) } else { packages::install(&[DEBIAN_CLIPPY]) }
     }
 
-    /// Where it builds: beside the native programs, with which it shares procedural macros. Another compiler has a directory of
-    /// its own.
+    /// Where it builds: in a directory of its own, as cargo builds one thing at a time in one.
     pub(crate) fn target(self, workspace: &Workspace) -> PathBuf {
-        match self {
-            Self::Current => workspace.target.clone(),
-            Self::Debian => workspace.target.join("debian"),
-        }
+        workspace.target.join(match self {
+            Self::Current => "browser",
+            Self::Debian => "debian",
+        })
     }
 
     /// `cargo <subcommand>` for the browser, in [`Self::target`].
@@ -100,6 +99,8 @@ impl WasmToolchain {
             Self::Debian => debian_cargo()?,
         };
         command.current_dir(&workspace.root).env("CARGO_TARGET_DIR", self.target(workspace));
+        // Something else may be built meanwhile, and both would draw at the same place.
+        command.env("CARGO_TERM_PROGRESS_WHEN", "never");
         // Flags from the environment replace those of .cargo/config.toml, without which nothing
         // here compiles for the browser.
         command.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");

@@ -19,8 +19,7 @@ use crate::process;
 use crate::toolchain::{TARGET, WasmToolchain};
 use crate::workspace::{BENCH_MODULE, BROWSER_MODULES, PEER_MODULE, Workspace};
 
-/// How browser modules are compiled, for tests as for others: small where nothing computes. The profile has the name of that of the native
-/// programs, so that both have the same build scripts and procedural macros.
+/// How browser modules are compiled, for tests as for others: small where nothing computes.
 const PROFILE: &str = "wasm/profile.toml";
 /// Raise when the steps after cargo change in a way that the versions below do not show.
 const PIPELINE_VERSION: u32 = 3;
