@@ -44,7 +44,11 @@ impl RelayPlaces {
             return true;
         }
         if self.0.len() >= KNOWN_MAX {
-            self.0.retain(|place| place.is_held);
+            // Of those with a listener it is still to be heard how that ends.
+            self.0.retain(|place| place.listener.is_some());
+        }
+        if self.0.len() >= KNOWN_MAX && !is_backbone {
+            return false;
         }
         self.0.push(RelayPlace { relay, asked_at: now, listener: None, is_held: false });
         true
@@ -119,5 +123,14 @@ mod tests {
         places.on_held(held);
         (0..100).for_each(|_| assert!(places.ask(PeerId::random(), false, now)));
         assert!(places.held().eq([held]) && places.0.len() <= KNOWN_MAX);
+        // No listener is forgotten.
+        let mut places = RelayPlaces::default();
+        for _ in 0..2 * KNOWN_MAX {
+            let relay = PeerId::random();
+            if places.ask(relay, false, now) {
+                places.on_listening(relay, Some(ListenerId::next()));
+            }
+        }
+        assert_eq!(places.0.iter().filter(|place| place.listener.is_some()).count(), KNOWN_MAX);
     }
 }
