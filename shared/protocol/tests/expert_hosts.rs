@@ -93,11 +93,15 @@ fn golden_bytes_of_leases() {
     let asks = vec![
         LeaseAsk::Claim(place()),
         LeaseAsk::Renew { lease: lease.clone(), n_waiting: 300 },
-        LeaseAsk::Release { place: place(), term: 300 },
+        LeaseAsk::Release { place: place(), term: 300, to: None },
+        LeaseAsk::Release { place: place(), term: 300, to: Some(key(9).public()) },
     ];
-    let ask_bytes = format!("00 020203ac02 01{golden} ac02 02 020203ac02 ac02");
+    let ask_bytes = format!(
+        "00 020203ac02 01{golden} ac02 02 020203ac02 ac02 00 02 020203ac02 ac02 01{}",
+        key(9).public()
+    );
     let question = LeaseQuestion::Lease { run_id: "barn".into(), host: host.clone(), asks, n_vacant: 7 };
-    check(&question, max, &format!("00 046261726e ac02 01 020607 03 {ask_bytes} 07"));
+    check(&question, max, &format!("00 046261726e ac02 01 020607 04 {ask_bytes} 07"));
     let asks = vec![(LeaseAsk::Claim(place()), 300)];
     let holder = key(9).public();
     let vote = LeaseQuestion::Vote { run_id: "barn".into(), holder, host, asks };

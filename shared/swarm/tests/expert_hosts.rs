@@ -243,7 +243,7 @@ impl HostsWorld {
             HostsEvent::Release { holder, backbone, left_over } => {
                 let (now, wall) = (self.book_time(backbone), self.wall(backbone));
                 for (place, term) in left_over {
-                    let release = LeaseAsk::Release { place, term };
+                    let release = LeaseAsk::Release { place, term, to: None };
                     self.backbones[backbone].book.vote(now, wall, holder, &release, term);
                 }
             }

@@ -87,6 +87,22 @@ async fn a_backbone_hosts_experts_itself_and_hands_them_over_when_its_operator_d
     let of_second = second_folder.as_path();
     let second = test_run.host_experts("second", &[&page, "--experts", "8"]).unwrap();
     wait_for(&second, "Room for 8 experts").await;
+    // To the one that is named, and not to the other one with room.
+    let third = test_run.host_experts("third", &[&page, "--experts", "1"]).unwrap();
+    wait_for(&third, "Room for 1 experts").await;
+    let third_folder = test_run.folder().join("third");
+    let third_key = barnraise_relay::load_or_create_keypair(&third_folder.join("identity.key")).unwrap();
+    let third_peer = third_key.public().to_peer_id().to_string();
+    let itself = barnraise_relay::load_or_create_keypair(&own.join("identity.key")).unwrap();
+    let itself = itself.public().to_peer_id().to_string();
+    let error = test_run.run(&["experts", "move", "0", "5", "--to", &itself, "--folder", own_text]).await;
+    assert!(error.unwrap_err().to_string().contains("which is this one"));
+    test_run.run(&["experts", "move", "0", "5", "--to", &third_peer, "--folder", own_text]).await.unwrap();
+    let of_third = wait_until((&mut test_run, &third_folder), "the expert that was moved to it", |view| {
+        !view["experts"].as_array().unwrap().is_empty()
+    })
+    .await;
+    assert_eq!(of_third["experts"][0]["uid"].as_str(), Some("5"), "{of_third}");
     test_run.run(&["experts", "move", "0", "3", "--folder", own_text]).await.unwrap();
     let moved = wait_until((&mut test_run, of_second), "the expert that was moved", |view| {
         !view["experts"].as_array().unwrap().is_empty()
@@ -97,7 +113,7 @@ async fn a_backbone_hosts_experts_itself_and_hands_them_over_when_its_operator_d
     let said = test_run.run(&["experts", "drain", "--folder", own_text]).await.unwrap();
     assert!(said.contains("drained"), "{said}");
     let taken = wait_until((&mut test_run, of_second), "all experts", |view| {
-        view["experts"].as_array().unwrap().len() == 8
+        view["experts"].as_array().unwrap().len() == 7
     })
     .await;
     assert!(total(&taken, "n_steps") >= before, "nothing was lost: {before} steps, {taken}");

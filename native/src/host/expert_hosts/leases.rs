@@ -341,7 +341,7 @@ impl LeaseService {
             let is_minority = matches!(verdict, LeaseVerdict::Refused(_))
                 && votes.iter().any(|vote| matches!(vote, LeaseVerdict::Granted(_)));
             if is_minority && is_claim(&ask) {
-                left_over.push((LeaseAsk::Release { place, term }, term));
+                left_over.push((LeaseAsk::Release { place, term, to: None }, term));
             }
             counted.push((verdict, later));
         }

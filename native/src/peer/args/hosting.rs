@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use humantime_serde::re::humantime::parse_duration;
-use libp2p::Multiaddr;
+use libp2p::{Multiaddr, PeerId};
 
 use super::{JoinLink, RunName};
 use crate::config::Device;
@@ -81,6 +81,9 @@ pub enum HostVerb {
         layer: u16,
         /// Its place on the grid, such as 3.17
         uid: String,
+        /// The host that is to have it, and has room; any host unless it is set, and where this one has not taken it after half a minute
+        #[arg(long, value_name = "PEER")]
+        to: Option<PeerId>,
         /// How long others may take: what nobody has by then stays here
         #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_duration)]
         limit: Duration,

@@ -25,9 +25,10 @@ pub fn operate(verb: HostVerb) -> anyhow::Result<String> {
     match verb {
         HostVerb::Show(target) => print(&target, &client(&target)?.get("/experts")?),
         HostVerb::Drain { limit, target } => drain(&target, limit),
-        HostVerb::Move { layer, uid, limit, target } => {
+        HostVerb::Move { layer, uid, to, limit, target } => {
             let client = client(&target)?;
-            let body = json!({"layer": layer, "uid": uid, "limit_s": limit.as_secs()});
+            let to = to.map(|to| to.to_string());
+            let body = json!({"layer": layer, "uid": uid, "limit_s": limit.as_secs(), "to": to});
             let mut view: HostView = client.send("POST", "/move", &body)?;
             while view.stage == HostStage::Moving {
                 thread::sleep(LOOK_EVERY);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::experts::{ExpertPlace, LayerId};
 use tokio::sync::{mpsc, oneshot};
 
@@ -15,8 +16,8 @@ const WAITING_MAX: usize = 8;
 pub(super) enum HostCommand {
     /// Hand all experts over, and end.
     Drain { limit: Duration },
-    /// Hand one over, and go on.
-    Move { place: ExpertPlace, limit: Duration },
+    /// Hand one over, to a host or to any, and go on.
+    Move { place: ExpertPlace, limit: Duration, to: Option<PublicKey> },
     /// Let the experts of a layer make steps no more, or again.
     Freeze { layer: LayerId, is_frozen: bool },
 }
@@ -26,6 +27,8 @@ pub(super) enum HostCommand {
 pub(super) enum HostCommandError {
     #[error("the expert {} of layer {} is not hosted here", .0.1, .0.0.0)]
     NotHere(ExpertPlace),
+    #[error("the expert is at the host {0} already, which is this one")]
+    Itself(PublicKey),
     #[error("the model has no layer {} of experts", .0.0)]
     NoLayer(LayerId),
     #[error("the run freezes layer {} at all hosts: its operator takes it out of model.experts.frozen", .0.0)]

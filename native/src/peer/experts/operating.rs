@@ -13,9 +13,11 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::middleware;
 use axum::response::Response;
 use axum::routing::{get, post};
+use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::experts::LayerId;
 use barnraise_relay::server::{HostNames, operator_routes};
 use barnraise_relay::tasks::TaskSet;
+use libp2p::PeerId;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -148,6 +150,8 @@ struct Move {
     layer: u16,
     uid: String,
     limit_s: u64,
+    /// Peer id of the host that is to have it.
+    to: Option<String>,
 }
 
 async fn move_one(
@@ -155,11 +159,12 @@ async fn move_one(
     ConnectInfo(caller): ConnectInfo<SocketAddr>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let Move { layer, uid, limit_s } = read(request).await?;
+    let Move { layer, uid, limit_s, to } = read(request).await?;
     let place = place_of(&format!("{layer}-{uid}"));
     let place = place.ok_or_else(|| Problem::Body("a uid such as \"3.17\" is wanted".into()))?;
-    let command = HostCommand::Move { place, limit: limit(limit_s)? };
-    let arguments = json!({"layer": layer, "uid": place.1.to_string(), "limit_s": limit_s});
+    let key = to.as_deref().map(host_key).transpose()?;
+    let command = HostCommand::Move { place, limit: limit(limit_s)?, to: key };
+    let arguments = json!({"layer": layer, "uid": place.1.to_string(), "limit_s": limit_s, "to": to});
     host.carry_out(caller, "move", arguments, command).await
 }
 
@@ -179,6 +184,13 @@ async fn freeze(
     let command = HostCommand::Freeze { layer: LayerId(layer), is_frozen };
     let verb = if is_frozen { "freeze" } else { "unfreeze" };
     host.carry_out(caller, verb, json!({"layer": layer}), command).await
+}
+
+fn host_key(text: &str) -> Result<PublicKey, Problem> {
+    let key = text.parse::<PeerId>().ok().and_then(|peer| PublicKey::of_peer_id(&peer.to_bytes()));
+    key.ok_or_else(|| {
+        Problem::Body(format!("to={text:?}: the peer id of a host is wanted, such as 12D3Koo…"))
+    })
 }
 
 fn limit(seconds: u64) -> Result<Duration, Problem> {

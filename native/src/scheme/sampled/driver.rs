@@ -248,10 +248,14 @@ impl SampledDriver {
                 let n_bytes = n_models * self.0.means.n_parameters * size_of::<f32>();
                 let kind = self.0.means.average;
                 // None of them is here where a later round has begun.
-                if let Some(average) = compute(n_bytes, move || average(&models, kind)).await {
+                let average = compute(n_bytes, move || average(&models, kind)).await;
+                if average.is_some() {
                     tracing::info!(round, n_models, "averaged");
-                    self.with(|peer, now| peer.on_averaged(now, round, &average));
                 }
+                self.with(|peer, now| match average {
+                    Some(average) => peer.on_averaged(now, round, &average),
+                    None => peer.on_collected_lost(round),
+                });
             }
             SampledAction::Push { to, task, model } => {
                 let outcome = self.push(to, task, model).await.map_or_else(

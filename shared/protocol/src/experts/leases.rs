@@ -28,7 +28,7 @@ use crate::framing::{self, FrameError};
 use crate::receipt::RUN_ID_BYTES_MAX;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/expert-leases/4";
+pub const PROTOCOL: &str = "/barnraise/expert-leases/5";
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 192 * 1024;
 /// A grant expires so long after it was given.
@@ -111,6 +111,8 @@ pub enum LeaseAsk {
         place: ExpertPlace,
         /// Of the lease.
         term: u64,
+        /// For a while it is this host's alone.
+        to: Option<PublicKey>,
     },
 }
 

@@ -26,9 +26,15 @@ impl ExpertHosting<'_> {
                 self.begin_handover(places, held, (limit, HostStage::Draining))?;
                 self.display.say(&format!("Draining: {n_held} experts go to other hosts, a few at a time."));
             }
-            HostCommand::Move { place, limit } => {
+            HostCommand::Move { place, limit, to } => {
                 state.lease(&place).ok_or(HostCommandError::NotHere(place))?;
+                if let Some(here) = to.filter(|to| *to == state.signer.key.public()) {
+                    return Err(HostCommandError::Itself(here));
+                }
                 self.begin_handover(places, vec![place], (limit, HostStage::Moving))?;
+                if let Some(to) = to {
+                    state.with_leases(|leases, _| leases.on_heir(place, to));
+                }
             }
             HostCommand::Freeze { layer, is_frozen } => {
                 if !state.layers.iter().any(|known| known.id == layer) {

@@ -59,6 +59,8 @@ struct PlaceEntry {
     is_held: bool,
     /// Of the grant; where it is not held, when it was over.
     expires_at: Moment,
+    /// For whom it was given back, and until when nobody else is granted it.
+    heir: Option<(PublicKey, Moment)>,
     n_waiting: u32,
 }
 
@@ -191,8 +193,8 @@ impl LeaseBook {
             return LeaseVerdict::Refused(LeaseRefusal::Unknown);
         }
         let checked = match ask {
-            LeaseAsk::Release { term, .. } => {
-                self.release(now, holder, place, *term);
+            LeaseAsk::Release { term, to, .. } => {
+                self.release(now, holder, (place, *term), *to);
                 return LeaseVerdict::Released;
             }
             LeaseAsk::Claim(_) => self.check_claim(now, &holder, place, term).map(|()| (term, None)),
@@ -254,6 +256,11 @@ impl LeaseBook {
         match self.places.get(&place) {
             Some(entry) if entry.is_held && entry.granted.holder != *holder => {
                 Err(LeaseRefusal::Held { for_ms: millis(entry.expires_at.saturating_sub(now)) })
+            }
+            Some(PlaceEntry { is_held: false, heir: Some((heir, until)), .. })
+                if heir != holder && *until > now =>
+            {
+                Err(LeaseRefusal::Held { for_ms: millis(*until - now) })
             }
             _ => Ok(()),
         }
@@ -346,18 +353,26 @@ impl LeaseBook {
             is_renewed: is_renewal,
             is_held: true,
             expires_at,
+            heir: None,
             n_waiting,
         };
         self.places.insert(place, entry);
         Ok(())
     }
 
-    fn release(&mut self, now: Moment, holder: PublicKey, place: ExpertPlace, term: u64) {
+    fn release(
+        &mut self,
+        now: Moment,
+        holder: PublicKey,
+        (place, term): (ExpertPlace, u64),
+        heir: Option<PublicKey>,
+    ) {
         let Some(entry) = self.places.get_mut(&place) else { return };
         if entry.granted.holder != holder || entry.granted.term != term {
             return;
         }
         entry.released = term;
+        entry.heir = heir.map(|heir| (heir, now + LEASE_TIME));
         entry.revert();
         if entry.is_held {
             entry.is_held = false;
@@ -367,7 +382,7 @@ impl LeaseBook {
         }
     }
 
-    /// Up to `n_max` places that this host may claim: first those that had a host before, then the others; among both first those
+    /// Up to `n_max` places that this host may claim: first those that were given back for it, then those that had a host before, then the others; among both first those
     /// whose neighbours on the grid have the most rows waiting.
     pub fn vacant(&mut self, now: Moment, holder: &PublicKey, n_max: usize) -> Vec<ExpertPlace> {
         self.forget_expired(now);
@@ -380,7 +395,11 @@ impl LeaseBook {
         for (place, entry) in self.places.iter().filter(|(_, entry)| entry.is_vacant(now, holder)) {
             // Its neighbours do part of its work now.
             let load = waiting.get(&neighbourhood(place)).copied().unwrap_or_default();
-            candidates.push((true, load.max(u64::from(entry.n_waiting)), self.random.next_u64(), *place));
+            let load = match entry.heir {
+                Some((heir, until)) if until > now && heir == *holder => u64::MAX,
+                _ => load.max(u64::from(entry.n_waiting)),
+            };
+            candidates.push((true, load, self.random.next_u64(), *place));
         }
         for (layer, grid) in self.run.grids.clone() {
             let n_places = grid.n_places();
@@ -519,7 +538,8 @@ impl PlaceEntry {
     fn is_vacant(&self, now: Moment, holder: &PublicKey) -> bool {
         let granted_at = self.expires_at.saturating_sub(LEASE_TIME);
         let is_unknown = self.granted.holder == *holder && !self.is_renewed;
-        !self.is_held || (is_unknown && granted_at + LEARNING_TIME <= now)
+        let is_another_s = self.heir.is_some_and(|(heir, until)| heir != *holder && until > now);
+        (!self.is_held && !is_another_s) || (is_unknown && granted_at + LEARNING_TIME <= now)
     }
 
     /// A term that nobody has renewed is over: what was granted before it may be renewed again.

@@ -65,7 +65,9 @@ pub struct LeaseHolder {
     own: VecDeque<ExpertPlace>,
     held: BTreeMap<ExpertPlace, HeldLease>,
     /// Given back, with the term; until the backbone knows it.
-    released: BTreeMap<ExpertPlace, u64>,
+    released: BTreeMap<ExpertPlace, (u64, Option<PublicKey>)>,
+    /// For whom places are meant, once they are given back.
+    heirs: BTreeMap<ExpertPlace, PublicKey>,
     open: Option<OpenQuestion>,
     look_at: Moment,
     retry_at: Moment,
@@ -83,6 +85,7 @@ impl LeaseHolder {
             own: own.into_iter().collect(),
             held: BTreeMap::new(),
             released: BTreeMap::new(),
+            heirs: BTreeMap::new(),
             open: None,
             look_at: Moment::ZERO,
             retry_at: Moment::ZERO,
@@ -131,7 +134,7 @@ impl LeaseHolder {
                 }
                 // It lapsed or was given up meanwhile. What begins again begins under another term: the state may be another one.
                 (LeaseAsk::Renew { lease: asked, .. }, LeaseVerdict::Granted(lease)) if !self.has(&asked) => {
-                    self.released.insert(lease.place, lease.term);
+                    self.released.insert(lease.place, (lease.term, None));
                 }
                 (_, LeaseVerdict::Granted(lease)) => self.on_granted(now, asked_at, lease),
                 (LeaseAsk::Claim(place), LeaseVerdict::Refused(refusal)) => {
@@ -169,7 +172,8 @@ impl LeaseHolder {
     /// A place cannot be served here, or is handed over: its lease is given back.
     pub fn on_given_up(&mut self, now: Moment, place: &ExpertPlace) {
         if let Some(held) = self.held.remove(place) {
-            self.released.insert(*place, held.lease.term);
+            let heir = self.heirs.remove(place);
+            self.released.insert(*place, (held.lease.term, heir));
             self.look_at = self.look_at.max(now + self.random.jittered(LOOK_INTERVAL));
         }
     }
@@ -188,6 +192,11 @@ impl LeaseHolder {
         self.is_leaving = true;
     }
 
+    /// A place is meant for another host, for as long as nobody has taken it a while after it was given back.
+    pub fn on_heir(&mut self, place: ExpertPlace, heir: PublicKey) {
+        self.heirs.insert(place, heir);
+    }
+
     /// The host renews what it holds, and takes nothing more while it is paused.
     pub fn set_paused(&mut self, is_paused: bool) {
         self.is_paused = is_paused;
@@ -196,6 +205,7 @@ impl LeaseHolder {
     /// The host stays after all. It claims the places that it has given `back`, and takes others where it has room.
     pub fn on_staying(&mut self, now: Moment, back: impl IntoIterator<Item = ExpertPlace>) {
         self.is_leaving = false;
+        self.heirs.clear();
         let (held, own) = (&self.held, &mut self.own);
         for place in back {
             if !held.contains_key(&place) && !own.contains(&place) {
@@ -238,8 +248,9 @@ impl LeaseHolder {
         if self.open.is_some() || self.retry_at > now {
             return None;
         }
-        let release = |(place, term): (&ExpertPlace, &u64)| LeaseAsk::Release { place: *place, term: *term };
-        let mut asks: Vec<LeaseAsk> = self.released.iter().map(release).take(PLACES_MAX).collect();
+        let released = self.released.iter().take(PLACES_MAX);
+        let mut asks: Vec<LeaseAsk> =
+            released.map(|(&place, &(term, to))| LeaseAsk::Release { place, term, to }).collect();
         let due = self.held.values().filter(|held| held.renew_at <= now && held.ends_at > now);
         let renew =
             |held: &HeldLease| LeaseAsk::Renew { lease: held.lease.clone(), n_waiting: held.n_waiting };
@@ -284,7 +295,7 @@ impl LeaseHolder {
         }
         if !self.has_room() || ends_at <= now {
             // Too late, or too much: somebody else may have it.
-            self.released.insert(place, lease.term);
+            self.released.insert(place, (lease.term, None));
             return;
         }
         self.released.remove(&place);

@@ -76,7 +76,7 @@ impl Run {
     }
 
     fn release(&mut self, now: Moment, at: u8, lease: &ExpertLease) {
-        let ask = LeaseAsk::Release { place: lease.place, term: lease.term };
+        let ask = LeaseAsk::Release { place: lease.place, term: lease.term, to: None };
         let verdict = self.book.vote(now, WALL.after(now), key(at), &ask, lease.term);
         assert_eq!(verdict, LeaseVerdict::Released);
     }
@@ -101,6 +101,28 @@ fn a_place_has_one_holder_until_its_lease_is_over() {
     assert_eq!(run.renew(secs(41), 2, &taken), Err(LeaseRefusal::Later { term: taken.term }));
     run.claim(secs(41), 1, place(&[3])).unwrap();
     assert_eq!(run.claim(secs(41), 1, place(&[9])), Err(LeaseRefusal::Unknown));
+}
+
+#[test]
+fn a_place_that_was_given_back_for_a_host_waits_for_it() {
+    let mut run = Run::new(&[2], false);
+    (1..=3).for_each(|at| run.host(secs(0), at, u64::from(at), 8));
+    let leases = [0, 1].map(|index| run.claim(secs(0), 1, place(&[index])).unwrap());
+    let ask = LeaseAsk::Release { place: place(&[1]), term: leases[1].term, to: Some(key(3)) };
+    run.book.vote(secs(1), WALL, key(1), &ask, leases[1].term);
+    assert_eq!(run.book.vacant(secs(2), &key(2), 8), []);
+    assert_eq!(run.claim(secs(2), 2, place(&[1])), Err(LeaseRefusal::Held { for_ms: 29_000 }));
+    assert!(run.claim(secs(2), 1, place(&[1])).is_err(), "nor is it the first one's");
+    assert_eq!(run.book.vacant(secs(2), &key(3), 8), [place(&[1])]);
+    let taken = run.claim(secs(3), 3, place(&[1])).unwrap();
+    // It comes back as any other.
+    run.release(secs(4), 3, &taken);
+    assert_eq!(run.book.vacant(secs(5), &key(2), 8), [place(&[1])]);
+    // One that does not come loses it.
+    let ask = LeaseAsk::Release { place: place(&[0]), term: leases[0].term, to: Some(key(3)) };
+    run.book.vote(secs(6), WALL, key(1), &ask, leases[0].term);
+    assert!(run.claim(secs(35), 2, place(&[0])).is_err());
+    run.claim(secs(36), 2, place(&[0])).unwrap();
 }
 
 #[test]
@@ -181,7 +203,7 @@ fn a_claim_that_finds_no_majority_does_not_push_the_holder_out() {
         ExpertLease { place: place(&[3]), holder: key(1), term: 5, grants: vec![grant(0, 5), grant(1, 5)] };
     let renewal = LeaseAsk::Renew { lease: lease.clone(), n_waiting: 0 };
     let claim = LeaseAsk::Claim(place(&[3]));
-    let release = |term| LeaseAsk::Release { place: place(&[3]), term };
+    let release = |term| LeaseAsk::Release { place: place(&[3]), term, to: None };
     let granted = |vote: &LeaseVerdict<LeaseGrant>| matches!(vote, LeaseVerdict::Granted(_));
     assert!(granted(&third.vote(secs(1), WALL, key(2), &claim, 9)));
     let held = third.vote(secs(2), WALL, key(1), &renewal, 5);
@@ -401,7 +423,10 @@ fn a_lease_counts_from_the_question_and_is_over_before_the_backbone_thinks_so() 
     assert_eq!(host.said, [HolderAction::Host(lease(1, 1)), stop]);
     // An answer that is older than the lease would be counts for nothing.
     host.holder.on_answer(secs(60), vec![LeaseVerdict::Granted(lease(1, 2))], Vec::new());
-    assert_eq!(host.asks(secs(60)).unwrap().0[0], LeaseAsk::Release { place: place(&[1]), term: 2 });
+    assert_eq!(
+        host.asks(secs(60)).unwrap().0[0],
+        LeaseAsk::Release { place: place(&[1]), term: 2, to: None }
+    );
     assert!(!host.holder.holds(secs(60), &place(&[1])));
 }
 
@@ -433,7 +458,7 @@ fn a_host_that_leaves_gives_all_back_and_takes_nothing() {
     host.holder.on_answer(secs(10), vec![LeaseVerdict::Granted(lease(1, 1))], Vec::new());
     host.holder.on_given_up(secs(11), &place(&[1]));
     assert!(!host.holder.is_settled());
-    let release = LeaseAsk::Release { place: place(&[1]), term: 1 };
+    let release = LeaseAsk::Release { place: place(&[1]), term: 1, to: None };
     assert_eq!(host.asks(secs(11)), Some((vec![release], 0)));
     host.holder.on_answer(secs(11), vec![LeaseVerdict::Released], Vec::new());
     assert!(host.holder.is_settled() && host.asks(secs(60)).is_none());

@@ -75,13 +75,25 @@ fn a_place_whose_lease_is_lost_is_not_handed_over_before_another_host_has_it() {
 }
 
 #[test]
+fn a_place_that_is_given_back_for_a_host_is_its_own_for_a_while() {
+    let mut host = Host::new(2, &[]);
+    host.asks(secs(0)).unwrap();
+    host.holder.on_answer(secs(0), Vec::new(), vec![lease(1, 1), lease(2, 1)]);
+    host.holder.on_heir(place(&[1]), key(3));
+    [1, 2].iter().for_each(|index| host.holder.on_given_up(secs(1), &place(&[*index])));
+    let released = |index, to| LeaseAsk::Release { place: place(&[index]), term: 1, to };
+    let asks = vec![released(1, Some(key(3))), released(2, None)];
+    assert_eq!(host.asks(secs(1)), Some((asks, 0)));
+}
+
+#[test]
 fn a_host_that_hands_over_takes_nothing_and_one_that_stays_claims_what_nobody_took() {
     let mut host = Host::new(2, &[]);
     host.asks(secs(0)).unwrap();
     host.holder.on_answer(secs(0), Vec::new(), vec![lease(1, 1), lease(2, 1)]);
     host.holder.on_leaving();
     host.holder.on_given_up(secs(1), &place(&[1]));
-    let released = LeaseAsk::Release { place: place(&[1]), term: 1 };
+    let released = LeaseAsk::Release { place: place(&[1]), term: 1, to: None };
     assert_eq!(host.asks(secs(1)), Some((vec![released], 0)));
     host.holder.on_answer(secs(1), vec![LeaseVerdict::Released], Vec::new());
     assert_eq!(host.asks(secs(8)), None, "it has room, and looks for nothing");
