@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::leases::{ExpertLease, LeaseAsk, LeaseRefusal, LeaseVerdict, PLACES_MAX};
 
