@@ -59,9 +59,9 @@ def of_server(dht, case):
     clients = [mp.Process(target=client, args=args, daemon=True) for _ in range(case["clients"])]
     for process in clients:
         process.start()
-    barrier.wait()
+    barrier.wait(timeout=100)
     begin = time.perf_counter()
-    n_rows = sum(rows.get() for _ in clients)
+    n_rows = sum(rows.get(timeout=100) for _ in clients)
     seconds = time.perf_counter() - begin
     for process in clients:
         process.terminate()

@@ -80,9 +80,12 @@ pub(crate) fn web_and_native(
     }
     thread::scope(|scope| {
         let web = scope.spawn(|| web(workspace, toolchain, profile));
-        let binary = native(workspace, profile)?;
-        web.join().map_err(|_| anyhow!("building the web folder panicked"))??;
-        Ok(binary)
+        let binary = native(workspace, profile);
+        let web = web.join().map_err(|_| anyhow!("building the web folder panicked"))?;
+        match (web, binary) {
+            (Err(web), Err(binary)) => bail!("neither was built: {web:#}; {binary:#}"),
+            (web, binary) => web.and(binary),
+        }
     })
 }
 

@@ -100,23 +100,6 @@ mod tests {
     }
 
     #[test]
-    fn browser_modules_share_procedural_macros_with_the_tests() {
-        let [page, peer] = BROWSER_MODULES;
-        let modules = crates(&["--edges", "normal,build", "--target", TARGET, "-p", page, "-p", peer]);
-        let tests = crates(&[&["--features", build::FEATURES], &Workspace::native_selection()[..]].concat());
-        let of_macros = ["proc-macro2 ", "quote ", "serde_derive ", "syn "];
-        let shared: Vec<_> =
-            modules.iter().filter(|line| of_macros.iter().any(|name| line.starts_with(name))).collect();
-        assert!(shared.len() >= of_macros.len(), "{shared:?}");
-        for line in shared {
-            assert!(
-                tests.contains(line),
-                "wasm/*/Cargo.toml has to ask for what the tests build this with: {line}"
-            );
-        }
-    }
-
-    #[test]
     fn each_member_has_its_place_in_the_development_profile() {
         let workspace = Workspace::locate().unwrap();
         let manifest = std::fs::read_to_string(workspace.root.join("Cargo.toml")).unwrap();

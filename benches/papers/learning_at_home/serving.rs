@@ -1,13 +1,16 @@
 //! Experts on another process that are called, beside hivemind's server of experts and beside PyTorch alone.
 
 use std::process::Stdio;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::TensorCodec;
-use barnraise_protocol::experts::{self, ExpertPass, ExpertRequest, ExpertUid, LayerId, PreparedRequest};
+use barnraise_protocol::experts::{
+    self, ExpertPass, ExpertRefusal, ExpertRequest, ExpertRequestError, ExpertUid, LayerId, PreparedRequest,
+};
 use barnraise_tests::client::TestClient;
 use barnraise_tests::hosted::{announced, client_of};
 use barnraise_tests::process::TestRun;
@@ -15,6 +18,7 @@ use clap::Args;
 use futures::future::try_join_all;
 use libp2p::identity::Keypair;
 use serde_json::json;
+use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
@@ -29,6 +33,10 @@ const EXPERTS: usize = 4;
 /// Processes of hivemind's server that take calls: as many as there are clients at most.
 const HANDLERS: usize = 4;
 const WARM_UP_CALLS: usize = 3;
+/// Clients of the host.
+const KEYS: usize = 4;
+/// Without an answer for so long something hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How often, and how long.
 #[derive(Debug, Clone, Args)]
@@ -37,7 +45,7 @@ pub(crate) struct ServingArgs {
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Seconds of a measurement
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 5)]
     seconds: u64,
     /// Only ours
     #[arg(long)]
@@ -58,7 +66,7 @@ struct Case {
 const NOTHING: LayerId = LayerId(0);
 const FEED_FORWARD: LayerId = LayerId(1);
 
-const CASES: [Case; 4] = [
+static CASES: [Case; 4] = [
     Case {
         name: "calls of one row, one after the other, nothing to compute",
         layer: NOTHING,
@@ -135,33 +143,50 @@ schedule = {{ peak = 0.001 }}
     )
 }
 
-/// Calls one of the experts, and says how many rows came back until the end.
-struct Caller<'c> {
-    client: &'c TestClient,
-    case: &'c Case,
+/// Calls experts of a host.
+struct Caller {
+    /// Each has a key of its own: a host bounds what one key asks in a minute.
+    clients: Arc<Vec<TestClient>>,
+    case: &'static Case,
     number: usize,
+    rows: Vec<f32>,
+    gradients: Vec<f32>,
 }
 
 static REQUESTS: AtomicU64 = AtomicU64::new(1);
 
-impl Caller<'_> {
-    async fn call(&self, at: usize) -> Result<()> {
-        let rows: Vec<f32> = (0..self.case.n_rows * WIDTH).map(|at| (at as f32 * 0.37).sin()).collect();
-        let expert = ((self.number + at) % EXPERTS) as u16;
-        let outputs = self.pass(expert, ExpertPass::Forward, &rows, None).await?;
-        if self.case.with_backward {
-            self.pass(expert, ExpertPass::Backward, &rows, Some(&vec![1e-3; outputs.len()])).await?;
-        }
-        Ok(())
+impl Caller {
+    fn new(clients: Arc<Vec<TestClient>>, case: &'static Case, number: usize) -> Self {
+        let n_values = case.n_rows * WIDTH;
+        let rows = (0..n_values).map(|at| (at as f32 * 0.37).sin()).collect();
+        Self { clients, case, number, rows, gradients: vec![1e-3; n_values as usize] }
     }
 
+    /// Rows that came back: none where the host is busy, after the pause that it wants.
+    async fn call(&self, at: usize) -> Result<u64> {
+        let expert = ((self.number + at) % EXPERTS) as u16;
+        let client = &self.clients[(self.number + at) % self.clients.len()];
+        let mut passes = vec![(ExpertPass::Forward, None)];
+        if self.case.with_backward {
+            passes.push((ExpertPass::Backward, Some(&self.gradients[..])));
+        }
+        for (pass, gradients) in passes {
+            if let Some(pause) = self.pass(client, expert, pass, gradients).await? {
+                tokio::time::sleep(pause).await;
+                return Ok(0);
+            }
+        }
+        Ok(self.case.n_rows.into())
+    }
+
+    /// Returns how long the host wants to be left alone, where it is busy.
     async fn pass(
         &self,
+        client: &TestClient,
         expert: u16,
         pass: ExpertPass,
-        rows: &[f32],
         gradients: Option<&[f32]>,
-    ) -> Result<Vec<f32>> {
+    ) -> Result<Option<Duration>> {
         let request = ExpertRequest {
             run_id: RUN_ID.to_owned(),
             request_id: REQUESTS.fetch_add(1, Ordering::Relaxed),
@@ -174,39 +199,51 @@ impl Caller<'_> {
             codec: TensorCodec::F32,
             transfer: Transfer::of(&[]),
         };
-        let prepared = PreparedRequest::new(request, rows, gradients)?;
-        let mut stream = self.client.open(experts::PROTOCOL).await?;
-        Ok(prepared.decode(&experts::ask(&mut stream, &prepared).await?)?)
+        let prepared = PreparedRequest::new(request, &self.rows, gradients)?;
+        let mut stream = client.open(experts::PROTOCOL).await?;
+        match experts::ask(&mut stream, &prepared).await {
+            Err(ExpertRequestError::Refused(ExpertRefusal::Busy { retry_after_ms })) => {
+                Ok(Some(Duration::from_millis(retry_after_ms.into())))
+            }
+            answer => {
+                prepared.decode(&answer?)?;
+                Ok(None)
+            }
+        }
     }
 
-    async fn calls(&self, until: Instant) -> Result<u64> {
+    async fn calls(self: Arc<Self>, until: Instant) -> Result<u64> {
         let mut n_rows = 0;
         for at in 0.. {
             if Instant::now() >= until {
                 break;
             }
-            self.call(at).await?;
-            n_rows += u64::from(self.case.n_rows);
+            n_rows += self.call(at).await?;
         }
         Ok(n_rows)
     }
 }
 
 /// Rows a second.
-async fn measured(client: &TestClient, case: &Case, length: Duration) -> Result<f64> {
-    let callers: Vec<Caller<'_>> =
-        (0..case.n_clients).map(|number| Caller { client, case, number }).collect();
+async fn measured(clients: &Arc<Vec<TestClient>>, case: &'static Case, length: Duration) -> Result<f64> {
+    let callers: Vec<Arc<Caller>> =
+        (0..case.n_clients).map(|number| Arc::new(Caller::new(Arc::clone(clients), case, number))).collect();
     for at in 0..WARM_UP_CALLS {
         try_join_all(callers.iter().map(|caller| caller.call(at))).await?;
     }
     let began = Instant::now();
-    let n_rows: u64 =
-        try_join_all(callers.iter().map(|caller| caller.calls(began + length))).await?.into_iter().sum();
+    let tasks = callers.into_iter().map(|caller| tokio::spawn(caller.calls(began + length)));
+    let mut n_rows = 0;
+    for task in tasks.collect::<Vec<_>>() {
+        n_rows += tokio::time::timeout(length + PATIENCE, task).await.context("a call hangs")???;
+    }
     Ok(n_rows as f64 / began.elapsed().as_secs_f64())
 }
 
 /// hivemind's server, and PyTorch, in a process that is told what to measure.
 struct Theirs {
+    /// Where its script is.
+    _folder: TempDir,
     to: ChildStdin,
     from: Lines<BufReader<ChildStdout>>,
     process: Child,
@@ -215,8 +252,8 @@ struct Theirs {
 impl Theirs {
     async fn start() -> Result<Self> {
         let python = tokio::task::spawn_blocking(|| python::environment(&python::HIVEMIND)).await??;
-        let folder = tempfile::tempdir()?.keep();
-        let script = folder.join("hivemind_experts.py");
+        let folder = tempfile::tempdir()?;
+        let script = folder.path().join("hivemind_experts.py");
         std::fs::write(&script, SCRIPT)?;
         let mut command = Command::new(python);
         command.arg(script).args(["--experts", &EXPERTS.to_string(), "--handlers", &HANDLERS.to_string()]);
@@ -224,7 +261,7 @@ impl Theirs {
         let mut process = command.spawn()?;
         let to = process.stdin.take().context("no way to the script")?;
         let from = BufReader::new(process.stdout.take().context("no output of the script")?).lines();
-        Ok(Self { to, from, process })
+        Ok(Self { _folder: folder, to, from, process })
     }
 
     /// Rows a second of the server, or of PyTorch without one.
@@ -240,7 +277,8 @@ impl Theirs {
         });
         self.to.write_all(format!("{case}\n").as_bytes()).await?;
         self.to.flush().await?;
-        let line = self.from.next_line().await?.context("hivemind's process has ended")?;
+        let answer = tokio::time::timeout(PATIENCE, self.from.next_line()).await;
+        let line = answer.context("hivemind hangs")??.context("hivemind's process has ended")?;
         serde_json::from_str(&line).with_context(|| format!("no measurement: {line}"))
     }
 }
@@ -254,7 +292,11 @@ pub(super) async fn measure(args: &ServingArgs) -> Result<()> {
     host.wait_for_log(&format!("Hosting {n_hosted} experts")).await?;
     let at_backbone = TestClient::connect(backbone.tcp()?).await?;
     let found = announced(&at_backbone, (RUN_ID, NOTHING), None).await?;
-    let client = client_of(&found, Keypair::generate_ed25519()).await?;
+    let mut clients = Vec::new();
+    for _ in 0..KEYS {
+        clients.push(client_of(&found, Keypair::generate_ed25519()).await?);
+    }
+    let clients = Arc::new(clients);
     let mut theirs = if args.alone { None } else { Some(Theirs::start().await?) };
     let mut rows = vec![
         ["rows a second", "Barnraise", "hivemind", "ratio", "PyTorch alone", "ratio"]
@@ -264,7 +306,7 @@ pub(super) async fn measure(args: &ServingArgs) -> Result<()> {
     for case in &CASES {
         let (mut ours, mut of_server, mut alone) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..args.rounds {
-            ours.push(measured(&client, case, Duration::from_secs(args.seconds)).await?);
+            ours.push(measured(&clients, case, Duration::from_secs(args.seconds)).await?);
             let Some(theirs) = &mut theirs else { continue };
             of_server.push(theirs.measure(case, args.seconds, false).await?);
             if case.layer == FEED_FORWARD {
@@ -281,8 +323,12 @@ pub(super) async fn measure(args: &ServingArgs) -> Result<()> {
         println!("{}: {} rows a second", case.name, short(Spread::of(&ours).median));
     }
     println!("{}", table(&rows));
-    if let Some(mut theirs) = theirs {
-        theirs.process.kill().await?;
+    if let Some(Theirs { to, mut process, .. }) = theirs {
+        // Its server and the processes of that end with it.
+        drop(to);
+        if tokio::time::timeout(PATIENCE, process.wait()).await.is_err() {
+            process.kill().await?;
+        }
     }
     host.kill().await?;
     let ended = backbone.terminate().await?;

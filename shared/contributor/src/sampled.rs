@@ -234,7 +234,9 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
         self.round = RoundWork::None;
         self.collected = CollectedModels::new(self.scheme.average);
         self.member.with(|peer, _| {
-            peer.aggregated_round().into_iter().for_each(|round| peer.on_collected_lost(round))
+            if let Some(round) = peer.aggregated_round() {
+                peer.on_collected_lost(round);
+            }
         });
     }
 

@@ -79,7 +79,7 @@ use self::pull::Pull;
 pub use self::registry::Registry;
 use self::relayed::Dialled;
 use self::sampling::Sampling;
-use self::training::Training;
+use self::training::{REPEATS_MAX, Training};
 use crate::Moment;
 use crate::random::SplitMix64;
 
@@ -407,8 +407,15 @@ impl SampledPeer {
             return Err(OfferRefusal::Declined);
         }
         let is_known = from == self.peer || self.registry.activity_of(&from).is_some();
-        let is_expected = is_known && self.is_in_sample(from, task);
+        let mut is_expected = is_known && self.is_in_sample(from, task);
         if is_expected && !self.is_believed(now, from, task) {
+            if !self.is_far(task.round()) {
+                return Err(OfferRefusal::Busy);
+            }
+            // Its view may show that the run is there.
+            is_expected = false;
+        }
+        if matches!(task, SampledTask::Aggregate { round } if self.would_lose_a_collection(now, round)) {
             return Err(OfferRefusal::Busy);
         }
         let pull = Pull { round: task.round(), since: now, is_expected };
@@ -485,7 +492,8 @@ impl SampledPeer {
 
     /// A push has ended. Where none of a task has reached anybody, the sample is drawn again.
     pub fn on_pushed(&mut self, now: Moment, to: PublicKey, task: SampledTask, outcome: PushOutcome) {
-        let again = now + self.settings.ping_timeout;
+        // Who waits for others does so for some rounds' time, and there are so many repetitions that this is a fourth of them.
+        let again = now + self.settings.ping_timeout.max(self.some_rounds() / (REPEATS_MAX / 4));
         let is_lost = match task {
             SampledTask::Train { round } => self.aggregation.on_pushed(round, to, (again, outcome)),
             SampledTask::Aggregate { round } => self.training.on_pushed(round, to, (again, outcome)),
@@ -646,6 +654,11 @@ impl SampledPeer {
     fn round_of_many(&self) -> u64 {
         let round = self.registry.round_of(self.settings.models_wanted());
         round.map_or(self.round(), |round| round.min(self.round()))
+    }
+
+    /// Whether a round is beyond the next one, as far as this peer knows.
+    fn is_far(&self, round: u64) -> bool {
+        round > self.round_of_many().saturating_add(1)
     }
 
     /// The mean time of rounds of late says nothing where this peer was silent meanwhile.

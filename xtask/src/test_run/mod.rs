@@ -53,17 +53,20 @@ pub(crate) fn run(workspace: &Workspace, is_strict: bool) -> Result<()> {
     let programs = programs(workspace, cargo())?;
     // Tests wait more than they compute: what is only compiled takes the processors that they leave.
     let beside = || {
-        setup::cargo_program(TEST_RUNNER)?;
-        let module = wasm::build_tests(workspace, toolchain)?;
-        check_cuda(workspace)?;
         let mut examples = cargo();
         examples.args(["--doc", "--", "--show-output"]);
         let mut totals = programs::follow(examples, "examples in documentation")?;
+        let checked = check_cuda(workspace);
+        setup::cargo_program(TEST_RUNNER)?;
+        let module = wasm::build_tests(workspace, toolchain)?;
         totals.add(in_a_worker(&module, &environment)?);
-        Ok(totals)
+        checked.map(|()| totals)
     };
     let (mut totals, others) = run_programs(&programs, &environment, beside)?;
     let others = others.map(|others| totals.add(others));
+    if let Err(error) = &others {
+        println!("test: {error:#}");
+    }
     totals.finish(is_strict)?;
     others
 }

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use barnraise_protocol::access::PublicKey;
 use serde_json::json;
 
 use super::super::args::{HostTarget, HostVerb};
@@ -27,15 +28,20 @@ pub fn operate(verb: HostVerb) -> anyhow::Result<String> {
         HostVerb::Drain { limit, target } => drain(&target, limit),
         HostVerb::Move { layer, uid, to, limit, target } => {
             let client = client(&target)?;
-            let to = to.map(|to| to.to_string());
-            let body = json!({"layer": layer, "uid": uid, "limit_s": limit.as_secs(), "to": to});
+            let body = json!({"layer": layer, "uid": uid, "limit_s": limit.as_secs(), "to": to.map(|to| to.to_string())});
             let mut view: HostView = client.send("POST", "/move", &body)?;
             while view.stage == HostStage::Moving {
                 thread::sleep(LOOK_EVERY);
                 view = client.get("/experts")?;
             }
             match view.handed_over {
-                Some(HandedOver { n_taken: 1.., n_left: 0 }) => print(&target, &view),
+                Some(HandedOver { n_taken: 1.., n_left: 0, last_taker }) => match (to, last_taker) {
+                    (Some(to), Some(taker)) if PublicKey::of_peer_id(&to.to_bytes()) != Some(taker) => bail!(
+                        "{to} has not taken the expert {uid} of layer {layer} within half a minute: another host has it, whose key is \
+                         {taker}"
+                    ),
+                    _ => print(&target, &view),
+                },
                 _ => bail!("no other host has taken the expert {uid} of layer {layer}: it stays here"),
             }
         }
@@ -52,7 +58,7 @@ fn drain(target: &HostTarget, limit: Duration) -> anyhow::Result<String> {
         view = client.get("/experts").context("the host has ended before it said how it was drained")?;
     }
     match view.handed_over {
-        Some(HandedOver { n_left: n_left @ 1.., n_taken }) => bail!(
+        Some(HandedOver { n_left: n_left @ 1.., n_taken, .. }) => bail!(
             "{n_taken} experts have other hosts, and {n_left} have none: their states are on the disk of this host and \
              with their keepers"
         ),

@@ -144,6 +144,9 @@ async fn drain(
     host.carry_out(caller, "drain", json!({"limit_s": limit_s}), command).await
 }
 
+/// Least time for a host that is named: as long as the place is kept for it, and some more, in which others may take it.
+const NAMED_LIMIT_MIN_S: u64 = 45;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Move {
@@ -163,6 +166,11 @@ async fn move_one(
     let place = place_of(&format!("{layer}-{uid}"));
     let place = place.ok_or_else(|| Problem::Body("a uid such as \"3.17\" is wanted".into()))?;
     let key = to.as_deref().map(host_key).transpose()?;
+    if key.is_some() && limit_s < NAMED_LIMIT_MIN_S {
+        return Err(Problem::Body(format!(
+            "limit_s={limit_s}: at least {NAMED_LIMIT_MIN_S} is wanted where a host is named, for which the place is kept half a minute"
+        )));
+    }
     let command = HostCommand::Move { place, limit: limit(limit_s)?, to: key };
     let arguments = json!({"layer": layer, "uid": place.1.to_string(), "limit_s": limit_s, "to": to});
     host.carry_out(caller, "move", arguments, command).await

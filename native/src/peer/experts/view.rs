@@ -1,5 +1,6 @@
 //! What a host tells its operator: `GET /experts` at its operator's address, and `barnraise experts show`.
 
+use barnraise_protocol::access::PublicKey;
 use serde::{Deserialize, Serialize};
 
 use crate::text_table::columns;
@@ -25,6 +26,8 @@ pub(super) struct HandedOver {
     pub(super) n_taken: usize,
     /// Those that no other host has.
     pub(super) n_left: usize,
+    /// The key of the host that has the last one of those that were taken.
+    pub(super) last_taker: Option<PublicKey>,
 }
 
 /// An expert that is served.
@@ -75,7 +78,7 @@ impl HostView {
         let stage = match (self.stage, self.handed_over) {
             (HostStage::Serving, _) => "serving".to_owned(),
             (HostStage::Moving, _) => "moving an expert to another host".to_owned(),
-            (HostStage::Draining, Some(HandedOver { n_taken, n_left })) => {
+            (HostStage::Draining, Some(HandedOver { n_taken, n_left, .. })) => {
                 format!("draining: {n_taken} experts have other hosts, {n_left} have none yet")
             }
             (HostStage::Draining, None) => "draining".to_owned(),

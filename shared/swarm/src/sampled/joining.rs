@@ -455,7 +455,8 @@ impl SampledPeer {
             return;
         }
         let round = round.max(self.own_round());
-        if self.aggregation.short().is_some() && self.aggregation.round() >= round {
+        let is_half = self.aggregation.short().is_some_and(|(n_models, _)| self.is_half(n_models));
+        if is_half && self.aggregation.round() >= round {
             return self.sample_trainers(now);
         }
         let Some((of, average)) = self.newest.clone() else { return };

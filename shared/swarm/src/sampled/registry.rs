@@ -151,10 +151,12 @@ impl Registry {
         }
     }
 
-    /// Whether it did in the `window` rounds before now.
-    pub fn is_heard(&self, peer: &PublicKey, window: u64) -> bool {
-        let heard_in = self.peers.get(peer).and_then(|peer| peer.heard_in);
-        heard_in.is_some_and(|round| round.saturating_add(window) > self.latest_round(self.round_max))
+    /// Those that did in the last `window` rounds.
+    pub fn heard(&self, window: u64) -> BTreeSet<PublicKey> {
+        let latest = self.latest_round(self.round_max);
+        let is_of_late = |round: u64| round.saturating_add(window) > latest;
+        let heard = self.peers.iter().filter(|(_, peer)| peer.heard_in.is_some_and(is_of_late));
+        heard.map(|(key, _)| *key).collect()
     }
 
     /// Forgets others that were active in no round after this one.

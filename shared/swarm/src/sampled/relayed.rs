@@ -3,6 +3,8 @@
 //! They come after those that can be dialled. Any key may say that it is one, and few do, so that its place among them shows little:
 //! who is offered an average by one first asks those that can be dialled.
 
+use std::collections::BTreeSet;
+
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::sampled::{Aggregates, Membership, SampledRoles, SampledTask};
 
@@ -37,18 +39,19 @@ impl SampledPeer {
     /// that were not heard of late, a few.
     pub(super) fn aggregators(&self, now: Moment, round: u64) -> Sampling {
         let is_still = self.joining.is_run_still(round);
-        let (mut first, relayed): (Vec<PublicKey>, Vec<PublicKey>) = self
-            .candidates(round, SampledRoles::is_aggregator)
-            .into_iter()
-            .partition(|candidate| is_still || self.aggregates(candidate) == Aggregates::Dialled);
-        if !relayed.is_empty() {
-            let mut n_unheard = 0;
-            first.retain(|candidate| {
-                let is_heard = *candidate == self.peer || self.is_heard(candidate);
-                n_unheard += usize::from(!is_heard);
-                is_heard || n_unheard <= UNHEARD_MAX
+        let mut candidates = self.candidates(round, SampledRoles::is_aggregator);
+        let is_dialled = |peer: &PublicKey| self.aggregates(peer) == Aggregates::Dialled;
+        if !candidates.iter().all(is_dialled) {
+            let (heard, mut n_unheard) = (self.heard(), 0);
+            candidates.retain(|candidate| {
+                let is_unheard =
+                    is_dialled(candidate) && *candidate != self.peer && !heard.contains(candidate);
+                n_unheard += usize::from(is_unheard);
+                !is_unheard || n_unheard <= UNHEARD_MAX
             });
         }
+        let (first, relayed): (Vec<PublicKey>, Vec<PublicKey>) =
+            candidates.into_iter().partition(|candidate| is_still || is_dialled(candidate));
         let n_first = first.len();
         let candidates = ([first, relayed].concat(), n_first);
         Sampling::in_turn(
@@ -61,10 +64,11 @@ impl SampledPeer {
         )
     }
 
-    /// Place of an aggregator in the order of a round, among those of its kind unless the run stands still; `None` of one that is none.
+    /// Place of an aggregator in the order of a round among those of its kind, which is never worse than that among all; `None` of one that
+    /// is none.
     pub(super) fn aggregator_place(&self, of: &PublicKey, round: u64, within: (u64, u64)) -> Option<usize> {
-        let (kind, is_still) = (self.aggregates(of), self.joining.is_run_still(round));
-        let is_alike = |roles: SampledRoles| roles.is_aggregator() && (is_still || roles.aggregates == kind);
+        let kind = self.aggregates(of);
+        let is_alike = |roles: SampledRoles| roles.is_aggregator() && roles.aggregates == kind;
         self.registry.place(of, round, within, is_alike)
     }
 
@@ -74,8 +78,8 @@ impl SampledPeer {
         joined.map_or(Aggregates::Never, |joined| joined.roles.aggregates)
     }
 
-    fn is_heard(&self, peer: &PublicKey) -> bool {
-        self.registry.is_heard(peer, self.settings.activity_window)
+    fn heard(&self) -> BTreeSet<PublicKey> {
+        self.registry.heard(self.settings.activity_window)
     }
 
     /// Whether the sender may be the one to average, as far as that hangs on how it is reached. Where this peer does not know yet, it
@@ -91,11 +95,12 @@ impl SampledPeer {
             && self.aggregation.round() > 0
             && self.aggregation.round().saturating_add(self.settings.activity_window) > round;
         let are_live = if others_come_here { Some(true) } else { self.are_dialled_live(now) };
-        if are_live != Some(true) || round > self.round_of_many().saturating_add(1) {
+        if are_live != Some(true) || self.is_far(round) {
             return are_live == Some(false);
         }
         match self.dialled.refused {
-            Some((refused, since)) if refused == round => since.saturating_add(self.some_rounds()) <= now,
+            // Twice the time after which who can be dialled averages what it has.
+            Some((refused, since)) if refused == round => since.saturating_add(2 * self.some_rounds()) <= now,
             Some((refused, _)) if refused > round => false,
             _ => {
                 self.dialled.refused = Some((round, now));
@@ -112,7 +117,8 @@ impl SampledPeer {
             let round = self.round_of_many().saturating_add(1);
             let mut candidates = self.candidates(round, |roles| roles.aggregates == Aggregates::Dialled);
             candidates.retain(|candidate| *candidate != self.peer);
-            candidates.sort_by_key(|candidate| !self.is_heard(candidate));
+            let heard = self.heard();
+            candidates.sort_by_key(|candidate| !heard.contains(candidate));
             candidates.truncate(ASKED_MAX);
             let n = (candidates.len(), 1);
             let sampling = Sampling::new(now, self.peer, round, n, candidates, self.settings.ping_timeout);

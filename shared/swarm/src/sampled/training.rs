@@ -19,7 +19,7 @@ const PULLS_OF_ROUND_MAX: usize = 2;
 /// Models beside those, of senders that have not proven yet that they are in the sample.
 const UNPROVEN_MAX: usize = 1;
 /// Offers of one model that are repeated to one peer that was busy or not reached.
-pub(super) const REPEATS_MAX: usize = 256;
+pub(super) const REPEATS_MAX: u32 = 256;
 
 /// `k_train`, and what is done in that round.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ pub(super) struct Pushes {
     /// Those that were not reached once: a connection may break.
     failed: BTreeSet<PublicKey>,
     /// Offers that were repeated: one that is busy for ever takes none from the others.
-    n_repeated: BTreeMap<PublicKey, usize>,
+    n_repeated: BTreeMap<PublicKey, u32>,
 }
 
 impl Pushes {

@@ -87,7 +87,7 @@ impl ExpertHosting<'_> {
         }
         let Some(handover) = &places.handover else { return false };
         let (n_taken, n_left) = (handover.n_taken(), handover.n_left());
-        state.lock().handed_over = Some(HandedOver { n_taken, n_left });
+        state.lock().handed_over = Some(HandedOver { n_taken, n_left, last_taker: handover.last_taker() });
         if !handover.is_over(state.now()) {
             return false;
         }

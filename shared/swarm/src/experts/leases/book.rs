@@ -26,6 +26,8 @@ pub const LEASES_MAX: usize = 65_536;
 pub const VACANT_LONG: Duration = Duration::from_secs(120);
 /// A host has renewed what it holds within this time: a backbone that was restarted knows all leases after it.
 const LEARNING_TIME: Duration = Duration::from_secs(12);
+/// Most places that wait for a host at a time.
+const KEPT_MAX: usize = 8;
 /// Places of a grid that are looked at for vacant ones, at most.
 const LOOKED_AT_MAX: u64 = 4096;
 
@@ -59,9 +61,15 @@ struct PlaceEntry {
     is_held: bool,
     /// Of the grant; where it is not held, when it was over.
     expires_at: Moment,
-    /// For whom it was given back, and until when nobody else is granted it.
-    heir: Option<(PublicKey, Moment)>,
     n_waiting: u32,
+}
+
+/// A place that waits for the host for which another one gave it back.
+#[derive(Debug, Clone, Copy)]
+struct KeptPlace {
+    giver: PublicKey,
+    heir: PublicKey,
+    until: Moment,
 }
 
 /// A term of a place at this backbone.
@@ -99,6 +107,8 @@ pub struct LeaseBook {
     places: BTreeMap<ExpertPlace, PlaceEntry>,
     /// Places that others have granted, until then.
     elsewhere: BTreeMap<ExpertPlace, Moment>,
+    /// Places that were given back for a host.
+    kept: BTreeMap<ExpertPlace, KeptPlace>,
     /// Of places that are held.
     expirations: BTreeSet<(Moment, ExpertPlace)>,
     hosts: HostStandings,
@@ -116,6 +126,7 @@ impl LeaseBook {
             quiet_until: if has_granted { now + LEASE_TIME } else { now },
             places: BTreeMap::new(),
             elsewhere: BTreeMap::new(),
+            kept: BTreeMap::new(),
             expirations: BTreeSet::new(),
             hosts: HostStandings::default(),
             random: SplitMix64::new(seed),
@@ -257,12 +268,24 @@ impl LeaseBook {
             Some(entry) if entry.is_held && entry.granted.holder != *holder => {
                 Err(LeaseRefusal::Held { for_ms: millis(entry.expires_at.saturating_sub(now)) })
             }
-            Some(PlaceEntry { is_held: false, heir: Some((heir, until)), .. })
-                if heir != holder && *until > now =>
-            {
-                Err(LeaseRefusal::Held { for_ms: millis(*until - now) })
-            }
-            _ => Ok(()),
+            _ => match self.kept_from(now, holder, &place) {
+                Some(until) => Err(LeaseRefusal::Held { for_ms: millis(until - now) }),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// Until when a place is kept for another host than this one; who gave it back may have it again.
+    fn kept_from(&self, now: Moment, holder: &PublicKey, place: &ExpertPlace) -> Option<Moment> {
+        let kept = self.kept.get(place).filter(|kept| kept.until > now)?;
+        (kept.heir != *holder && kept.giver != *holder).then_some(kept.until)
+    }
+
+    /// Keeps a place that a host gave back for another one. A few places at a time, and one of each host, as nobody holds them.
+    fn keep(&mut self, now: Moment, place: ExpertPlace, (giver, heir): (PublicKey, PublicKey)) {
+        self.kept.retain(|_, kept| kept.until > now);
+        if self.kept.len() < KEPT_MAX && self.kept.values().all(|kept| kept.giver != giver) {
+            self.kept.insert(place, KeptPlace { giver, heir, until: now + LEASE_TIME });
         }
     }
 
@@ -353,7 +376,6 @@ impl LeaseBook {
             is_renewed: is_renewal,
             is_held: true,
             expires_at,
-            heir: None,
             n_waiting,
         };
         self.places.insert(place, entry);
@@ -372,13 +394,17 @@ impl LeaseBook {
             return;
         }
         entry.released = term;
-        entry.heir = heir.map(|heir| (heir, now + LEASE_TIME));
         entry.revert();
         if entry.is_held {
             entry.is_held = false;
             self.expirations.remove(&(entry.expires_at, place));
             entry.expires_at = now;
             self.hosts.on_places(&holder, false);
+            match heir {
+                Some(heir) => self.keep(now, place, (holder, heir)),
+                // Its heir has had it, or nobody is to wait for one any more.
+                None => drop(self.kept.remove(&place)),
+            }
         }
     }
 
@@ -392,11 +418,16 @@ impl LeaseBook {
         self.elsewhere.retain(|_, until| *until > now);
         let waiting = self.rows_waiting();
         let mut candidates = Vec::new();
-        for (place, entry) in self.places.iter().filter(|(_, entry)| entry.is_vacant(now, holder)) {
+        let of_others: BTreeSet<ExpertPlace> =
+            self.kept.keys().filter(|place| self.kept_from(now, holder, place).is_some()).copied().collect();
+        let is_vacant = |(place, entry): &(&ExpertPlace, &PlaceEntry)| {
+            entry.is_vacant(now, holder) && !of_others.contains(place)
+        };
+        for (place, entry) in self.places.iter().filter(is_vacant) {
             // Its neighbours do part of its work now.
             let load = waiting.get(&neighbourhood(place)).copied().unwrap_or_default();
-            let load = match entry.heir {
-                Some((heir, until)) if until > now && heir == *holder => u64::MAX,
+            let load = match self.kept.get(place) {
+                Some(kept) if kept.until > now => u64::MAX,
                 _ => load.max(u64::from(entry.n_waiting)),
             };
             candidates.push((true, load, self.random.next_u64(), *place));
@@ -538,8 +569,7 @@ impl PlaceEntry {
     fn is_vacant(&self, now: Moment, holder: &PublicKey) -> bool {
         let granted_at = self.expires_at.saturating_sub(LEASE_TIME);
         let is_unknown = self.granted.holder == *holder && !self.is_renewed;
-        let is_another_s = self.heir.is_some_and(|(heir, until)| heir != *holder && until > now);
-        (!self.is_held && !is_another_s) || (is_unknown && granted_at + LEARNING_TIME <= now)
+        !self.is_held || (is_unknown && granted_at + LEARNING_TIME <= now)
     }
 
     /// A term that nobody has renewed is over: what was granted before it may be renewed again.

@@ -34,6 +34,7 @@ pub struct Handover {
     /// Given back or lost, and not taken yet, as far as is known.
     vacant: BTreeSet<ExpertPlace>,
     n_taken: usize,
+    last_taker: Option<PublicKey>,
     ends_at: Moment,
     ask_at: Moment,
     is_asking: bool,
@@ -53,6 +54,7 @@ impl Handover {
             leaving: BTreeSet::new(),
             vacant: BTreeSet::new(),
             n_taken: 0,
+            last_taker: None,
             ends_at: now + limit,
             ask_at: now,
             is_asking: false,
@@ -86,6 +88,7 @@ impl Handover {
         for (place, holder) in holders {
             if holder.is_some_and(|holder| holder != self.here) && self.vacant.remove(place) {
                 self.n_taken += 1;
+                self.last_taker = *holder;
             }
         }
     }
@@ -137,6 +140,11 @@ impl Handover {
     /// Places that other hosts have taken.
     pub fn n_taken(&self) -> usize {
         self.n_taken
+    }
+
+    /// Who has the last one of them.
+    pub fn last_taker(&self) -> Option<PublicKey> {
+        self.last_taker
     }
 
     /// Places that no other host has: those that are served here, and those that were given back.

@@ -207,6 +207,7 @@ impl LeaseHolder {
     pub fn on_staying(&mut self, now: Moment, back: impl IntoIterator<Item = ExpertPlace>) {
         self.is_leaving = false;
         self.heirs.clear();
+        self.released.values_mut().for_each(|(_, heir)| *heir = None);
         let (held, own) = (&self.held, &mut self.own);
         for place in back {
             if !held.contains_key(&place) && !own.contains(&place) {

@@ -112,17 +112,43 @@ fn a_place_that_was_given_back_for_a_host_waits_for_it() {
     run.book.vote(secs(1), WALL, key(1), &ask, leases[1].term);
     assert_eq!(run.book.vacant(secs(2), &key(2), 8), []);
     assert_eq!(run.claim(secs(2), 2, place(&[1])), Err(LeaseRefusal::Held { for_ms: 29_000 }));
-    assert!(run.claim(secs(2), 1, place(&[1])).is_err(), "nor is it the first one's");
-    assert_eq!(run.book.vacant(secs(2), &key(3), 8), [place(&[1])]);
-    let taken = run.claim(secs(3), 3, place(&[1])).unwrap();
+    // Once more it is not kept for longer.
+    run.book.vote(secs(20), WALL, key(1), &ask, leases[1].term);
+    assert_eq!(run.claim(secs(20), 2, place(&[1])), Err(LeaseRefusal::Held { for_ms: 11_000 }));
+    assert_eq!(run.book.vacant(secs(21), &key(3), 8), [place(&[1])]);
+    let taken = run.claim(secs(21), 3, place(&[1])).unwrap();
     // It comes back as any other.
-    run.release(secs(4), 3, &taken);
-    assert_eq!(run.book.vacant(secs(5), &key(2), 8), [place(&[1])]);
-    // One that does not come loses it.
-    let ask = LeaseAsk::Release { place: place(&[0]), term: leases[0].term, to: Some(key(3)) };
-    run.book.vote(secs(6), WALL, key(1), &ask, leases[0].term);
-    assert!(run.claim(secs(35), 2, place(&[0])).is_err());
-    run.claim(secs(36), 2, place(&[0])).unwrap();
+    run.release(secs(22), 3, &taken);
+    assert_eq!(run.book.vacant(secs(22), &key(2), 8), [place(&[1])]);
+    // One that does not come loses it; and who gave it may have it again.
+    let lease = run.renew(secs(23), 1, &leases[0]).unwrap();
+    let ask = LeaseAsk::Release { place: place(&[0]), term: lease.term, to: Some(key(3)) };
+    run.book.vote(secs(24), WALL, key(1), &ask, lease.term);
+    assert!(run.claim(secs(53), 2, place(&[0])).is_err());
+    run.claim(secs(54), 2, place(&[0])).unwrap();
+    let taken = run.claim(secs(55), 1, place(&[1])).unwrap();
+    let ask = LeaseAsk::Release { place: place(&[1]), term: taken.term, to: Some(key(3)) };
+    run.book.vote(secs(56), WALL, key(1), &ask, taken.term);
+    assert!(run.claim(secs(57), 2, place(&[1])).is_err());
+    run.claim(secs(58), 1, place(&[1])).unwrap();
+}
+
+#[test]
+fn a_host_keeps_no_two_places_for_others_and_all_together_few() {
+    let mut run = Run::new(&[16], false);
+    (1..=12).for_each(|at| run.host(secs(0), at, u64::from(at), 8));
+    let give = |run: &mut Run, at: u8, index: u16| {
+        let lease = run.claim(secs(1), at, place(&[index])).unwrap();
+        let ask = LeaseAsk::Release { place: place(&[index]), term: lease.term, to: Some(key(99)) };
+        run.book.vote(secs(1), WALL, key(at), &ask, lease.term);
+    };
+    give(&mut run, 1, 0);
+    give(&mut run, 1, 1);
+    assert!(run.claim(secs(2), 12, place(&[0])).is_err());
+    run.claim(secs(2), 12, place(&[1])).unwrap();
+    (2..=11).for_each(|at| give(&mut run, at, u16::from(at)));
+    let n_kept = (2..=11).filter(|at| run.claim(secs(2), 12, place(&[*at])).is_err()).count();
+    assert_eq!(n_kept, 7);
 }
 
 #[test]

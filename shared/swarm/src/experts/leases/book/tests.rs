@@ -29,7 +29,6 @@ fn a_backbone_remembers_a_bounded_number_of_places_and_forgets_the_longest_vacan
             is_held: vacant_since.is_none(),
             expires_at: vacant_since.map_or(now + LEASE_TIME, |(_, since)| Moment::from_secs(*since)),
             n_waiting: 0,
-            heir: None,
         }
     };
     book.places = (0..LEASES_MAX).map(|number| (place(number), entry(number))).collect();
