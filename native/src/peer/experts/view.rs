@@ -125,7 +125,7 @@ mod tests {
             peer: "12D3".to_owned(),
             n_room: 16,
             stage: HostStage::Draining,
-            handed_over: Some(HandedOver { n_taken: 3, n_left: 2 }),
+            handed_over: Some(HandedOver { n_taken: 3, n_left: 2, last_taker: None }),
             n_rows_waiting: 64,
             rows_per_second: 1200.4,
             frozen_layers: vec![2],

@@ -335,7 +335,7 @@ fn pushes_that_nobody_took_are_repeated_with_another_sample_and_not_at_once() {
 /// Over all rounds since the first one.
 #[test]
 fn a_round_takes_what_it_took_in_the_mean() {
-    let settings = SampledSettings { sample_size: 4, ..SETTINGS };
+    let settings = SampledSettings { sample_size: 4, success_fraction: 0.75, ..SETTINGS };
     let [mut peer, mut sender, third, fourth] = acquainted(settings);
     let sends = |peer: &mut SampledPeer, sender: &SampledPeer, now, round| {
         let task = SampledTask::Aggregate { round };
