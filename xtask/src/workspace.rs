@@ -73,7 +73,6 @@ mod tests {
 
     use super::*;
     use crate::build;
-    use crate::toolchain::TARGET;
 
     /// Crates with the features that they are built with.
     fn crates(selection: &[&str]) -> BTreeSet<String> {

@@ -53,7 +53,7 @@ pub(crate) struct ServingArgs {
 }
 
 /// What the clients do.
-struct Case {
+struct Calls {
     name: &'static str,
     layer: LayerId,
     /// hivemind's name of the kind of expert.
@@ -66,8 +66,8 @@ struct Case {
 const NOTHING: LayerId = LayerId(0);
 const FEED_FORWARD: LayerId = LayerId(1);
 
-static CASES: [Case; 4] = [
-    Case {
+static CALLS: [Calls; 4] = [
+    Calls {
         name: "calls of one row, one after the other, nothing to compute",
         layer: NOTHING,
         expert: "nop",
@@ -75,7 +75,7 @@ static CASES: [Case; 4] = [
         n_clients: 1,
         with_backward: false,
     },
-    Case {
+    Calls {
         name: "of 64 rows, four at once, nothing to compute",
         layer: NOTHING,
         expert: "nop",
@@ -83,7 +83,7 @@ static CASES: [Case; 4] = [
         n_clients: 4,
         with_backward: false,
     },
-    Case {
+    Calls {
         name: "of 512 rows, two at once, feed-forward, forward",
         layer: FEED_FORWARD,
         expert: "ffn",
@@ -91,7 +91,7 @@ static CASES: [Case; 4] = [
         n_clients: 2,
         with_backward: false,
     },
-    Case {
+    Calls {
         name: "the same forward, and then backward with a step of Adam",
         layer: FEED_FORWARD,
         expert: "ffn",
@@ -147,7 +147,7 @@ schedule = {{ peak = 0.001 }}
 struct Caller {
     /// Each has a key of its own: a host bounds what one key asks in a minute.
     clients: Arc<Vec<TestClient>>,
-    case: &'static Case,
+    case: &'static Calls,
     number: usize,
     rows: Vec<f32>,
     gradients: Vec<f32>,
@@ -156,7 +156,7 @@ struct Caller {
 static REQUESTS: AtomicU64 = AtomicU64::new(1);
 
 impl Caller {
-    fn new(clients: Arc<Vec<TestClient>>, case: &'static Case, number: usize) -> Self {
+    fn new(clients: Arc<Vec<TestClient>>, case: &'static Calls, number: usize) -> Self {
         let n_values = case.n_rows * WIDTH;
         let rows = (0..n_values).map(|at| (at as f32 * 0.37).sin()).collect();
         Self { clients, case, number, rows, gradients: vec![1e-3; n_values as usize] }
@@ -225,7 +225,7 @@ impl Caller {
 }
 
 /// Rows a second.
-async fn measured(clients: &Arc<Vec<TestClient>>, case: &'static Case, length: Duration) -> Result<f64> {
+async fn measured(clients: &Arc<Vec<TestClient>>, case: &'static Calls, length: Duration) -> Result<f64> {
     let callers: Vec<Arc<Caller>> =
         (0..case.n_clients).map(|number| Arc::new(Caller::new(Arc::clone(clients), case, number))).collect();
     for at in 0..WARM_UP_CALLS {
@@ -265,7 +265,7 @@ impl Theirs {
     }
 
     /// Rows a second of the server, or of PyTorch without one.
-    async fn measure(&mut self, case: &Case, seconds: u64, is_alone: bool) -> Result<f64> {
+    async fn measure(&mut self, case: &Calls, seconds: u64, is_alone: bool) -> Result<f64> {
         let case = json!({
             "expert": case.expert,
             "experts": EXPERTS,
@@ -303,7 +303,7 @@ pub(super) async fn measure(args: &ServingArgs) -> Result<()> {
             .map(str::to_owned)
             .to_vec(),
     ];
-    for case in &CASES {
+    for case in &CALLS {
         let (mut ours, mut of_server, mut alone) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..args.rounds {
             ours.push(measured(&clients, case, Duration::from_secs(args.seconds)).await?);

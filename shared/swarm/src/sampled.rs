@@ -415,9 +415,6 @@ impl SampledPeer {
             // Its view may show that the run is there.
             is_expected = false;
         }
-        if matches!(task, SampledTask::Aggregate { round } if self.would_lose_a_collection(now, round)) {
-            return Err(OfferRefusal::Busy);
-        }
         let pull = Pull { round: task.round(), since: now, is_expected };
         // As long as a round takes: a sender that is slower has not sent it in time.
         let patience = self.round_duration().max(2 * self.settings.ping_timeout);

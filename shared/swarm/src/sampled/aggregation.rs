@@ -165,7 +165,7 @@ impl Aggregation {
 impl SampledPeer {
     /// `upon aggregate(k, θ, V)`, after the view: a later round begins anew, and drops what was collected for an earlier one.
     pub(super) fn on_aggregate(&mut self, now: Moment, from: PublicKey, round: u64, model: SampledModel) {
-        if round < self.aggregation.round || self.would_lose_a_collection(now, round) {
+        if round < self.aggregation.round {
             return;
         }
         self.on_active(now, round);
@@ -222,13 +222,6 @@ impl SampledPeer {
     /// Of the models that are wanted.
     pub(super) fn is_half(&self, n_models: usize) -> bool {
         2 * n_models >= self.settings.models_wanted()
-    }
-
-    /// Whether models that came of late would be dropped for one of a round that few are near.
-    pub(super) fn would_lose_a_collection(&self, now: Moment, round: u64) -> bool {
-        let since = self.aggregation.short().map(|(_, since)| since);
-        let is_young = since.is_some_and(|since| now < since.saturating_add(self.some_rounds()));
-        is_young && round > self.aggregation.round() && self.is_far(round)
     }
 
     pub(super) fn go_on_with_few(&mut self, now: Moment) {

@@ -126,7 +126,7 @@ impl SampledPeer {
         }
         let sampling = self.dialled.sampling_mut()?;
         sampling.on_timeout(now);
-        let are_live = sampling.sample().is_some();
+        let are_live = sampling.are_first_enough();
         (are_live || sampling.retry_at().is_some()).then_some(are_live)
     }
 }

@@ -143,7 +143,8 @@ impl Sampling {
         while self.waiting.is_empty() && self.answered_asked() < self.n_wanted && self.ask_next(now) {}
     }
 
-    fn are_first_enough(&self) -> bool {
+    /// Whether enough of the first candidates have answered.
+    pub(super) fn are_first_enough(&self) -> bool {
         let first = &self.candidates[..self.n_first];
         first.iter().filter(|candidate| self.answered.contains(candidate)).count() >= self.n_enough
     }

