@@ -408,8 +408,8 @@ impl LeaseBook {
         }
     }
 
-    /// Up to `n_max` places that this host may claim: first those that were given back for it, then those that had a host before, then the others; among both first those
-    /// whose neighbours on the grid have the most rows waiting.
+    /// Up to `n_max` places that this host may claim: first those that were given back for it, then those that had a host before, then
+    /// the others; among both first those whose neighbours on the grid have the most rows waiting.
     pub fn vacant(&mut self, now: Moment, holder: &PublicKey, n_max: usize) -> Vec<ExpertPlace> {
         self.forget_expired(now);
         if n_max == 0 || !self.knows_all(now) {
