@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::TensorCodec;
+use barnraise_protocol::dht::experts::ExpertHost;
 use barnraise_protocol::experts::{
     self, ExpertPass, ExpertRefusal, ExpertRequest, ExpertRequestError, ExpertUid, LayerId, PreparedRequest,
 };
@@ -225,9 +226,12 @@ impl Caller {
 }
 
 /// Rows a second.
-async fn measured(clients: &Arc<Vec<TestClient>>, case: &'static Calls, length: Duration) -> Result<f64> {
+async fn measured(host: &ExpertHost, case: &'static Calls, length: Duration) -> Result<f64> {
+    // Connections that nobody uses end while others are measured.
+    let connected = (0..KEYS).map(|_| client_of(host, Keypair::generate_ed25519()));
+    let clients = Arc::new(try_join_all(connected).await?);
     let callers: Vec<Arc<Caller>> =
-        (0..case.n_clients).map(|number| Arc::new(Caller::new(Arc::clone(clients), case, number))).collect();
+        (0..case.n_clients).map(|number| Arc::new(Caller::new(Arc::clone(&clients), case, number))).collect();
     for at in 0..WARM_UP_CALLS {
         try_join_all(callers.iter().map(|caller| caller.call(at))).await?;
     }
@@ -292,11 +296,6 @@ pub(super) async fn measure(args: &ServingArgs) -> Result<()> {
     host.wait_for_log(&format!("Hosting {n_hosted} experts")).await?;
     let at_backbone = TestClient::connect(backbone.tcp()?).await?;
     let found = announced(&at_backbone, (RUN_ID, NOTHING), None).await?;
-    let mut clients = Vec::new();
-    for _ in 0..KEYS {
-        clients.push(client_of(&found, Keypair::generate_ed25519()).await?);
-    }
-    let clients = Arc::new(clients);
     let mut theirs = if args.alone { None } else { Some(Theirs::start().await?) };
     let mut rows = vec![
         ["rows a second", "Barnraise", "hivemind", "ratio", "PyTorch alone", "ratio"]
@@ -306,7 +305,7 @@ pub(super) async fn measure(args: &ServingArgs) -> Result<()> {
     for case in &CALLS {
         let (mut ours, mut of_server, mut alone) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..args.rounds {
-            ours.push(measured(&clients, case, Duration::from_secs(args.seconds)).await?);
+            ours.push(measured(&found, case, Duration::from_secs(args.seconds)).await?);
             let Some(theirs) = &mut theirs else { continue };
             of_server.push(theirs.measure(case, args.seconds, false).await?);
             if case.layer == FEED_FORWARD {
