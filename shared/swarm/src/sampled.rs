@@ -21,8 +21,8 @@
 //! - A peer that was silent for too long proves that it is active by another token, and signs another joined event only where its
 //!   tokens are at their end.
 //! - A peer that nobody can dial calls on aggregators now and then, which reach it on the connections that it made.
-//! - A busy receiver says so, and is offered the model again: the sender that it pulls from may die, or it asks others first. One that was not reached is
-//!   offered it once more: a connection may break, and with `sf` = 1 the round is over without that peer.
+//! - A busy receiver says so, and is offered the model again: the sender that it pulls from may die, or it asks others first. One
+//!   that was not reached is offered it once more: a connection may break, and with `sf` = 1 the round is over without that peer.
 //! - A peer that has joined asks for more as long as it is told of members that it did not know: many join at once, and a view has
 //!   room for some hundreds.
 //! - An aggregator to which half of `sf * s` models came in the time of four rounds averages those: the sample may have been split.
@@ -489,7 +489,7 @@ impl SampledPeer {
 
     /// A push has ended. Where none of a task has reached anybody, the sample is drawn again.
     pub fn on_pushed(&mut self, now: Moment, to: PublicKey, task: SampledTask, outcome: PushOutcome) {
-        // Who waits for others does so for some rounds' time, and there are so many repetitions that this is a fourth of them.
+        // All repetitions together last four times as long as a receiver waits for others.
         let again = now + self.settings.ping_timeout.max(self.some_rounds() / (REPEATS_MAX / 4));
         let is_lost = match task {
             SampledTask::Train { round } => self.aggregation.on_pushed(round, to, (again, outcome)),

@@ -224,6 +224,7 @@ impl SampledPeer {
         2 * n_models >= self.settings.models_wanted()
     }
 
+    /// Averages those, once it is time.
     pub(super) fn go_on_with_few(&mut self, now: Moment) {
         if self.enough_at().is_some_and(|at| at <= now) {
             self.sample_trainers(now);

@@ -193,7 +193,7 @@ impl LeaseHolder {
         self.is_leaving = true;
     }
 
-    /// A place is meant for another host, for as long as nobody has taken it a while after it was given back.
+    /// Once it is given back, a place is kept for this other host for a while.
     pub fn on_heir(&mut self, place: ExpertPlace, heir: PublicKey) {
         self.heirs.insert(place, heir);
     }
