@@ -124,8 +124,12 @@ async fn sixty_four_peers_store_and_find_also_after_six_died() {
     let getting = &peers[random.below(peers.len())];
     let found = getting.dht.get(&keys(&records), Freshness::Any).await;
     assert!(found.iter().all(|records| !records.is_empty()));
-    let counters = storing.dht.counters();
-    assert!(counters.requests_sent > 0 && counters.requests_served > 0 && counters.stored_records > 0);
+    assert!(storing.dht.counters().requests_sent > 0);
+    // A peer of a crowded corner of the key space may be near no record, and keep none.
+    let counters: Vec<_> = peers.iter().map(|peer| peer.dht.counters()).collect();
+    assert!(counters.iter().any(|counters| counters.requests_served > 0));
+    let kept: u64 = counters.iter().map(|counters| counters.stored_records).sum();
+    assert!(kept >= 5 * N_RECORDS as u64, "{kept} replicas of {N_RECORDS} records");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,7 +6,6 @@ mod admin;
 mod aggregators;
 mod archive;
 mod attacked_connections;
-mod attacked_open_run;
 mod compression;
 mod contributing;
 mod credits;
