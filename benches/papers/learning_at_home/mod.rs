@@ -1,5 +1,6 @@
 //! Learning@home: its experiments, with the search, the calls and the runtime of this project.
 
+mod convergence;
 mod larger;
 mod serving;
 mod throughput;
@@ -24,7 +25,9 @@ pub(crate) struct LearningAtHomeArgs {
 enum Experiment {
     /// Throughput of blocks by the mean delay of an answer, in virtual time
     Figure4Top(throughput::ThroughputArgs),
-    /// The same between three regions
+    /// How well such blocks learn when answers are late or never come, in virtual time
+    Figure4Bottom(convergence::ConvergenceArgs),
+    /// Throughput between three regions
     Table2(throughput::ThroughputArgs),
     /// A model of a billion parameters over processes that hold a part each
     Larger(larger::LargerArgs),
@@ -38,6 +41,7 @@ enum Experiment {
 pub(crate) fn run(args: &LearningAtHomeArgs, runtime: &Runtime) -> Result<()> {
     match &args.experiment {
         Experiment::Figure4Top(options) => throughput::figure4_top(options, &args.pictures),
+        Experiment::Figure4Bottom(options) => convergence::figure4_bottom(options, &args.pictures),
         Experiment::Table2(options) => throughput::table2(options),
         Experiment::Larger(options) => runtime.block_on(larger::measure(options)),
         Experiment::Serving(options) => runtime.block_on(serving::measure(options)),

@@ -6,7 +6,7 @@ mod stream;
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -210,7 +210,23 @@ impl Drop for Sleep {
 
 struct NodeTasks {
     cpu: Cpu,
-    running: Vec<AbortHandle>,
+    /// With what is gone once the task has ended.
+    running: Vec<(AbortHandle, Weak<()>)>,
+    /// Of those tasks; with one more, those that have ended are forgotten.
+    running_max: usize,
+}
+
+/// Least of [`NodeTasks::running_max`].
+const RUNNING_MAX: usize = 64;
+
+impl NodeTasks {
+    fn add(&mut self, handle: AbortHandle, alive: &Rc<()>) {
+        if self.running.len() >= self.running_max {
+            self.running.retain(|(_, alive)| alive.strong_count() > 0);
+            self.running_max = RUNNING_MAX.max(2 * self.running.len());
+        }
+        self.running.push((handle, Rc::downgrade(alive)));
+    }
 }
 
 /// One thread that runs the tasks of all nodes, in an order that follows from the seed. Its clones are the same.
@@ -228,15 +244,17 @@ impl Tasks {
             return;
         }
         let (handle, registration) = AbortHandle::new_pair();
+        let alive = Rc::new(());
         let cpu = {
             let node = &mut self.nodes.borrow_mut()[node.0];
-            node.running.push(handle);
+            node.add(handle, &alive);
             node.cpu.clone()
         };
         let task = Abortable::new(cpu.run(task), registration);
         // It ends early where its node is killed, and is dropped with the runtime.
         let _ = self.spawner.spawn_local(async move {
             let _ = task.await;
+            drop(alive);
         });
     }
 
@@ -244,7 +262,7 @@ impl Tasks {
     pub fn kill(&self, node: NodeId) {
         self.network.change(|network| network.kill(node));
         let running = std::mem::take(&mut self.nodes.borrow_mut()[node.0].running);
-        running.iter().for_each(AbortHandle::abort);
+        running.iter().for_each(|(handle, _)| handle.abort());
     }
 
     /// What a node's tasks run on.
@@ -265,7 +283,7 @@ impl Runtime {
     pub fn new(seed: u64, network: Network) -> Self {
         let (pool, n_nodes) = (LocalPool::new(), network.n_nodes());
         let network = VirtualNetwork::new(seed, network);
-        let node = |_| NodeTasks { cpu: Cpu::new(&network), running: Vec::new() };
+        let node = |_| NodeTasks { cpu: Cpu::new(&network), running: Vec::new(), running_max: RUNNING_MAX };
         let nodes = Rc::new(RefCell::new((0..n_nodes).map(node).collect()));
         let tasks = Tasks { spawner: pool.spawner(), network: network.clone(), nodes };
         Self { pool, network, tasks }
