@@ -202,7 +202,7 @@ impl HostedExpert {
     pub async fn backward(&mut self, inputs: &[f32], gradients: &[f32]) -> Result<Vec<f32>, ExpertError> {
         let (of_parameters, of_inputs) = self.gradients(inputs, gradients).await?;
         let rate = self.schedule.learning_rate(self.n_steps());
-        self.optimizer.step(&mut self.parameters, &of_parameters, rate)?;
+        self.optimizer.step_in_parts(&mut self.parameters, &of_parameters, rate)?;
         self.engine.load(&self.parameters);
         Ok(of_inputs)
     }
@@ -219,12 +219,12 @@ impl HostedExpert {
         Ok(self.gradients(inputs, gradients).await?.1)
     }
 
-    /// Those by the parameters and by the inputs.
+    /// Those by the parameters, a part for each tensor, and by the inputs.
     async fn gradients(
         &mut self,
         inputs: &[f32],
         gradients: &[f32],
-    ) -> Result<(Vec<f32>, Vec<f32>), ExpertError> {
+    ) -> Result<(Vec<Vec<f32>>, Vec<f32>), ExpertError> {
         self.check(inputs)?;
         let n_inputs = inputs.len() / self.n_values();
         let n_gradients = gradients.len() / self.n_given();

@@ -1,8 +1,8 @@
 //! Optimizers on flat vectors: one step per epoch, on the aggregator. Running statistics, the last values of a vector,
 //! move by what the mean gradient has for them, whatever the rule and the learning rate.
 //!
-//! Plain `f32` loops in a fixed order with `+ - * / sqrt` only (norms are summed in `f64`), so the
-//! same gradients give the same parameters bit for bit on every platform. Nothing here touches a
+//! Plain `f32` arithmetic with `+ - * / sqrt` only, of each value by itself (norms are summed in `f64` in a fixed order), so the
+//! same gradients give the same parameters bit for bit on every platform and any number of threads. Nothing here touches a
 //! tensor library or a device.
 
 mod rules;
@@ -13,7 +13,7 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 use crate::parameters::{ParameterLayout, STATISTICS_UNIT};
-use rules::OptimizerStep;
+use rules::{OptimizerStep, StepFault};
 pub use spec::OptimizerSpec;
 
 /// Why an optimizer was not built, restored, or did not step.
@@ -70,8 +70,8 @@ pub enum OptimizerError {
         /// Position in the flat gradient.
         index: usize,
     },
-    /// The step would make a parameter NaN or infinite; nothing was changed.
-    #[error("the step makes parameter {index} not finite")]
+    /// The step would make a parameter or a moment of it NaN or infinite; nothing was changed.
+    #[error("the step makes parameter {index}, or what the optimizer keeps of it, not finite")]
     Diverged {
         /// Position in the flat vector.
         index: usize,
@@ -165,8 +165,25 @@ impl Optimizer {
         mean_gradient: &[f32],
         learning_rate: f32,
     ) -> Result<(), OptimizerError> {
-        parameters.copy_from_slice(&self.stepped(parameters, mean_gradient, learning_rate)?);
-        Ok(())
+        check_length("the mean gradient", self.n_parameters, mean_gradient.len())?;
+        let (of_layers, statistics) = mean_gradient.split_at(self.n_trained);
+        let of_layers = self.segments.iter().map(|range| &of_layers[range.clone()]).collect();
+        self.step_by(parameters, of_layers, statistics, learning_rate)
+    }
+
+    /// The same of a gradient in parts, one for each tensor, of a model without running statistics.
+    ///
+    /// # Errors
+    /// As of [`Self::step`].
+    pub fn step_in_parts(
+        &mut self,
+        parameters: &mut [f32],
+        mean_gradient: &[Vec<f32>],
+        learning_rate: f32,
+    ) -> Result<(), OptimizerError> {
+        let n_values = mean_gradient.iter().map(Vec::len).sum();
+        check_length("the mean gradient", self.n_parameters, n_values)?;
+        self.step_by(parameters, mean_gradient.iter().map(Vec::as_slice).collect(), &[], learning_rate)
     }
 
     /// The parameters one step further, `[n_parameters]`, for those who keep the ones before it.
@@ -182,27 +199,48 @@ impl Optimizer {
         mean_gradient: &[f32],
         learning_rate: f32,
     ) -> Result<Vec<f32>, OptimizerError> {
+        let mut next = parameters.to_vec();
+        self.step(&mut next, mean_gradient, learning_rate)?;
+        Ok(next)
+    }
+
+    /// By the gradients of all tensors, and what running statistics move by.
+    fn step_by(
+        &mut self,
+        parameters: &mut [f32],
+        of_layers: Vec<&[f32]>,
+        statistics: &[f32],
+        learning_rate: f32,
+    ) -> Result<(), OptimizerError> {
         check_length("the parameter vector", self.n_parameters, parameters.len())?;
-        check_length("the mean gradient", self.n_parameters, mean_gradient.len())?;
         if !(learning_rate.is_finite() && learning_rate >= 0.0) {
             return Err(OptimizerError::LearningRate(learning_rate));
         }
-        if let Some(index) = mean_gradient.iter().position(|value| !value.is_finite()) {
-            return Err(OptimizerError::NotFinite { index });
+        let mut layers = Vec::with_capacity(of_layers.len());
+        check_length("the list of gradients", self.segments.len(), of_layers.len())?;
+        for (range, gradient) in self.segments.iter().zip(of_layers) {
+            check_length("the gradient of a tensor", range.len(), gradient.len())?;
+            layers.push((range.clone(), gradient));
         }
-        let vectors = (parameters, mean_gradient);
-        let step = OptimizerStep::new(self.spec, vectors, learning_rate, &self.segments, &self.state);
-        let mut next = vec![0.0; self.n_parameters];
-        step.parameters_after(&self.state, &mut next);
-        let (statistics, moves) = (&parameters[self.n_trained..], &mean_gradient[self.n_trained..]);
-        for ((next, value), by) in next[self.n_trained..].iter_mut().zip(statistics).zip(moves) {
-            *next = value - STATISTICS_UNIT * by;
+        let step = OptimizerStep::new(self.spec, parameters, layers, learning_rate, &self.state);
+        step.check(parameters, &self.state).map_err(|fault| match fault {
+            StepFault::Gradient(index) => OptimizerError::NotFinite { index },
+            StepFault::Parameter(index) => OptimizerError::Diverged { index },
+        })?;
+        let moved: Vec<f32> = parameters[self.n_trained..]
+            .iter()
+            .zip(statistics)
+            .map(|(value, by)| value - STATISTICS_UNIT * by)
+            .collect();
+        if let Some(index) = statistics.iter().position(|by| !by.is_finite()) {
+            return Err(OptimizerError::NotFinite { index: self.n_trained + index });
         }
-        if let Some(index) = next.iter().position(|value| !value.is_finite()) {
-            return Err(OptimizerError::Diverged { index });
+        if let Some(index) = moved.iter().position(|value| !value.is_finite()) {
+            return Err(OptimizerError::Diverged { index: self.n_trained + index });
         }
-        step.advance(&mut self.state);
-        Ok(next)
+        step.make(parameters, &mut self.state);
+        parameters[self.n_trained..].copy_from_slice(&moved);
+        Ok(())
     }
 
     /// The hyperparameters.

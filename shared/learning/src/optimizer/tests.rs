@@ -251,3 +251,42 @@ fn running_statistics_move_by_what_the_gradient_says() {
         optimizer.restore(saved).unwrap();
     }
 }
+
+#[test]
+fn a_gradient_in_parts_and_in_large_tensors_makes_the_same_step() {
+    let model = Preset::Mlp { hidden: vec![300] }.model(0);
+    let shape = ImageShape { height: 28, width: 28, channels: 1 };
+    let layout = ParameterLayout::of(&model, DataShape::Images { shape, n_classes: 10 }).unwrap();
+    let start = layout.initial_parameters(3);
+    let gradient = layout.initial_parameters(4);
+    let parts: Vec<Vec<f32>> =
+        layout.trained().iter().map(|segment| gradient[segment.range()].to_vec()).collect();
+    assert!(parts.iter().any(|part| part.len() > 3 * (1 << 16)), "several threads take a part");
+    let specs =
+        [OptimizerSpec::adam(), OptimizerSpec::lamb(), OptimizerSpec::lars(), OptimizerSpec::sgd_momentum()];
+    for spec in specs {
+        let (mut whole, mut in_parts) = (start.clone(), start.clone());
+        let mut of_whole = Optimizer::new(spec, &layout).unwrap();
+        let mut of_parts = of_whole.clone();
+        for _ in 0..2 {
+            of_whole.step(&mut whole, &gradient, 0.01).unwrap();
+            of_parts.step_in_parts(&mut in_parts, &parts, 0.01).unwrap();
+        }
+        assert_eq!(whole, in_parts);
+        assert_eq!(of_whole.state(), of_parts.state());
+        let expected = of_parts.state().clone();
+        let too_short = of_parts.step_in_parts(&mut in_parts, &parts[1..], 0.01).unwrap_err();
+        assert!(matches!(too_short, OptimizerError::Length { .. }), "{too_short}");
+        assert_eq!((of_parts.state(), in_parts), (&expected, whole), "nothing has changed");
+    }
+}
+
+#[test]
+fn a_moment_that_would_leave_the_range_is_refused() {
+    let mut optimizer = optimizer(OptimizerSpec::adam());
+    let mut parameters = START;
+    let huge = [0.1, 1e25, 0.1, 0.1];
+    let refused = optimizer.step(&mut parameters, &huge, 0.1).unwrap_err();
+    assert_eq!(refused, OptimizerError::Diverged { index: 1 });
+    assert_eq!((optimizer.state().n_steps, parameters), (0, START));
+}

@@ -14,6 +14,11 @@ pub(crate) fn on_chunks<R: Send>(
     chunks.map(|(index, chunk)| f(index * len, chunk)).collect()
 }
 
+/// Gives each of the parts to `f`, on as many threads as there are. Returns what it made of them, in their order.
+pub(crate) fn on_each<T: Send, R: Send>(parts: Vec<T>, f: impl Fn(T) -> R + Send + Sync) -> Vec<R> {
+    parts.into_par_iter().map(f).collect()
+}
+
 /// Nothing: the loader ran them.
 pub(crate) fn run_constructors() {}
 

@@ -14,6 +14,11 @@ pub(crate) fn on_chunks<R>(values: &mut [f32], len: usize, f: impl Fn(usize, &mu
     chunks.map(|(index, chunk)| f(index * len, chunk)).collect()
 }
 
+/// Gives each of the parts to `f`. Returns what it made of them, in their order.
+pub(crate) fn on_each<T, R>(parts: Vec<T>, f: impl Fn(T) -> R) -> Vec<R> {
+    parts.into_iter().map(f).collect()
+}
+
 /// Runs the module's static constructors, the first time it is called.
 ///
 /// The tensor compiler registers its parts in some hundred constructors. Unless a module calls

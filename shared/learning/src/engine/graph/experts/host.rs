@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use barnraise_protocol::codec::joined;
 use burn::tensor::{Device, Tensor, TensorData};
 
 use super::super::interpreter::{GraphPass, Mode};
@@ -41,12 +40,12 @@ impl ExpertEngine {
         on_host(given).await
     }
 
-    /// Gradients by the parameters and by the inputs, of the sum of the products of what the expert gives and `gradients`.
+    /// Gradients by the parameters, a part for each tensor, and by the inputs, of the sum of the products of what the expert gives and `gradients`.
     pub(crate) async fn backward(
         &mut self,
         inputs: &[f32],
         gradients: &[f32],
-    ) -> Result<(Vec<f32>, Vec<f32>), DeviceError> {
+    ) -> Result<(Vec<Vec<f32>>, Vec<f32>), DeviceError> {
         let input = flat(inputs, self.tensors.device()).autodiff().require_grad();
         let mode = Mode::Training { seeds: &[], observed: Vec::new(), balance: Vec::new(), cuts: Vec::new() };
         let leaves = self.tensors.leaves(Arithmetic::Single);
@@ -56,7 +55,7 @@ impl ExpertEngine {
         let of_inputs = input.grad_remove(&mut found).unwrap_or_else(|| input.zeros_like());
         let of_inputs = on_host(of_inputs.without_autodiff()).await?;
         self.tensors.add(self.tensors.gradient(&mut found, 0));
-        Ok((joined(self.tensors.take().await?), of_inputs))
+        Ok((self.tensors.take().await?, of_inputs))
     }
 
     async fn compute(
