@@ -33,8 +33,6 @@ const HIDDEN: usize = 128;
 const N_LAYERS: usize = 4;
 /// Of the trunk, by Adam: its batches are as many times as large as there are trainers.
 const LEARNING_RATE: f32 = 0.008;
-/// Of an expert, by Adam.
-const EXPERT_LEARNING_RATE: f32 = 0.001;
 /// Held-out pictures of an evaluation.
 const N_TESTED: usize = 1000;
 /// Evaluations of a curve.
@@ -52,6 +50,9 @@ pub(super) struct ConvergenceArgs {
     /// Samples of a batch
     #[arg(long, default_value_t = 32)]
     batch: usize,
+    /// Learning rate of an expert's Adam
+    #[arg(long, default_value_t = 0.0003)]
+    rate: f32,
     /// Only models with so many experts a layer
     #[arg(long)]
     experts: Vec<u32>,
@@ -128,7 +129,7 @@ fn run_of(mixture: &Mixture, data: &Dataset, args: &ConvergenceArgs, seed: u64) 
     let schedule = ScheduleDescription::constant(LEARNING_RATE);
     let optimizer =
         OptimizerDescription::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
-    let of_experts = ScheduleDescription::constant(EXPERT_LEARNING_RATE);
+    let of_experts = ScheduleDescription::constant(args.rate);
     let hosted = HostedExperts { optimizer, schedule: of_experts, codec: TensorCodec::F32 };
     let samples =
         LabelledImages { images: data.train.images[..data.shape.n_values()].to_vec(), labels: vec![0] };
