@@ -127,8 +127,7 @@ blocks = [
 /// The description of a run, and what it trains on.
 fn run_of(mixture: &Mixture, data: &Dataset, args: &ConvergenceArgs, seed: u64) -> Result<RunDescription> {
     let schedule = ScheduleDescription::constant(LEARNING_RATE);
-    let optimizer =
-        OptimizerDescription::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
+    let optimizer = OptimizerDescription::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
     let of_experts = ScheduleDescription::constant(args.rate);
     let hosted = HostedExperts { optimizer, schedule: of_experts, codec: TensorCodec::F32 };
     let samples =
