@@ -52,6 +52,7 @@ const ALLOWED: [(&str, &[&str]); 17] = [
         &[
             "barnraise-planning",
             "barnraise-averaging",
+            "barnraise-contributor",
             "barnraise-protocol",
             "barnraise-learning",
             "barnraise-swarm",

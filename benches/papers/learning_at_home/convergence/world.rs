@@ -114,7 +114,7 @@ struct Trunk {
     n_batches: usize,
 }
 
-struct World {
+struct ConvergenceWorld {
     training: Training,
     conditions: Conditions,
     layers: Vec<HostedLayer>,
@@ -140,7 +140,7 @@ pub(super) fn train(training: Training, conditions: Conditions, seed: u64) -> Re
     let n_nodes = N_HOSTS + conditions.n_trainers + 1;
     let mut runtime = Runtime::new(seed, Network::new(n_nodes, Latency::Constant(Duration::ZERO)));
     let (evaluate, to_evaluate) = mpsc::channel(training.n_batches / training.evaluate_every + 2);
-    let (world, hosts) = World::new(training, conditions, &runtime, evaluate)?;
+    let (world, hosts) = ConvergenceWorld::new(training, conditions, &runtime, evaluate)?;
     for (host, changed) in hosts {
         let (computing, announcing) = (Rc::clone(&world), Rc::clone(&world));
         let node = host.node;
@@ -167,7 +167,7 @@ pub(super) fn train(training: Training, conditions: Conditions, seed: u64) -> Re
     }
 }
 
-impl World {
+impl ConvergenceWorld {
     /// With its hosts.
     fn new(
         training: Training,
@@ -429,14 +429,14 @@ impl World {
             Ok(admitted) => admitted,
             Err(refusal) => return experts::refuse(&mut stream, refusal).await,
         };
-        let _held = HeldRequest { world: self, host, key };
+        let _held = RequestGuardOfHost { world: self, host, key };
         let bytes = experts::receive_tensors(&mut stream, &request).await?;
         let tensors = match request.decode(&bytes) {
             Ok(tensors) => tensors,
             Err(refusal) => return experts::refuse(&mut stream, refusal).await,
         };
         if is_training && self.network.draw(|random| random.chance(self.conditions.failure)) {
-            // Whoever waits for it goes away at last.
+            // The trainer that waits for it goes away at last.
             let _ = experts::receive(&mut stream).await;
             return Ok(());
         }
@@ -468,13 +468,13 @@ impl Host {
 }
 
 /// Frees what a request holds, however its conversation ends.
-struct HeldRequest<'a> {
-    world: &'a World,
+struct RequestGuardOfHost<'a> {
+    world: &'a ConvergenceWorld,
     host: &'a Host,
     key: RequestKey,
 }
 
-impl Drop for HeldRequest<'_> {
+impl Drop for RequestGuardOfHost<'_> {
     fn drop(&mut self) {
         self.host.inner.borrow_mut().requests.on_over(self.world.network.now(), self.key);
         self.host.wake();
@@ -484,7 +484,7 @@ impl Drop for HeldRequest<'_> {
 /// What a trainer's search and calls reach.
 #[derive(Clone)]
 struct TrainerNetwork {
-    world: Rc<World>,
+    world: Rc<ConvergenceWorld>,
     node: NodeId,
     /// Otherwise experts answer at once.
     is_training: bool,

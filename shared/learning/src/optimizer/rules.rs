@@ -32,7 +32,7 @@ pub(super) enum StepFault {
 }
 
 /// Values that lie together in a tensor: parameters, gradient and moments, as many as the rule has.
-struct Piece<'a, W, M> {
+struct TensorPiece<'a, W, M> {
     at: usize,
     rate: f32,
     w: W,
@@ -90,10 +90,10 @@ impl<'a> OptimizerStep<'a> {
                 let at = range.start + number * PIECE;
                 let values = at..at + g.len();
                 let moments = state.moments.iter().map(|moment| &moment[values.clone()]).collect();
-                pieces.push(Piece { at, rate: *rate, w: &parameters[values], g, moments });
+                pieces.push(TensorPiece { at, rate: *rate, w: &parameters[values], g, moments });
             }
         }
-        let faults = platform::on_each(pieces, |Piece { at, rate, w, g, moments }| {
+        let faults = platform::on_each(pieces, |TensorPiece { at, rate, w, g, moments }| {
             let rule = self.rule(rate);
             let are_usual = rule.is_usual() && all_usual(w) && all_usual(g);
             if are_usual && moments.iter().all(|moment| all_usual(moment)) {
@@ -135,11 +135,11 @@ impl<'a> OptimizerStep<'a> {
                     of_piece.push(here);
                     *moment = rest;
                 }
-                pieces.push(Piece { at, rate: *rate, w: here, g, moments: of_piece });
+                pieces.push(TensorPiece { at, rate: *rate, w: here, g, moments: of_piece });
                 at += g.len();
             }
         }
-        platform::on_each(pieces, |Piece { rate, w, g, mut moments, .. }| {
+        platform::on_each(pieces, |TensorPiece { rate, w, g, mut moments, .. }| {
             move_values(self.rule(rate), w, g, &mut moments);
         });
     }
