@@ -31,6 +31,14 @@ impl fmt::Display for Spread {
     }
 }
 
+/// Mean, and standard deviation of what they are drawn from: 0 of one value.
+pub(crate) fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n.max(1.0);
+    let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
+    (mean, (squares / (n - 1.0).max(1.0)).sqrt())
+}
+
 /// Three digits that count.
 pub(crate) fn short(value: f64) -> String {
     let digits = match value.abs() {

@@ -25,7 +25,7 @@ use clap::Args;
 
 use self::world::{Conditions, Curve, Trained, Training, train};
 use crate::papers::plot::{Labels, PlotLine, lines};
-use crate::ratio::table;
+use crate::ratio::{mean_and_deviation, table};
 
 const WIDTH: usize = 128;
 /// Of an expert of a mixture; four of them are as wide as the dense model's block, as in the paper.
@@ -176,13 +176,11 @@ fn run_of(mixture: &Mixture, data: &Dataset, args: &ConvergenceArgs, seed: u64) 
 
 /// Mean and standard deviation of the curves of all seeds, point by point.
 fn mean(curves: &[Curve]) -> Vec<(usize, f64, f64)> {
-    let n = curves.len() as f64;
     let n_points = curves.iter().map(Vec::len).min().unwrap_or(0);
     let point = |at: usize| {
         let values: Vec<f64> = curves.iter().map(|curve| f64::from(curve[at].1)).collect();
-        let mean = values.iter().sum::<f64>() / n;
-        let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
-        (curves[0][at].0, mean, variance.sqrt())
+        let (mean, deviation) = mean_and_deviation(&values);
+        (curves[0][at].0, mean, deviation)
     };
     (0..n_points).map(point).collect()
 }

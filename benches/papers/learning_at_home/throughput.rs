@@ -17,7 +17,7 @@ use clap::Args;
 
 use self::world::{AnswerDelay, ExpertWorld, WorldOptions, WorldReport, WorldShape};
 use crate::papers::plot::{Labels, PlotLine, lines};
-use crate::ratio::{short, table};
+use crate::ratio::{mean_and_deviation, short, table};
 
 /// Mean delays of an answer, in milliseconds.
 const DELAYS_MS: [u64; 6] = [0, 10, 50, 100, 150, 200];
@@ -115,10 +115,9 @@ fn measure(args: &ThroughputArgs, bound: f64, options: WorldOptions) -> Measured
     let n = reports.len().max(1) as f64;
     // All that the devices compute is of use, so that no batch has to be counted: few end within the time.
     let speeds: Vec<f64> = reports.iter().map(|report| report.device_use * bound).collect();
-    let mean = speeds.iter().sum::<f64>() / n;
-    let variance = speeds.iter().map(|speed| (speed - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
+    let (mean, deviation) = mean_and_deviation(&speeds);
     let answered = reports.iter().map(|report| report.answered).sum::<f64>() / n;
-    Measured { mean, deviation: variance.sqrt(), answered }
+    Measured { mean, deviation, answered }
 }
 
 /// Many trainers with a batch each; of a model that is one after the other only one batch is under way.

@@ -34,6 +34,12 @@ impl Random {
         probability > 0.0 && self.0.f64() < probability
     }
 
+    /// Exponential with this mean.
+    pub fn exponential(&mut self, mean: Duration) -> Duration {
+        let uniform = (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+        mean.mul_f64(-(1.0 - uniform).ln())
+    }
+
     /// Normal with mean 0 and variance 1 (Box and Muller).
     pub fn normal(&mut self) -> f64 {
         let (radius, angle) = (1.0 - self.0.f64(), std::f64::consts::TAU * self.0.f64());

@@ -36,7 +36,7 @@ use futures::StreamExt;
 use futures::channel::mpsc;
 use futures::future::select;
 
-/// As of `barnraise experts`.
+/// As of `barnraise experts`, but for the requests of a minute: in virtual time trainers ask faster than any computes.
 const LIMITS: ServingLimits = ServingLimits {
     rows_max: 4096,
     request_rows_max: 16_384,
@@ -88,15 +88,10 @@ pub(super) struct Trained {
     pub(super) time: Duration,
 }
 
-struct HostInner {
-    requests: HeldRequests,
-    device: Option<Box<ExpertDevice>>,
-}
-
 struct Host {
     node: NodeId,
     signer: AnswerSigner,
-    inner: RefCell<HostInner>,
+    requests: RefCell<HeldRequests>,
     changed: mpsc::Sender<()>,
 }
 
@@ -187,13 +182,9 @@ impl ConvergenceWorld {
         for number in 0..N_HOSTS {
             let key = KeyPair::from_seed(&[number as u8 + 1; 32]);
             let signer = AnswerSigner { key, model: model_hash(&run)? };
-            let device = ExpertDevice::new(run.model.clone(), layers.clone(), ComputeDevice::cpu());
             let (changed, receiver) = mpsc::channel(1);
-            let inner = RefCell::new(HostInner {
-                requests: HeldRequests::new(LIMITS, &layers),
-                device: Some(Box::new(device)),
-            });
-            hosts.push((Rc::new(Host { node: NodeId(number), signer, inner, changed }), receiver));
+            let requests = RefCell::new(HeldRequests::new(LIMITS, &layers));
+            hosts.push((Rc::new(Host { node: NodeId(number), signer, requests, changed }), receiver));
         }
         let trainer = Trainer::new(&run.model, shape, ComputeDevice::cpu())?;
         let parameters = trainer.layout().initial_parameters(run.model.seed);
@@ -254,7 +245,8 @@ impl ConvergenceWorld {
 
     /// Hosts its experts: computes what is asked.
     async fn compute(self: Rc<Self>, host: &Host, mut changed: mpsc::Receiver<()>) -> Result<()> {
-        let mut device = host.inner.borrow_mut().device.take().context("a device")?;
+        let model = self.training.run.model.clone();
+        let mut device = ExpertDevice::new(model, self.layers.clone(), ComputeDevice::cpu());
         for (place, _) in self.holders.iter().filter(|(_, holder)| **holder == host.node.0) {
             let expert = self.expert(place).context("a place")?;
             let lease =
@@ -262,24 +254,23 @@ impl ConvergenceWorld {
             let added = device.work(ExpertJob::Add { expert, lease, stored: None }).await;
             let Some(JobDone::Added { result, .. }) = added else { bail!("no expert was added") };
             let (counted, _) = result?;
-            let mut inner = host.inner.borrow_mut();
-            inner.requests.runtime.on_expert_added(self.network.now(), expert, &counted)?;
+            host.requests.borrow_mut().runtime.on_expert_added(self.network.now(), expert, &counted)?;
         }
         while !self.is_over.get() {
             loop {
                 let batch = {
-                    let mut inner = host.inner.borrow_mut();
-                    inner.requests.runtime.on_timeout(self.network.now());
-                    inner.requests.next_batch()
+                    let mut requests = host.requests.borrow_mut();
+                    requests.runtime.on_timeout(self.network.now());
+                    requests.next_batch()
                 };
                 let Some(batch) = batch else { break };
-                let job = host.inner.borrow().requests.job(batch, false);
+                let job = host.requests.borrow().job(batch, false);
                 let Some(JobDone::Computed { batch, result }) = device.work(job).await else {
                     bail!("a batch was not computed")
                 };
-                host.inner.borrow_mut().requests.on_computed(self.network.now(), &batch, result)?;
+                host.requests.borrow_mut().on_computed(self.network.now(), &batch, result)?;
             }
-            let next = host.inner.borrow().requests.runtime.next_deadline();
+            let next = host.requests.borrow().runtime.next_deadline();
             let at = next.unwrap_or(Moment::MAX).min(self.network.now() + LOOK_EVERY);
             select(changed.next(), pin!(self.network.sleep_until(at))).await;
         }
@@ -418,8 +409,7 @@ impl ConvergenceWorld {
                 let group = AddressGroup(client.0 as u64);
                 let run_id = &self.training.run.identity.run_id;
                 served_request((run_id, layer, expert), (peer, group, now), &request).and_then(|served| {
-                    let mut inner = host.inner.borrow_mut();
-                    let key = inner.requests.runtime.on_request(now, served);
+                    let key = host.requests.borrow_mut().runtime.on_request(now, served);
                     Ok((key.map_err(|refusal| wire_refusal(&refusal))?, group))
                 })
             }
@@ -429,7 +419,7 @@ impl ConvergenceWorld {
             Ok(admitted) => admitted,
             Err(refusal) => return experts::refuse(&mut stream, refusal).await,
         };
-        let _held = RequestGuardOfHost { world: self, host, key };
+        let _held = AdmittedRequest { world: self, host, key };
         let bytes = experts::receive_tensors(&mut stream, &request).await?;
         let tensors = match request.decode(&bytes) {
             Ok(tensors) => tensors,
@@ -440,15 +430,13 @@ impl ConvergenceWorld {
             let _ = experts::receive(&mut stream).await;
             return Ok(());
         }
-        let answer = {
-            let mut inner = host.inner.borrow_mut();
-            inner.requests.on_received(self.network.now(), key, (request.layer, group), tensors)
-        };
+        let (now, of) = (self.network.now(), (request.layer, group));
+        let answer = host.requests.borrow_mut().on_received(now, key, of, tensors);
         host.wake();
         let Ok(computed) = answer.await else { return Ok(()) };
         if is_training {
-            let uniform = self.network.draw(|random| (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64);
-            self.network.sleep(self.conditions.delay.mul_f64(-(1.0 - uniform).ln())).await;
+            let late = self.network.draw(|random| random.exponential(self.conditions.delay));
+            self.network.sleep(late).await;
         }
         let answered = computed.map_err(|refusal| wire_refusal(&refusal)).and_then(|(n_steps, rows)| {
             request.answer(&host.signer, CheckpointVersion { term: 1, n_steps }, &rows)
@@ -468,15 +456,15 @@ impl Host {
 }
 
 /// Frees what a request holds, however its conversation ends.
-struct RequestGuardOfHost<'a> {
+struct AdmittedRequest<'a> {
     world: &'a ConvergenceWorld,
     host: &'a Host,
     key: RequestKey,
 }
 
-impl Drop for RequestGuardOfHost<'_> {
+impl Drop for AdmittedRequest<'_> {
     fn drop(&mut self) {
-        self.host.inner.borrow_mut().requests.on_over(self.world.network.now(), self.key);
+        self.host.requests.borrow_mut().on_over(self.world.network.now(), self.key);
         self.host.wake();
     }
 }

@@ -433,12 +433,13 @@ impl ExpertWorld {
     }
 
     fn delay(&mut self) -> Duration {
-        let mut uniform = || (self.simulation.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
-        let logarithm = -(1.0 - uniform()).ln();
+        let random = &mut self.simulation.random;
         match self.options.delay {
-            AnswerDelay::Exponential(mean) => mean.mul_f64(logarithm),
+            AnswerDelay::Exponential(mean) => random.exponential(mean),
             // Box and Muller 1958.
             AnswerDelay::Normal(mean, deviation) => {
+                let mut uniform = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+                let logarithm = -(1.0 - uniform()).ln();
                 let standard = (2.0 * logarithm).sqrt() * (TAU * uniform()).cos();
                 let seconds = mean.as_secs_f64() + deviation.as_secs_f64() * standard;
                 Duration::from_secs_f64(seconds.max(0.0))

@@ -40,7 +40,8 @@ impl ExpertEngine {
         on_host(given).await
     }
 
-    /// Gradients by the parameters, a part for each tensor, and by the inputs, of the sum of the products of what the expert gives and `gradients`.
+    /// Gradients by the parameters, a part for each tensor, and by the inputs, of the sum of the products of what the expert gives and
+    /// `gradients`.
     pub(crate) async fn backward(
         &mut self,
         inputs: &[f32],
