@@ -17,7 +17,7 @@ const PARTS = [
 ];
 // The same page serves every run at its own address, and the list of runs.
 const PAGES = /^\/(index\.html|runs\/|run\/[a-z0-9-]+\/)?$/;
-// How long a navigation waits for the server before it gets the cached page.
+// How long a navigation waits for the server before it gets the cached page, and anything else for a cache that hangs.
 const PATIENCE_MS = 3000;
 // Most builds that are cached, while tabs of older builds are open.
 const BUILDS_MAX = 3;
@@ -78,13 +78,27 @@ async function find(address) {
   return undefined;
 }
 
+const late = () => new Promise((resolve) => setTimeout(resolve, PATIENCE_MS));
+
+async function answer(request, address) {
+  const kept = find(address);
+  const found = await Promise.race([kept, late()]);
+  if (found) return found;
+  try {
+    return await fetch(request);
+  } catch (error) {
+    const slow = await kept;
+    if (slow) return slow;
+    throw error;
+  }
+}
+
 async function navigate(request) {
   const kept = look(CACHE_NAME, "/index.html");
   // A server that is starting or overloaded has no newer page.
   const fresh = fetch(request).then(async (response) => (response.status < 500 ? response : ((await kept) ?? response)));
-  const late = new Promise((resolve) => setTimeout(resolve, PATIENCE_MS)).then(() => kept);
   try {
-    return (await Promise.race([fresh, late])) ?? (await fresh);
+    return (await Promise.race([fresh, late().then(() => kept)])) ?? (await fresh);
   } catch (error) {
     const page = await kept;
     if (page) return page;
@@ -105,6 +119,6 @@ self.addEventListener("fetch", (event) => {
   if (request.mode === "navigate") {
     if (PAGES.test(pathname)) event.respondWith(navigate(request));
   } else if (pathname.startsWith("/assets/") || pathname === "/manifest.webmanifest") {
-    event.respondWith(find(pathname).then((found) => found ?? fetch(request)));
+    event.respondWith(answer(request, pathname));
   }
 });

@@ -12,6 +12,8 @@ const CACHE_NAME = "barnraise-program";
 const PROGRAMS_MAX = 2;
 const REPORT_EVERY_MS = 100;
 const AGAIN_AFTER_MS = 1000;
+// How long a cache may take to find the program.
+const PATIENCE_MS = 5000;
 
 // The server has another build of the page.
 class OutdatedError extends Error {}
@@ -37,8 +39,9 @@ async function isIntact(bytes) {
 // The program that an earlier visit cached, compiled; undefined where there is none, or it is damaged.
 async function cachedProgram() {
   try {
-    const cache = await caches.open(CACHE_NAME);
-    const found = await cache.match(PROGRAM);
+    const finding = caches.open(CACHE_NAME).then(async (cache) => ({ cache, found: await cache.match(PROGRAM) }));
+    const late = new Promise((resolve) => setTimeout(resolve, PATIENCE_MS, {}));
+    const { cache, found } = await Promise.race([finding, late]);
     if (!found) return undefined;
     const bytes = await found.arrayBuffer();
     if (await isIntact(bytes)) {

@@ -18,6 +18,7 @@ class Cache {
   }
 
   async match(request) {
+    if (this.browser.isHanging) await new Promise(() => {});
     return this.entries.get(path(request))?.clone();
   }
 
@@ -64,9 +65,10 @@ class CacheStorage {
 }
 
 export class Browser {
-  // Whether nothing more can be kept, and whether nothing that is kept can be read.
+  // Whether nothing more can be kept, nothing that is kept can be read, and nothing is ever found.
   isFull = false;
   isUnreadable = false;
+  isHanging = false;
   // What the server answers in place of the built page's file: a function of path and cache mode.
   server = () => undefined;
   // Path and cache mode of each request.

@@ -43,6 +43,13 @@ test("all of a build is kept, and comes without a network", async () => {
   }
 });
 
+test("where the cache hangs the server answers", async () => {
+  const browser = await installed();
+  browser.isHanging = true;
+  assert.equal(await text(browser.request(STYLE)), (await built(STYLE)).toString());
+  assert.deepEqual(browser.asked.map(([address]) => address), [STYLE]);
+});
+
 test("a part that the browser's own cache has broken is asked of the server", async () => {
   const browser = await worker();
   browser.server = (address, cache) =>

@@ -65,6 +65,14 @@ test("the program is fetched, started and kept, and the next visit fetches nothi
   assert.deepEqual(asked(browser), []);
 });
 
+test("a cache that hangs keeps nobody from the program", async () => {
+  const browser = await loaded();
+  await until(async () => kept(browser));
+  [browser.asked, browser.isHanging] = [[], true];
+  await loaded(browser);
+  assert.deepEqual(asked(browser), ["default"]);
+});
+
 test("what was kept and is broken is thrown away and fetched again", async () => {
   const browser = new Browser();
   const broken = await built(PROGRAM);

@@ -103,6 +103,7 @@ impl Effects {
                 self.receipts.count(app);
             }
             PageAction::ReviveIn { delay_ms } => app.dispatch_in(delay_ms, PageEvent::Revive),
+            PageAction::LookAtLoadingIn { delay_ms } => app.dispatch_in(delay_ms, PageEvent::LookAtLoading),
             PageAction::TryGraphicsIn { delay_ms } => app.dispatch_in(delay_ms, PageEvent::TryGraphics),
             PageAction::AskAgain => app.ask_again(),
             PageAction::Reload => renewal::reload(),

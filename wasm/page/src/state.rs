@@ -436,7 +436,8 @@ impl PageState {
             // The transport that the preflight found to work goes before that of the last time.
             transport: self.preflight.best_transport().or(self.last_transport),
         };
-        vec![PageAction::SpawnPeer, PageAction::Post(hello)]
+        let look = self.endurance.loading.begin();
+        [PageAction::SpawnPeer, PageAction::Post(hello)].into_iter().chain(look).collect()
     }
 
     fn on_peer(&mut self, now_ms: f64, message: PeerToPage) -> Vec<PageAction> {

@@ -1,5 +1,6 @@
-//! Fault tolerance of a tab. A crashed worker is restarted a few times, with smaller batches if it ran out of memory. A
-//! lost graphics processor is tried again later. A device that was asleep or offline reconnects at once. Pure.
+//! Fault tolerance of a tab. A crashed worker is restarted a few times, with smaller batches if it ran out of memory, and so is
+//! one whose program does not come. A lost graphics processor is tried again later. A device that was asleep or offline reconnects
+//! at once. Pure.
 
 use std::collections::VecDeque;
 
@@ -8,7 +9,9 @@ use barnraise_protocol::api::RefusalCount;
 use barnraise_protocol::contribute::DeviceKind;
 use barnraise_protocol::error::OlderThanRun;
 
-use super::{BackboneStatus, GRAPHICS_LOST, PageAction, PageEvent, PageState, PeerLoss, WorkerState};
+use super::{
+    BackboneStatus, GRAPHICS_LOST, PageAction, PageEvent, PageState, PeerLoss, TabRole, WorkerState,
+};
 use crate::format;
 
 /// Delays before the first and the second restart of a crashed worker.
@@ -19,6 +22,12 @@ const CRASHES_WITHIN_MS: f64 = 600_000.0;
 const TRY_GRAPHICS_AFTER_MS: [u32; 2] = [180_000, 900_000];
 /// Factor by which each out-of-memory crash reduces the samples of a pass.
 const BATCH_SHRINK_FACTOR: u32 = 4;
+/// Interval at which a worker that loads is looked at.
+const LOOK_AFTER_MS: u32 = 10_000;
+/// Looks at which nothing more has come, after which the worker is replaced: its script, the browser's cache or a connection hangs.
+const LOOKS_MAX: u32 = 3;
+/// Workers that are replaced so, one after the other.
+const STALLS_MAX: u32 = 3;
 /// Longest silence of the backbone, which sends an event every second, before the connection counts as lost.
 const HEARD_WITHIN_MS: f64 = 5_000.0;
 
@@ -29,6 +38,7 @@ pub(crate) struct Endurance {
     crashes_ms: VecDeque<f64>,
     /// Why the worker crashed; set until it is restarted.
     pub(crate) reviving: Option<PeerLoss>,
+    pub(super) loading: LoadingWatch,
     /// The device has no network.
     pub(crate) is_offline: bool,
     /// The server has a newer build of the page.
@@ -40,6 +50,25 @@ pub(crate) struct Endurance {
     pub(super) n_memory_crashes: u32,
     /// The graphics processor was lost, and the visitor left the choice to the tab.
     is_without_graphics: bool,
+}
+
+/// Whether the training program comes. Looks are counted, and not the time: a tab that was frozen has had none.
+#[derive(Debug, Default)]
+pub(super) struct LoadingWatch {
+    is_open: bool,
+    n_bytes: u64,
+    /// Since those came.
+    n_looks: u32,
+    n_stalls: u32,
+}
+
+impl LoadingWatch {
+    /// A worker begins to load.
+    pub(super) fn begin(&mut self) -> Option<PageAction> {
+        (self.n_bytes, self.n_looks) = (0, 0);
+        (!std::mem::replace(&mut self.is_open, true))
+            .then_some(PageAction::LookAtLoadingIn { delay_ms: LOOK_AFTER_MS })
+    }
 }
 
 impl Endurance {
@@ -173,6 +202,35 @@ impl PageState {
         Vec::new()
     }
 
+    /// Replaces a worker whose program does not come, a few times.
+    fn look_at_loading(&mut self, now_ms: f64) -> Vec<PageAction> {
+        let watch = &mut self.endurance.loading;
+        let WorkerState::Loading { bytes, bytes_total } = self.peer else {
+            *watch = LoadingWatch::default();
+            return Vec::new();
+        };
+        let again = PageAction::LookAtLoadingIn { delay_ms: LOOK_AFTER_MS };
+        // Where all is here, the device is at work.
+        let comes = bytes != watch.n_bytes || bytes_total == Some(bytes) || self.endurance.is_offline;
+        watch.n_bytes = bytes;
+        watch.n_looks = if comes { 0 } else { watch.n_looks + 1 };
+        if watch.n_looks < LOOKS_MAX {
+            return vec![again];
+        }
+        if watch.n_stalls >= STALLS_MAX {
+            *watch = LoadingWatch::default();
+            return self.on_peer_lost(now_ms, PeerLoss::of_words("the training program does not arrive"));
+        }
+        watch.n_stalls += 1;
+        let for_work = self.loads_for_work;
+        self.peer = WorkerState::Absent;
+        let mut actions = vec![PageAction::EndPeer];
+        actions.extend(self.load());
+        self.loads_for_work = for_work;
+        actions.push(again);
+        actions
+    }
+
     /// Schedules another attempt with a lost graphics processor, a few times.
     pub(super) fn on_graphics_lost(&mut self) -> Option<PageAction> {
         let delay_ms = *TRY_GRAPHICS_AFTER_MS.get(self.endurance.n_graphics_tries)?;
@@ -247,6 +305,12 @@ impl PageState {
     pub(super) fn on_tab_event(&mut self, now_ms: f64, event: &PageEvent) -> Vec<PageAction> {
         match *event {
             PageEvent::Revive => self.revive(),
+            PageEvent::LookAtLoading if self.role() == TabRole::Following => {
+                // The tab that has the worker looks.
+                self.endurance.loading = LoadingWatch::default();
+                Vec::new()
+            }
+            PageEvent::LookAtLoading => self.look_at_loading(now_ms),
             PageEvent::TryGraphics => self.try_graphics(),
             PageEvent::TakeLoad => self.on_take_load(),
             PageEvent::Woke => self.wake(now_ms),

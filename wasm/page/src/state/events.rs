@@ -111,6 +111,8 @@ pub(crate) enum PageEvent {
     TakeLoad,
     /// The delay after a crash is over.
     Revive,
+    /// It is time to see whether the training program comes.
+    LookAtLoading,
     /// It is time to try the lost graphics processor again.
     TryGraphics,
     /// The device or the tab was asleep, or the network changed.
@@ -182,6 +184,8 @@ pub(crate) enum PageAction {
     Recall,
     /// Restart the worker after a delay.
     ReviveIn { delay_ms: u32 },
+    /// Dispatch [`PageEvent::LookAtLoading`] after a delay.
+    LookAtLoadingIn { delay_ms: u32 },
     /// Try the graphics processor again after a delay.
     TryGraphicsIn { delay_ms: u32 },
     /// Ask the backbone's web server now.

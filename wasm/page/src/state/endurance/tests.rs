@@ -44,6 +44,44 @@ fn a_worker_that_crashed_is_restarted_twice_and_then_the_page_says_so() {
     assert!(!page.contributing && page.trouble.as_ref().unwrap().is_of_memory());
 }
 
+/// What the looks do that follow one another, while `bytes` of the program are here.
+fn looks(page: &mut PageState, n_looks: u32, bytes: u64) -> Vec<PageAction> {
+    let loading = PeerToPage::Loading { bytes, bytes_total: Some(100) };
+    page.on_event(1.0, PageEvent::FromPeer(loading));
+    let look = |_| page.on_event(2.0, PageEvent::LookAtLoading);
+    let actions: Vec<PageAction> = (0..n_looks).flat_map(look).collect();
+    let again = PageAction::LookAtLoadingIn { delay_ms: LOOK_AFTER_MS };
+    actions.into_iter().filter(|action| *action != again).collect()
+}
+
+#[test]
+fn a_worker_whose_program_does_not_come_is_replaced_and_at_last_the_page_says_so() {
+    let mut page = fixture::page();
+    let begun = page.on_event(0.0, PageEvent::Toggle);
+    assert!(begun.contains(&PageAction::LookAtLoadingIn { delay_ms: LOOK_AFTER_MS }));
+    // However slowly it comes.
+    for bytes in 1..20 {
+        assert_eq!(looks(&mut page, LOOKS_MAX - 1, bytes), []);
+    }
+    for _ in 0..STALLS_MAX {
+        let replaced = looks(&mut page, LOOKS_MAX + 1, 20);
+        assert_eq!(replaced[..2], [PageAction::EndPeer, PageAction::SpawnPeer]);
+        assert!(page.loads_for_work && page.trouble.is_none());
+    }
+    assert_eq!(looks(&mut page, LOOKS_MAX + 1, 20), [PageAction::EndPeer]);
+    assert!(!page.contributing && page.trouble.is_some());
+    // Start tries it anew.
+    let begun = page.on_event(3.0, PageEvent::Toggle);
+    assert!(begun.contains(&PageAction::LookAtLoadingIn { delay_ms: LOOK_AFTER_MS }));
+    assert_eq!(looks(&mut page, LOOKS_MAX + 1, 20)[..2], [PageAction::EndPeer, PageAction::SpawnPeer]);
+    // A device that compiles it, or has no network, is given time.
+    assert_eq!(looks(&mut page, 100, 100), []);
+    page.on_event(4.0, PageEvent::Network { is_online: false });
+    assert_eq!(looks(&mut page, 100, 30), []);
+    page.on_event(5.0, ready(DeviceKind::BrowserCpu));
+    assert_eq!(page.on_event(6.0, PageEvent::LookAtLoading), [], "it is here");
+}
+
 /// Size of a pass that is posted to the worker once it is ready.
 fn told_size(page: &mut PageState, device: DeviceKind) -> Option<u32> {
     let actions = page.on_event(3.0, ready(device));
