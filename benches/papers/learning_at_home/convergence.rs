@@ -50,8 +50,8 @@ pub(super) struct ConvergenceArgs {
     /// Samples of a batch
     #[arg(long, default_value_t = 32)]
     batch: usize,
-    /// Learning rate of an expert's Adam: it makes a step by each batch, also by those that are as old as there are trainers
-    #[arg(long, default_value_t = 0.0001)]
+    /// Learning rate of an expert's Adam, which it divides by the age of a gradient in steps
+    #[arg(long, default_value_t = 0.001)]
     rate: f32,
     /// Only models with so many experts a layer
     #[arg(long)]

@@ -194,6 +194,7 @@ impl Caller {
             layer: self.case.layer,
             uid: ExpertUid::new(&[expert])?,
             pass,
+            n_steps: 0,
             n_rows: self.case.n_rows,
             input_values: WIDTH,
             output_values: WIDTH,

@@ -157,7 +157,8 @@ async fn host(setup: HostSetup, display: &Display, leaving: CancellationToken) -
     let Some(own_access) = leaving.run_until_cancelled(Box::pin(gaining)).await else { return Ok(()) };
     let own_access = own_access?;
     let (state, store) = opened(&described, (storage, key, home), n_room).await?;
-    let started = device::start(ExpertDevice::new(described.model.clone(), state.layers.clone(), device))?;
+    let experts = ExpertDevice::new(described.model.clone(), state.layers.clone(), device.clone());
+    let started = device::start(experts, device)?;
     let id = &described.identity.run_id;
     display.say(&format!("Room for {n_room} experts of `{id}`: asking the run which ones are wanted."));
     let (state, (control, requests)) = (Arc::new(state), HostControl::new());

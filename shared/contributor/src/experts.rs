@@ -364,15 +364,17 @@ impl<'a, N: ExpertNetwork + 'a> ExpertService<'a, N> {
         let now = self.network.now();
         let Some(batch) = self.batches.get_mut(&batch) else { return };
         let fault = match result {
-            Ok((values, n_steps)) => match batch.on_answer(now, &mut self.book, request_id, &values) {
-                Ok(()) => {
-                    self.tallies.on_steps(now, expert, n_steps);
-                    None
+            Ok((values, n_steps)) => {
+                match batch.on_answer(now, &mut self.book, request_id, (&values, n_steps)) {
+                    Ok(()) => {
+                        self.tallies.on_steps(now, expert, n_steps);
+                        None
+                    }
+                    // It came with its cancellation: its host was late, and nothing is wrong with what it gave.
+                    Err(ExpertAnswerError::NotWaitedFor) => return,
+                    Err(_) => Some(HostFault::Absurd),
                 }
-                // It came with its cancellation: its host was late, and nothing is wrong with what it gave.
-                Err(ExpertAnswerError::NotWaitedFor) => return,
-                Err(_) => Some(HostFault::Absurd),
-            },
+            }
             Err(RequestFault::Cancelled) => return,
             Err(RequestFault::Refused(refusal)) => {
                 let of_runtime = serving_refusal(&refusal);

@@ -12,7 +12,9 @@ mod stored;
 pub use self::copies::{
     CopyTrouble, Keeper, KeeperError, KeeperNetwork, NewestError, StoredCheckpoint, give_stored, newest,
 };
-pub use self::device::{AddError, ComputeError, ComputedRows, ExpertDevice, ExpertJob, JobDone};
+pub use self::device::{
+    AddError, ComputeError, ComputedRows, ExpertDevice, ExpertJob, JobDone, OutputGradients,
+};
 pub use self::driver::{HostConfig, HostError, host};
 pub use self::requests::{ExpertAnswer, HeldRequests, served_request, wire_refusal};
 pub use self::stored::{StoredExpert, StoredExpertError};

@@ -433,6 +433,7 @@ fn prepared((layer, uid): ExpertPlace, (request_id, width): (u64, u32), pass: Ex
         layer,
         uid,
         pass,
+        n_steps: 0,
         n_rows: 2,
         input_values: width,
         output_values: 4,

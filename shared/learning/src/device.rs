@@ -111,7 +111,7 @@ pub struct ComputeDevice {
     precision: Precision,
     #[cfg(feature = "wgpu")]
     gpu: Option<Gpu>,
-    /// Set once, by the graphics API's callbacks.
+    /// Set once, by the graphics API's callbacks or by [`ComputeDevice::lose`].
     lost: Arc<OnceLock<String>>,
 }
 
@@ -207,6 +207,11 @@ impl ComputeDevice {
         self.lost.get().is_some()
     }
 
+    /// Uses the device no more, for this reason: what computed on it has panicked, as some backends do where the driver fails.
+    pub fn lose(&self, reason: &str) {
+        self.lost.get_or_init(|| reason.to_owned());
+    }
+
     /// An error with the reason once the device is lost.
     pub fn check(&self) -> Result<(), DeviceError> {
         match self.lost.get() {
@@ -292,8 +297,10 @@ mod tests {
     #[test]
     fn a_lost_device_says_why() {
         let device = ComputeDevice::cpu();
-        device.lost.set("unplugged".to_owned()).unwrap();
-        assert!(device.clone().is_lost());
+        let clone = device.clone();
+        device.lose("unplugged");
+        clone.lose("again");
+        assert!(clone.is_lost());
         let after = device.failed(DeviceError::Execution("no answer".to_owned()));
         assert_eq!(after, DeviceError::Execution("no answer".to_owned()));
         assert_eq!(device.check(), Err(DeviceError::Lost("unplugged".to_owned())));

@@ -190,7 +190,8 @@ impl HostedExpert {
         if given.iter().all(|value| value.is_finite()) { Ok(given) } else { Err(ExpertError::Diverged) }
     }
 
-    /// One step by the gradient of a loss, summed over the inputs. Returns the gradient by the inputs before it.
+    /// One step by the gradient of a loss, summed over the inputs, with `factor` times the learning rate. Returns the gradient by the
+    /// inputs before it.
     ///
     /// # Shapes
     /// - `inputs`: `[n_inputs, n_values]`
@@ -199,9 +200,14 @@ impl HostedExpert {
     ///
     /// # Errors
     /// As of [`Self::forward`]; a step that would leave no number. Nothing changed then.
-    pub async fn backward(&mut self, inputs: &[f32], gradients: &[f32]) -> Result<Vec<f32>, ExpertError> {
+    pub async fn backward(
+        &mut self,
+        inputs: &[f32],
+        gradients: &[f32],
+        factor: f32,
+    ) -> Result<Vec<f32>, ExpertError> {
         let (of_parameters, of_inputs) = self.gradients(inputs, gradients).await?;
-        let rate = self.schedule.learning_rate(self.n_steps());
+        let rate = factor * self.schedule.learning_rate(self.n_steps());
         self.optimizer.step_in_parts(&mut self.parameters, &of_parameters, rate)?;
         self.engine.load(&self.parameters);
         Ok(of_inputs)

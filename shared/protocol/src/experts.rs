@@ -38,14 +38,14 @@ use crate::framing::{self, FrameError};
 use crate::receipt::RUN_ID_BYTES_MAX;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/experts/3";
+pub const PROTOCOL: &str = "/barnraise/experts/4";
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 512;
 /// Largest tensor of a request or an answer, encoded: all of it is under way at once.
 pub const TENSOR_BYTES_MAX: usize = CHUNK_BYTES * WINDOW_CHUNKS as usize;
 
-// A run id, a hash, and seven numbers of ten bytes at most; a uid has an index of three bytes for each dimension.
-const _: () = assert!(RUN_ID_BYTES_MAX + 64 + 7 * 10 + DIMENSIONS_MAX * 3 < MESSAGE_BYTES_MAX);
+// A run id, a hash, and eight numbers of ten bytes at most; a uid has an index of three bytes for each dimension.
+const _: () = assert!(RUN_ID_BYTES_MAX + 64 + 8 * 10 + DIMENSIONS_MAX * 3 < MESSAGE_BYTES_MAX);
 
 /// What an expert is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -71,6 +71,9 @@ pub struct ExpertRequest {
     pub uid: ExpertUid,
     /// What it is to do.
     pub pass: ExpertPass,
+    /// Of a backward pass: steps behind the parameters that gave the output, as [`HostToTrainer::Rows`] said. The expert moves less
+    /// by a gradient that others have overtaken.
+    pub n_steps: u64,
     /// Rows, at least 1.
     pub n_rows: u32,
     /// Values of a row of the input, at least 1.

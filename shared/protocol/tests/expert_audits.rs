@@ -58,6 +58,7 @@ fn request() -> PreparedRequest {
         layer: place().0,
         uid: place().1,
         pass: ExpertPass::Forward,
+        n_steps: 0,
         n_rows: 2,
         input_values: 3,
         output_values: 1,

@@ -48,6 +48,7 @@ fn request() -> ExpertRequest {
         layer: LayerId(2),
         uid: uid(&[3, 300]),
         pass: ExpertPass::Forward,
+        n_steps: 0,
         n_rows: 2,
         input_values: 3,
         output_values: 5,

@@ -61,6 +61,7 @@ async fn try_to_ask(client: &TestClient, index: u16, request_id: u64) -> Result<
         layer: LAYER,
         uid: ExpertUid::new(&[index]).unwrap(),
         pass: ExpertPass::Forward,
+        n_steps: 0,
         n_rows: 1,
         input_values: 16,
         output_values: 16,

@@ -96,6 +96,7 @@ impl HostByHand {
             layer,
             uid,
             pass: ExpertPass::Forward,
+            n_steps: 0,
             n_rows: 2,
             input_values: 16,
             output_values: 16,

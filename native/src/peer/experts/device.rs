@@ -1,54 +1,82 @@
 //! The thread that has the experts and computes for them, one job after the other.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
-use barnraise_contributor::hosting::{ExpertDevice, ExpertJob, JobDone};
+use barnraise_contributor::hosting::{ComputeError, ExpertDevice, ExpertJob, JobDone};
+use barnraise_learning::ComputeDevice;
+use barnraise_learning::hosted::ExpertError;
+use barnraise_swarm::experts::serving::ServingBatch;
 use futures::executor::block_on;
 use tokio::sync::mpsc;
 
 /// Jobs that the thread has, with the one that it does.
 const JOBS_MAX: usize = 4;
 
-/// Starts the thread. It ends when nobody sends jobs any more.
+/// Starts the thread, which computes on `compute`. It ends when nobody sends jobs any more.
 ///
 /// # Errors
 /// The system starts no thread.
-pub(super) fn start(mut device: ExpertDevice) -> anyhow::Result<StartedDevice> {
+pub(super) fn start(mut device: ExpertDevice, compute: ComputeDevice) -> anyhow::Result<StartedDevice> {
     let (jobs, mut received) = mpsc::channel(JOBS_MAX);
     let (done, results) = mpsc::channel(JOBS_MAX);
+    let of_thread = compute.clone();
     let working = move || {
         while let Some(job) = received.blocking_recv() {
-            if let Some(done_job) = block_on(device.work(job))
-                && done.blocking_send(done_job).is_err()
-            {
+            let batch = match &job {
+                ExpertJob::Compute { batch, .. } => Some(batch.clone()),
+                _ => None,
+            };
+            let done_job = caught(&of_thread, batch, || block_on(device.work(job)));
+            if done_job.is_some_and(|job| done.blocking_send(job).is_err()) {
                 return;
             }
         }
     };
     thread::Builder::new().name("experts".to_owned()).spawn(working)?;
-    Ok(StartedDevice { jobs, results })
+    Ok(StartedDevice { compute, jobs, results })
+}
+
+/// Does a job, whose batch is `batch`. After a panic, by which some backends say that their driver has failed, the device counts as
+/// lost: the experts are as they were before, on the host's side, and can be handed over.
+fn caught(
+    compute: &ComputeDevice,
+    batch: Option<ServingBatch>,
+    work: impl FnOnce() -> Option<JobDone>,
+) -> Option<JobDone> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        compute.lose(said.unwrap_or("the backend stopped without a message"));
+        let lost = compute.check().err().map(|lost| ComputeError::Expert(ExpertError::Device(lost)));
+        Some(JobDone::Computed { batch: batch?, result: Err(lost?) })
+    })
 }
 
 /// The other side of the thread.
 pub(super) struct StartedDevice {
+    pub(super) compute: ComputeDevice,
     pub(super) jobs: mpsc::Sender<ExpertJob>,
     pub(super) results: mpsc::Receiver<JobDone>,
 }
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::panic)]
 
-    use barnraise_contributor::hosting::{AddError, ComputeError, StoredExpert};
-    use barnraise_learning::ComputeDevice;
+    use barnraise_contributor::hosting::{AddError, OutputGradients, StoredExpert};
     use barnraise_protocol::access::KeyPair;
     use barnraise_protocol::experts::checkpoints::CheckpointVersion;
     use barnraise_protocol::experts::leases::ExpertLease;
     use barnraise_protocol::experts::{ExpertPass, ExpertUid, LayerId};
-    use barnraise_swarm::experts::serving::{BatchId, CountedState, ServingBatch};
+    use barnraise_swarm::experts::serving::{BatchId, CountedState, OutputRows, RequestKey};
 
     use super::*;
     use crate::host::expert_hosts::testing::{layers, model};
+
+    fn started() -> anyhow::Result<StartedDevice> {
+        let compute = ComputeDevice::cpu();
+        start(ExpertDevice::new(model(), layers(), compute.clone()), compute)
+    }
 
     async fn done(device: &mut StartedDevice, job: ExpertJob) -> JobDone {
         device.jobs.send(job).await.unwrap();
@@ -62,8 +90,53 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_gradient_that_others_have_overtaken_moves_an_expert_less() {
+        let mut device = started().unwrap();
+        let holder = KeyPair::from_seed(&[1; 32]).public();
+        let lease =
+            ExpertLease { place: (LayerId(0), ExpertUid::new(&[3]).unwrap()), holder, term: 5, grants: Vec::new() };
+        let mut moved = Vec::new();
+        for n_steps in [4, 2, 0] {
+            done(&mut device, ExpertJob::Add { expert: 2, lease: lease.clone(), stored: None }).await;
+            let mut step = async |n_steps| {
+                let parts = vec![(RequestKey(1), 0..1)];
+                let batch = ServingBatch { id: BatchId(8), expert: 2, pass: ExpertPass::Backward, parts };
+                let parts = vec![OutputRows { n_rows: 1, n_steps }];
+                let gradients = Some(OutputGradients { values: vec![0.25; 4], parts });
+                let job = ExpertJob::Compute { batch, is_frozen: false, inputs: vec![0.5; 4], gradients };
+                assert!(matches!(done(&mut device, job).await, JobDone::Computed { result: Ok(_), .. }));
+                let stored = done(&mut device, ExpertJob::Store { expert: 2 }).await;
+                let JobDone::Store { state, .. } = stored else { panic!("it has a state") };
+                state.parameters
+            };
+            let mut before = Vec::new();
+            for at in 0..4 {
+                before = step(at).await;
+            }
+            let after = step(n_steps).await;
+            moved.push(before.iter().zip(&after).map(|(before, after)| (after - before).abs()).sum::<f32>());
+        }
+        assert!(moved[0] > 1.5 * moved[1] && moved[1] > 1.2 * moved[2] && moved[2] > 0.0, "{moved:?}");
+    }
+
+    #[test]
+    fn a_backend_that_panics_is_used_no_more_and_its_batch_fails() {
+        let compute = ComputeDevice::cpu();
+        let pass = ExpertPass::Forward;
+        let batch = ServingBatch { id: BatchId(7), expert: 2, pass, parts: Vec::new() };
+        let Some(JobDone::Computed { batch, result: Err(error) }) =
+            caught(&compute, Some(batch), || panic!("the driver has {}", "failed"))
+        else {
+            panic!("the runtime waits for it")
+        };
+        assert_eq!(batch.id, BatchId(7));
+        assert!(compute.is_lost() && error.to_string().contains("the driver has failed"), "{error}");
+        assert!(caught(&compute, None, || panic!("again")).is_none());
+    }
+
+    #[tokio::test]
     async fn a_batch_of_an_expert_that_is_gone_is_answered() {
-        let mut device = start(ExpertDevice::new(model(), layers(), ComputeDevice::cpu())).unwrap();
+        let mut device = started().unwrap();
         let holder = KeyPair::from_seed(&[1; 32]).public();
         let place = (LayerId(0), ExpertUid::new(&[3]).unwrap());
         let lease = ExpertLease { place, holder, term: 5, grants: Vec::new() };
@@ -78,7 +151,8 @@ mod tests {
         for (is_frozen, n_steps) in [(true, 0), (false, 1), (true, 1)] {
             let pass = ExpertPass::Backward;
             let batch = ServingBatch { id: BatchId(8), expert: 2, pass, parts: Vec::new() };
-            let (inputs, gradients) = (vec![0.5; 4], Some(vec![0.25; 4]));
+            let (inputs, values) = (vec![0.5; 4], vec![0.25; 4]);
+            let gradients = Some(OutputGradients { values, parts: Vec::new() });
             let job = ExpertJob::Compute { batch, is_frozen, inputs, gradients };
             let JobDone::Computed { result: Ok(given), .. } = done(&mut device, job).await else {
                 panic!("it passes gradients on")

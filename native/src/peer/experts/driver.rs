@@ -74,7 +74,7 @@ impl ExpertHosting<'_> {
         mut requests: mpsc::Receiver<HostRequest>,
         leaving: CancellationToken,
     ) -> anyhow::Result<()> {
-        let StartedDevice { jobs, mut results } = device;
+        let StartedDevice { compute, jobs, mut results } = device;
         let state = &self.state;
         let _gated = gate::spawn(&state.home.node, state)?;
         let _keeping_gate = gate::spawn_keeping(state.clone());
@@ -95,7 +95,8 @@ impl ExpertHosting<'_> {
         }
         let mut say_at = tokio::time::interval(SAY_EVERY);
         let mut say_places_at = None;
-        loop {
+        // On a graphics processor that is lost nothing is computed any more: the experts go to other hosts.
+        while !compute.is_lost() {
             self.act(&mut places);
             self.store_next(&mut places, stored.capacity() > 0);
             self.check_next(&mut places, (&gathering, &compared));
@@ -168,11 +169,12 @@ impl ExpertHosting<'_> {
         self.release().await;
         self.on_drained();
         match ended {
-            Ok(ended) => ended.map(|()| self.display.say("All experts are handed over.")),
+            Ok(ended) => ended.map(|()| self.display.say("All experts are handed over."))?,
             Err(_) => bail!(
                 "some experts were not handed over within {LEAVE_TIMEOUT:?}; those on the disk stay there"
             ),
         }
+        Ok(compute.check()?)
     }
 
     /// Gathers places that were leased again while they were stopping, and those that need another state.

@@ -253,6 +253,7 @@ mod tests {
             layer: LayerId(0),
             uid: ExpertUid::new(&[3]).unwrap(),
             pass: ExpertPass::Forward,
+            n_steps: 0,
             n_rows: 1,
             input_values: 2,
             output_values: 2,

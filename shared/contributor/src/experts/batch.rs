@@ -202,6 +202,7 @@ impl ExpertBatch {
             layer: LayerId(u16::try_from(self.layer).ok()?),
             uid: grid.uid(call.expert.into())?,
             pass: call.pass,
+            n_steps: call.n_steps,
             n_rows: u32::try_from(rows.len()).ok()?,
             input_values: u32::try_from(n_values).ok()?,
             output_values: u32::try_from(n_given).ok()?,
@@ -216,10 +217,10 @@ impl ExpertBatch {
         now: Moment,
         book: &mut HostBook,
         request_id: u64,
-        values: &[f32],
+        (values, n_steps): (&[f32], u64),
     ) -> Result<(), ExpertAnswerError> {
         let Some(calls) = &mut self.calls else { return Ok(()) };
-        let call = calls.on_answer(now, book, request_id, values)?;
+        let call = calls.on_answer(now, book, request_id, (values, n_steps))?;
         let (rows, expert) = (calls.rows(call), calls.expert(call));
         match self.gradients.is_some() {
             false => {

@@ -7,7 +7,9 @@ use barnraise_learning::hosted::{ExpertError, ExpertState, HostedExpert, HostedL
 use barnraise_protocol::experts::checkpoints::CheckpointVersion;
 use barnraise_protocol::experts::leases::ExpertLease;
 use barnraise_protocol::run::ModelSpec;
-use barnraise_swarm::experts::serving::{CountedState, CountedStateError, ServingBatch};
+use barnraise_swarm::experts::serving::{
+    CountedState, CountedStateError, OutputRows, ServingBatch, step_factor,
+};
 
 use super::stored::StoredExpert;
 
@@ -21,8 +23,8 @@ pub enum ExpertJob {
         is_frozen: bool,
         /// `[n_rows, n_values]`
         inputs: Vec<f32>,
-        /// Of a backward pass, `[n_rows, n_given]`.
-        gradients: Option<Vec<f32>>,
+        /// Of a backward pass.
+        gradients: Option<OutputGradients>,
     },
     /// One more expert, as it begins or as it was stored.
     Add {
@@ -43,6 +45,15 @@ pub enum ExpertJob {
         /// Its number.
         expert: u32,
     },
+}
+
+/// Gradients of the output of an expert.
+#[derive(Debug)]
+pub struct OutputGradients {
+    /// `[n_rows, n_given]`
+    pub values: Vec<f32>,
+    /// The rows, in their order, by how old the output is.
+    pub parts: Vec<OutputRows>,
 }
 
 /// What came of a batch.
@@ -143,7 +154,7 @@ impl ExpertDevice {
         Some(match job {
             ExpertJob::Compute { batch, is_frozen, inputs, gradients } => {
                 let result = match self.experts.get_mut(&batch.expert) {
-                    Some(expert) => computed(expert, is_frozen, &inputs, gradients.as_deref()).await,
+                    Some(expert) => computed(expert, is_frozen, &inputs, gradients.as_ref()).await,
                     None => Err(ComputeError::Gone),
                 };
                 JobDone::Computed { batch, result }
@@ -189,13 +200,15 @@ async fn computed(
     expert: &mut HostedExpert,
     is_frozen: bool,
     inputs: &[f32],
-    gradients: Option<&[f32]>,
+    gradients: Option<&OutputGradients>,
 ) -> Result<ComputedRows, ComputeError> {
     let n_steps = expert.n_steps();
     let rows = match gradients {
         None => expert.forward(inputs).await?,
-        Some(gradients) if is_frozen => expert.backward_frozen(inputs, gradients).await?,
-        Some(gradients) => expert.backward(inputs, gradients).await?,
+        Some(gradients) if is_frozen => expert.backward_frozen(inputs, &gradients.values).await?,
+        Some(OutputGradients { values, parts }) => {
+            expert.backward(inputs, values, step_factor(n_steps, parts)).await?
+        }
     };
     Ok(ComputedRows { n_steps, n_steps_after: expert.n_steps(), rows })
 }

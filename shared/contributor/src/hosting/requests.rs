@@ -6,14 +6,14 @@ use std::time::Duration;
 use barnraise_learning::hosted::HostedLayer;
 use barnraise_protocol::experts::{ExpertPass, ExpertRefusal, ExpertRequest, ExpertTensors, LayerId};
 use barnraise_swarm::experts::serving::{
-    ExpertRuntime, GradientScales, RequestKey, ServedRequest, ServingAction, ServingBatch, ServingLimits,
-    ServingRefusal, WAIT_MAX,
+    ExpertRuntime, GradientScales, OutputRows, RequestKey, ServedRequest, ServingAction, ServingBatch,
+    ServingLimits, ServingRefusal, WAIT_MAX,
 };
 use barnraise_swarm::robust::norm;
 use barnraise_swarm::{AddressGroup, Moment, PeerKey};
 use futures::channel::oneshot;
 
-use super::device::{ComputeError, ComputedRows, ExpertJob};
+use super::device::{ComputeError, ComputedRows, ExpertJob, OutputGradients};
 
 /// What the device gave for a request: the steps behind it, and the rows.
 pub type ExpertAnswer = Result<(u64, Vec<f32>), ServingRefusal>;
@@ -104,14 +104,16 @@ impl HeldRequests {
 
     /// The job of a batch: the rows of its parts one after the other.
     pub fn job(&self, batch: ServingBatch, is_frozen: bool) -> ExpertJob {
-        let (mut inputs, mut gradients) = (Vec::new(), None);
-        for (key, _) in &batch.parts {
-            let Some(held) = self.held.get(key) else { continue };
-            inputs.extend_from_slice(&held.tensors.inputs);
-            if let Some(of_part) = &held.tensors.gradients {
-                gradients.get_or_insert_with(Vec::new).extend_from_slice(of_part);
+        let (mut inputs, mut values, mut parts) = (Vec::new(), Vec::new(), Vec::new());
+        for (key, rows) in &batch.parts {
+            let Some(HeldTensors { tensors, .. }) = self.held.get(key) else { continue };
+            inputs.extend_from_slice(&tensors.inputs);
+            if let Some(of_part) = &tensors.gradients {
+                values.extend_from_slice(of_part);
+                parts.push(OutputRows { n_rows: rows.len() as u32, n_steps: tensors.n_steps });
             }
         }
+        let gradients = (batch.pass == ExpertPass::Backward).then_some(OutputGradients { values, parts });
         ExpertJob::Compute { batch, is_frozen, inputs, gradients }
     }
 
@@ -241,7 +243,7 @@ mod tests {
                 deadline: Duration::from_secs(60),
             };
             let key = requests.runtime.on_request(Moment::ZERO, request).unwrap();
-            let tensors = ExpertTensors { inputs: vec![1.0; 2], gradients: Some(gradients) };
+            let tensors = ExpertTensors { inputs: vec![1.0; 2], gradients: Some(gradients), n_steps: 0 };
             let _answer = requests.on_received(Moment::ZERO, key, (LayerId(0), AddressGroup(group)), tensors);
             requests.held[&key].tensors.gradients.clone().unwrap()
         };
@@ -269,7 +271,7 @@ mod tests {
             request_id: 0,
             deadline,
         };
-        let tensors = || ExpertTensors { inputs: vec![1.0], gradients: None };
+        let tensors = || ExpertTensors { inputs: vec![1.0], gradients: None, n_steps: 0 };
         let refused = Ok(Some(Err(ServingRefusal::Unknown)));
         let closed = requests.runtime.on_request(Moment::ZERO, request(0, minute)).unwrap();
         requests.runtime.on_expert_closed(Moment::ZERO, 0);

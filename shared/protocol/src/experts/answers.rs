@@ -119,6 +119,7 @@ impl SignedAnswer {
             layer: self.place.0,
             uid: self.place.1,
             pass: self.pass,
+            n_steps: 0,
             n_rows: self.n_rows,
             input_values: self.input_values,
             output_values: self.output_values,

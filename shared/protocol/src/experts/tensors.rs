@@ -20,6 +20,8 @@ pub struct ExpertTensors {
     pub inputs: Vec<f32>,
     /// Of the output, `[n_rows, output_values]`; of a backward pass only.
     pub gradients: Option<Vec<f32>>,
+    /// [`ExpertRequest::n_steps`].
+    pub n_steps: u64,
 }
 
 /// What an expert has computed, with the bytes that follow the answer.
@@ -120,7 +122,7 @@ impl ExpertRequest {
             ExpertPass::Forward => None,
             ExpertPass::Backward => Some(rows(gradients, self.output_values)?),
         };
-        Ok(ExpertTensors { inputs, gradients })
+        Ok(ExpertTensors { inputs, gradients, n_steps: self.n_steps })
     }
 
     /// Encodes what the expert has computed for this request with the parameters of `version`: `[n_rows, output_values]` of a

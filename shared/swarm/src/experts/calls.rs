@@ -94,6 +94,8 @@ pub struct SentCall {
     pub expert: u32,
     /// The pass.
     pub pass: ExpertPass,
+    /// Of a backward pass: steps of the expert when it gave the output.
+    pub n_steps: u64,
     /// When its answer is too late, which the host may be told.
     pub until: Moment,
 }
@@ -141,11 +143,22 @@ struct Call {
     stage: CallStage,
     /// Largest root mean square of a row that the host is sent: of the input, then of the gradient.
     sent_rms: f32,
-    /// Index of the host that answered the forward pass, with the root mean square of its answer.
-    answered: Option<(usize, f32)>,
+    /// Of the forward pass.
+    answered: Option<TakenAnswer>,
     /// Of the backward pass, the same for each attempt.
     backward_id: u64,
     has_gradient: bool,
+}
+
+/// An answer of a forward pass.
+#[derive(Debug, Clone, Copy)]
+struct TakenAnswer {
+    /// Index of its host.
+    host: usize,
+    /// Root mean square.
+    rms: f32,
+    /// Behind the parameters that gave it.
+    n_steps: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -243,7 +256,7 @@ impl ExpertCalls {
     /// The host whose answer of a call was taken.
     pub fn answered_by(&self, call: usize) -> Option<&PeerKey> {
         let call = self.calls.get(call)?;
-        call.answered.and_then(|(host, _)| call.hosts.get(host))
+        call.answered.and_then(|answered| call.hosts.get(answered.host))
     }
 
     /// Of which calls a gradient of the input came, once [`CallAction::BackwardOver`] did; for the rows of others it is zero.
@@ -252,7 +265,7 @@ impl ExpertCalls {
     }
 
     /// An answer came: the output of a forward pass, `[n_rows, output_values]`; the gradient of the input of a backward pass,
-    /// `[n_rows, input_values]`. Returns its call, whose answer the driver keeps.
+    /// `[n_rows, input_values]`. `n_steps` are behind the parameters that gave it. Returns its call, whose answer the driver keeps.
     ///
     /// # Errors
     /// Why it is not taken. Its host is left alone for a while, unless nobody waits for the answer.
@@ -261,7 +274,7 @@ impl ExpertCalls {
         now: Moment,
         book: &mut HostBook,
         request_id: u64,
-        values: &[f32],
+        (values, n_steps): (&[f32], u64),
     ) -> Result<usize, ExpertAnswerError> {
         let (at, host, sent_at) =
             self.take_in_flight(book, request_id).ok_or(ExpertAnswerError::NotWaitedFor)?;
@@ -280,7 +293,7 @@ impl ExpertCalls {
                 if is_backward {
                     call.has_gradient = true;
                 } else {
-                    call.answered = Some((host, rms));
+                    call.answered = Some(TakenAnswer { host, rms, n_steps });
                 }
                 self.end_call(book, now, at);
                 Ok(at)

@@ -22,6 +22,7 @@ mod fuzz;
 mod gradients;
 mod holdings;
 mod request;
+mod staleness;
 #[cfg(test)]
 mod tests;
 mod throughput;
@@ -40,6 +41,7 @@ pub use self::request::{
     BatchId, GROUP_CLIENTS, REQUEST_BYTES_MIN, REQUEST_PART, RequestKey, SESSION_SHIFT, ServedRequest,
     ServingAction, ServingBatch, ServingLimits, ServingLoad, ServingRefusal, WAIT_MAX,
 };
+pub use self::staleness::{OutputRows, step_factor};
 use self::throughput::Throughput;
 use super::ExpertPass;
 use crate::guard::RateLimiter;

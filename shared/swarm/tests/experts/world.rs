@@ -290,12 +290,8 @@ impl ExpertWorld {
                 node.asked.remove(&request_id);
                 if let Some(calls) = node.batches[batch].layers.get_mut(layer) {
                     // An answer that comes too late is nobody's.
-                    let _ = calls.on_answer(
-                        now,
-                        &mut node.book,
-                        request_id,
-                        &vec![1.0; self.options.shape.n_rows as usize],
-                    );
+                    let values = vec![1.0; self.options.shape.n_rows as usize];
+                    let _ = calls.on_answer(now, &mut node.book, request_id, (&values, 0));
                 }
                 self.drain_trainer(trainer);
             }

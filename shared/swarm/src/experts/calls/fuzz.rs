@@ -134,7 +134,7 @@ impl CallWorld {
             CallOperation::Forge { batch, request_id } => {
                 let (at, id) = (usize::from(*batch) % N_BATCHES, u64::from(*request_id));
                 if self.in_flight.iter().all(|(_, sent)| sent.request_id != id) {
-                    let forged = self.batches[at].calls.on_answer(now, &mut self.book, id, &[1.0; 4]);
+                    let forged = self.batches[at].calls.on_answer(now, &mut self.book, id, (&[1.0; 4], 0));
                     assert_eq!(forged, Err(ExpertAnswerError::NotWaitedFor));
                 }
             }
@@ -168,7 +168,7 @@ impl CallWorld {
             2 => vec![1e9; n_values],
             _ => vec![1.0; n_values],
         };
-        let answer = known.calls.on_answer(self.now, &mut self.book, sent.request_id, &values);
+        let answer = known.calls.on_answer(self.now, &mut self.book, sent.request_id, (&values, 0));
         assert_eq!(answer.is_ok(), kind % 8 > 2, "{answer:?}");
         if answer.is_ok() && sent.pass == ExpertPass::Forward {
             known.answered.insert(sent.call, sent.host);

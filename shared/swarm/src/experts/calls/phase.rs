@@ -55,7 +55,7 @@ impl ExpertCalls {
     /// Hosts that may be asked for a call: all that are not excluded; for the backward pass the one that answered.
     fn candidates<'c>(&self, call: &'c Call) -> impl Iterator<Item = usize> + use<'c> {
         let only = match self.phase {
-            CallPhase::Backward => Some(call.answered.map_or(usize::MAX, |(host, _)| host)),
+            CallPhase::Backward => Some(call.answered.map_or(usize::MAX, |answered| answered.host)),
             _ => None,
         };
         let hosts = 0..call.hosts.len();
@@ -140,8 +140,12 @@ impl ExpertCalls {
         call.n_attempts += 1;
         call.stage = CallStage::Sent { host, request_id, at: now, until };
         self.in_flight.insert(request_id, at);
-        let pass = if is_forward { ExpertPass::Forward } else { ExpertPass::Backward };
-        let sent = SentCall { call: at, request_id, host: name, expert: call.expert, pass, until };
+        let (pass, answered) = match is_forward {
+            true => (ExpertPass::Forward, None),
+            false => (ExpertPass::Backward, call.answered),
+        };
+        let n_steps = answered.map_or(0, |answered| answered.n_steps);
+        let sent = SentCall { call: at, request_id, host: name, expert: call.expert, pass, n_steps, until };
         self.actions.push_back(CallAction::Send(sent));
     }
 
@@ -206,10 +210,10 @@ impl ExpertCalls {
     fn leave_outliers_out(&mut self, now: Moment, book: &mut HostBook) {
         let answered = self.calls.iter_mut().filter(|call| call.answered.is_some());
         let answered: Vec<&mut Call> = answered.collect();
-        let rms: Vec<f32> = answered.iter().filter_map(|call| Some(call.answered?.1)).collect();
+        let rms: Vec<f32> = answered.iter().filter_map(|call| Some(call.answered?.rms)).collect();
         for (call, is_outlier) in answered.into_iter().zip(answers::outliers(&rms)) {
-            if let Some((host, _)) = call.answered.filter(|_| is_outlier) {
-                book.on_absurd(now, &call.hosts[host]);
+            if let Some(answered) = call.answered.filter(|_| is_outlier) {
+                book.on_absurd(now, &call.hosts[answered.host]);
                 call.answered = None;
             }
         }

@@ -54,7 +54,7 @@ impl AskingTrainer {
     fn answer(&mut self, now: u64, sent: &SentCall, value: f32) -> Result<usize, ExpertAnswerError> {
         let n_values = if sent.pass == ExpertPass::Forward { 3 } else { 2 };
         let values = vec![value; self.calls.rows(sent.call).len() * n_values];
-        self.calls.on_answer(ms(now), &mut self.book, sent.request_id, &values)
+        self.calls.on_answer(ms(now), &mut self.book, sent.request_id, (&values, 100 + now))
     }
 
     fn refuse(&mut self, now: u64, sent: &SentCall, refusal: ServingRefusal) {
@@ -145,7 +145,9 @@ fn an_answer_that_no_expert_gives_is_refused_and_its_host_left_alone() {
         assert!(trainer.book.is_left_alone(ms(5000), &host(1)));
         let again = trainer.sent(10).remove(0);
         assert_eq!(again.host, host(2));
-        assert!(trainer.calls.on_answer(ms(20), &mut trainer.book, again.request_id, &[1.0; 5]).is_err());
+        assert!(
+            trainer.calls.on_answer(ms(20), &mut trainer.book, again.request_id, (&[1.0; 5], 0)).is_err()
+        );
         assert_eq!(trainer.actions(20), [CallAction::ForwardOver]);
         assert_eq!(trainer.answered(), [0; 0]);
         trainer.calls.on_gradients(ms(30), &mut trainer.book, &[0.0]);
@@ -177,6 +179,7 @@ fn gradients_are_sent_until_the_host_says_that_they_are_counted() {
     assert_eq!(trainer.calls.next_deadline(ms(30), &trainer.book), Some(ms(130)));
     let second = trainer.sent(130).remove(0);
     assert_eq!((second.request_id, &second.host), (first.request_id, &host(1)));
+    assert_eq!([sent.n_steps, first.n_steps, second.n_steps], [0, 110, 110], "those behind the output");
     trainer.refuse(140, &second, ServingRefusal::InProgress { retry_after: ms(50) });
     assert!(trainer.sent(150).is_empty());
     let third = trainer.sent(190).remove(0);

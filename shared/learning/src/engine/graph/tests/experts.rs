@@ -155,7 +155,8 @@ impl Hosts {
                         };
                         let expert = self.experts.get_mut(&(layer, place)).unwrap();
                         let inputs = of(&inputs, &|pair| pair / N_ACTIVE);
-                        let back = expert.backward(&inputs, &of(&gradients, &|pair| pair)).await.unwrap();
+                        let back =
+                            expert.backward(&inputs, &of(&gradients, &|pair| pair), 1.0).await.unwrap();
                         for (&pair, row) in pairs.iter().zip(back.chunks(6)) {
                             let told = &mut told[pair / N_ACTIVE * 6..][..6];
                             told.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
@@ -317,7 +318,7 @@ fn a_frozen_expert_passes_gradients_on_and_stays_as_it_is() {
     let frozen = block_on(expert.backward_frozen(&inputs, &gradients)).unwrap();
     assert_eq!(expert.state(), before);
     assert!(block_on(expert.backward_frozen(&inputs, &gradients[1..])).is_err());
-    assert_eq!(block_on(expert.backward(&inputs, &gradients)).unwrap(), frozen);
+    assert_eq!(block_on(expert.backward(&inputs, &gradients, 1.0)).unwrap(), frozen);
     assert_eq!(expert.n_steps(), 1);
     assert_ne!(expert.state().parameters, before.parameters);
 }

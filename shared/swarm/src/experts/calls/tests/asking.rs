@@ -186,6 +186,10 @@ fn what_is_too_large_for_a_host_is_sent_in_parts_and_each_row_steps_once() {
     trainer.refuse(25, &back[0], ServingRefusal::Rows { max: 1, got: 2 });
     let again = trainer.sent(25);
     assert_eq!(again.len(), 2);
+    assert!(
+        back.iter().chain(&again).all(|sent| sent.n_steps == 110),
+        "those behind the output of the whole"
+    );
     let mut ids: Vec<u64> = back[1..].iter().chain(&again).map(|sent| sent.request_id).collect();
     for sent in back[1..].iter().chain(&again) {
         trainer.answer(30, sent, 1.0).unwrap();
