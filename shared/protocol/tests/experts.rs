@@ -64,9 +64,10 @@ fn check(message: &impl Message, golden: &str) {
 #[test]
 fn golden_bytes() {
     let hash = "ab".repeat(32);
-    check(&request(), &format!("046261726eac02020203ac0200020305001 8{hash}").replace(' ', ""));
-    let backward = ExpertRequest { pass: ExpertPass::Backward, codec: TensorCodec::Int8, ..request() };
-    check(&backward, &format!("046261726eac02020203ac0201020305 0218{hash}").replace(' ', ""));
+    check(&request(), &format!("046261726eac02020203ac02000002030500 18{hash}").replace(' ', ""));
+    let codec = TensorCodec::Int8;
+    let backward = ExpertRequest { pass: ExpertPass::Backward, n_steps: 300, codec, ..request() };
+    check(&backward, &format!("046261726eac02020203ac0201ac02020305 0218{hash}").replace(' ', ""));
     let transfer = request().transfer;
     let rows = HostToTrainer::Rows { version: VERSION, transfer, signature: Signature::from([0xcd; 64]) };
     check(&rows, &format!("0007ac0218{hash}{}", "cd".repeat(64)));

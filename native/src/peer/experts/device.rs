@@ -45,7 +45,8 @@ fn caught(
     work: impl FnOnce() -> Option<JobDone>,
 ) -> Option<JobDone> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let said = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        let said =
+            panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
         compute.lose(said.unwrap_or("the backend stopped without a message"));
         let lost = compute.check().err().map(|lost| ComputeError::Expert(ExpertError::Device(lost)));
         Some(JobDone::Computed { batch: batch?, result: Err(lost?) })
@@ -93,8 +94,12 @@ mod tests {
     async fn a_gradient_that_others_have_overtaken_moves_an_expert_less() {
         let mut device = started().unwrap();
         let holder = KeyPair::from_seed(&[1; 32]).public();
-        let lease =
-            ExpertLease { place: (LayerId(0), ExpertUid::new(&[3]).unwrap()), holder, term: 5, grants: Vec::new() };
+        let lease = ExpertLease {
+            place: (LayerId(0), ExpertUid::new(&[3]).unwrap()),
+            holder,
+            term: 5,
+            grants: Vec::new(),
+        };
         let mut moved = Vec::new();
         for n_steps in [4, 2, 0] {
             done(&mut device, ExpertJob::Add { expert: 2, lease: lease.clone(), stored: None }).await;
