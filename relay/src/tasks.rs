@@ -82,13 +82,14 @@ async fn logged<T>(what: &'static str, task: impl Future<Output = T>) -> T {
     match AssertUnwindSafe(task).catch_unwind().await {
         Ok(done) => done,
         Err(panic) => {
-            tracing::error!(task = what, panic = message(&*panic), "a task panicked");
+            tracing::error!(task = what, panic = panic_message(&*panic), "a task panicked");
             resume_unwind(panic)
         }
     }
 }
 
-fn message(panic: &(dyn Any + Send)) -> &str {
+/// What a panic said.
+pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
@@ -144,7 +145,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_is_that_of_the_owner() {
         let panic = spawn("test", broken()).await.unwrap_err().into_panic();
-        assert_eq!(message(&*panic), "gone");
+        assert_eq!(panic_message(&*panic), "gone");
         assert!(TaskSet::default().answer("test", broken()).await.is_err());
     }
 

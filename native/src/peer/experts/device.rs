@@ -6,6 +6,7 @@ use std::thread;
 use barnraise_contributor::hosting::{ComputeError, ExpertDevice, ExpertJob, JobDone};
 use barnraise_learning::ComputeDevice;
 use barnraise_learning::hosted::ExpertError;
+use barnraise_relay::tasks;
 use barnraise_swarm::experts::serving::ServingBatch;
 use futures::executor::block_on;
 use tokio::sync::mpsc;
@@ -45,9 +46,7 @@ fn caught(
     work: impl FnOnce() -> Option<JobDone>,
 ) -> Option<JobDone> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let said =
-            panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-        compute.lose(said.unwrap_or("the backend stopped without a message"));
+        compute.lose(tasks::panic_message(&*panic));
         let lost = compute.check().err().map(|lost| ComputeError::Expert(ExpertError::Device(lost)));
         Some(JobDone::Computed { batch: batch?, result: Err(lost?) })
     })
