@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use barnraise_learning::Evaluation;
 use barnraise_native::data::sets::{Dataset, FileSpecs, NamedSet};
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::access::{AccessDescription, KeyPair};
@@ -79,9 +80,9 @@ const MIXTURES: [Mixture; 4] = [
 
 /// Conditions by name. The paper's delay of a batch is that of eight passes through a layer.
 const CONDITIONS: [(&str, Conditions); 3] = [
-    ("low", Conditions { n_trainers: 16, delay: Duration::from_micros(12_500), failure: 0.0 }),
-    ("high", Conditions { n_trainers: 64, delay: Duration::from_millis(125), failure: 0.0 }),
-    ("failures", Conditions { n_trainers: 64, delay: Duration::from_millis(125), failure: 0.1 }),
+    ("low", Conditions { n_trainers: 16, delay: Duration::from_micros(12_500), failure: 0.0, killed: 0.0 }),
+    ("high", Conditions { n_trainers: 64, delay: Duration::from_millis(125), failure: 0.0, killed: 0.0 }),
+    ("failures", Conditions { n_trainers: 64, delay: Duration::from_millis(125), failure: 0.1, killed: 0.0 }),
 ];
 
 impl Mixture {
@@ -178,24 +179,96 @@ fn run_of(mixture: &Mixture, data: &Dataset, args: &ConvergenceArgs, seed: u64) 
 fn mean(curves: &[Curve]) -> Vec<(usize, f64, f64)> {
     let n_points = curves.iter().map(Vec::len).min().unwrap_or(0);
     let point = |at: usize| {
-        let values: Vec<f64> = curves.iter().map(|curve| f64::from(curve[at].1)).collect();
+        let values: Vec<f64> = curves.iter().map(|curve| f64::from(curve[at].1.accuracy)).collect();
         let (mean, deviation) = mean_and_deviation(&values);
         (curves[0][at].0, mean, deviation)
     };
     (0..n_points).map(point).collect()
 }
 
+/// Where hosts stay, and where three of ten are killed in each ten minutes.
+const LOSSES: [(&str, Conditions); 2] = [
+    ("quiet", Conditions { n_trainers: 8, delay: Duration::from_millis(500), failure: 0.0, killed: 0.0 }),
+    ("killed", Conditions { n_trainers: 8, delay: Duration::from_millis(500), failure: 0.0, killed: 0.3 }),
+];
+
+/// MNIST, with its first pictures held out.
+struct Pictures {
+    data: Dataset,
+    train: Rc<LabelledImages>,
+    test: Rc<Samples>,
+}
+
+impl Pictures {
+    fn load() -> Result<Self> {
+        let cache = artifacts::target_dir()?.join("test-cache");
+        let data = Dataset::load(&NamedSet::Mnist.sources(&cache), &FileSpecs::mnist())?;
+        let n_values = data.shape.n_values();
+        let test = LabelledImages {
+            images: data.test.images[..N_TESTED * n_values].to_vec(),
+            labels: data.test.labels[..N_TESTED].to_vec(),
+        };
+        let (train, test) = (Rc::new(data.train.clone()), Rc::new(Samples::Images(test)));
+        Ok(Self { data, train, test })
+    }
+
+    fn training(&self, mixture: &Mixture, args: &ConvergenceArgs, seed: u64) -> Result<Training> {
+        Ok(Training {
+            run: Rc::new(run_of(mixture, &self.data, args, seed)?),
+            train: Rc::clone(&self.train),
+            test: Rc::clone(&self.test),
+            batch: args.batch,
+            n_batches: args.batches,
+            evaluate_every: args.batches / N_POINTS,
+            learning_rate: LEARNING_RATE,
+        })
+    }
+}
+
+/// Prints what the loss of hosts does to the loss of the model: the means of the last quarter of its evaluations.
+pub(super) fn killed(args: &ConvergenceArgs) -> Result<()> {
+    ensure!(args.batches >= N_POINTS, "at least {N_POINTS} batches are wanted, not {}", args.batches);
+    let pictures = Pictures::load()?;
+    let head = ["hosts", "loss", "accuracy", "virtual minutes"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    let mut of_all = Vec::new();
+    for (name, conditions) in LOSSES {
+        let (mut losses, mut accuracies, mut minutes) = (Vec::new(), Vec::new(), Vec::new());
+        for seed in 0..args.seeds {
+            let Trained { curve, time } =
+                train(pictures.training(&MIXTURES[1], args, seed)?, conditions, seed)?;
+            let last = &curve[curve.len() - curve.len().div_ceil(4)..];
+            let mean = |value: fn(&Evaluation) -> f32| {
+                last.iter().map(|(_, evaluation)| f64::from(value(evaluation))).sum::<f64>()
+                    / last.len() as f64
+            };
+            losses.push(mean(|evaluation| evaluation.loss));
+            accuracies.push(100.0 * mean(|evaluation| evaluation.accuracy));
+            minutes.push(time.as_secs_f64() / 60.0);
+        }
+        let [loss, accuracy, minutes] =
+            [&losses, &accuracies, &minutes].map(|values| mean_and_deviation(values));
+        rows.push(vec![
+            name.to_owned(),
+            format!("{:.4} ± {:.4}", loss.0, loss.1),
+            format!("{:.2} ± {:.2} %", accuracy.0, accuracy.1),
+            format!("{:.1}", minutes.0),
+        ]);
+        of_all.push(losses);
+    }
+    println!("{}", table(&rows));
+    if let [quiet, killed] = of_all.as_slice() {
+        let ratios: Vec<f64> = quiet.iter().zip(killed).map(|(quiet, killed)| killed / quiet).collect();
+        let (mean, deviation) = mean_and_deviation(&ratios);
+        println!("killed / quiet, loss: {mean:.3} ± {deviation:.3}");
+    }
+    Ok(())
+}
+
 /// Prints and draws the figure.
 pub(super) fn figure4_bottom(args: &ConvergenceArgs, folder: &Path) -> Result<()> {
     ensure!(args.batches >= N_POINTS, "at least {N_POINTS} batches are wanted, not {}", args.batches);
-    let cache = artifacts::target_dir()?.join("test-cache");
-    let data = Dataset::load(&NamedSet::Mnist.sources(&cache), &FileSpecs::mnist())?;
-    let n_values = data.shape.n_values();
-    let test = Rc::new(Samples::Images(LabelledImages {
-        images: data.test.images[..N_TESTED * n_values].to_vec(),
-        labels: data.test.labels[..N_TESTED].to_vec(),
-    }));
-    let train_on = Rc::new(data.train.clone());
+    let pictures = Pictures::load()?;
     let head = ["conditions", "model", "a quarter", "half", "all batches", "virtual minutes"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for (name, conditions) in CONDITIONS {
@@ -209,15 +282,7 @@ pub(super) fn figure4_bottom(args: &ConvergenceArgs, folder: &Path) -> Result<()
             }
             let (mut curves, mut minutes) = (Vec::new(), 0.0);
             for seed in 0..args.seeds {
-                let training = Training {
-                    run: Rc::new(run_of(mixture, &data, args, seed)?),
-                    train: Rc::clone(&train_on),
-                    test: Rc::clone(&test),
-                    batch: args.batch,
-                    n_batches: args.batches,
-                    evaluate_every: args.batches / N_POINTS,
-                    learning_rate: LEARNING_RATE,
-                };
+                let training = pictures.training(mixture, args, seed)?;
                 let Trained { curve, time } = train(training, conditions, seed)?;
                 minutes += time.as_secs_f64() / 60.0 / args.seeds as f64;
                 curves.push(curve);

@@ -27,6 +27,8 @@ enum Experiment {
     Figure4Top(throughput::ThroughputArgs),
     /// How well such blocks learn when answers are late or never come, in virtual time
     Figure4Bottom(convergence::ConvergenceArgs),
+    /// What it costs that three of ten hosts are killed in each ten minutes, in virtual time
+    Killed(convergence::ConvergenceArgs),
     /// Throughput between three regions
     Table2(throughput::ThroughputArgs),
     /// A model of a billion parameters over processes that hold a part each
@@ -42,6 +44,7 @@ pub(crate) fn run(args: &LearningAtHomeArgs, runtime: &Runtime) -> Result<()> {
     match &args.experiment {
         Experiment::Figure4Top(options) => throughput::figure4_top(options, &args.pictures),
         Experiment::Figure4Bottom(options) => convergence::figure4_bottom(options, &args.pictures),
+        Experiment::Killed(options) => convergence::killed(options),
         Experiment::Table2(options) => throughput::table2(options),
         Experiment::Larger(options) => runtime.block_on(larger::measure(options)),
         Experiment::Serving(options) => runtime.block_on(serving::measure(options)),

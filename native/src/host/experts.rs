@@ -7,9 +7,9 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use barnraise_contributor::{ExpertNetwork, ExpertService, PlatformError};
 use barnraise_learning::ModelError;
 use barnraise_learning::experts::ExpertPort;
-use barnraise_protocol::access::{PublicKey, UnixTime};
+use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::dht::{Freshness, Record, RecordKey};
-use barnraise_protocol::experts::leases::LeaseRefusal;
+use barnraise_protocol::experts::leases::{CopyHolder, LeaseRefusal};
 use barnraise_protocol::experts::{self, ExpertPlace};
 use barnraise_protocol::run::RunDescription;
 use barnraise_relay::Node;
@@ -23,7 +23,7 @@ use crate::net::announced::open_announced;
 
 /// Says which hosts have these places now, in their order.
 pub(crate) type HolderLookUp =
-    Arc<dyn Fn(&[ExpertPlace]) -> Result<Vec<Option<PublicKey>>, LeaseRefusal> + Send + Sync>;
+    Arc<dyn Fn(&[ExpertPlace]) -> Result<Vec<Vec<CopyHolder>>, LeaseRefusal> + Send + Sync>;
 
 /// What a backbone asks experts with.
 #[derive(Clone)]
@@ -101,7 +101,7 @@ impl ExpertNetwork for HostNetwork {
         &self,
         _: &str,
         places: Vec<ExpertPlace>,
-    ) -> Result<Vec<Option<PublicKey>>, PlatformError> {
+    ) -> Result<Vec<Vec<CopyHolder>>, PlatformError> {
         let holders = self.holders.as_ref().ok_or(PlatformError::NotConnected)?;
         holders(&places).map_err(PlatformError::network)
     }

@@ -131,10 +131,15 @@ impl fmt::Debug for HostedExperts {
 impl Collector for HostedExperts {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let Some(standing) = self.0.get().map(|standing| standing()) else { return Ok(()) };
-        let LeaseStanding { n_places, n_held, n_hosts, n_rows_waiting } = standing;
+        let LeaseStanding { n_places, n_held, n_copies, n_hosts, n_rows_waiting } = standing;
         for (name, help, value) in [
             ("expert_places", "Experts of the model that peers host", n_places),
             ("experts_hosted", "Experts that have a host", n_held),
+            (
+                "expert_copies",
+                "Further copies of experts that many rows wait for, each with a host",
+                n_copies,
+            ),
             ("expert_hosts", "Hosts of experts", n_hosts),
             ("expert_rows_waiting", "Rows that wait for experts, as their hosts said last", n_rows_waiting),
         ] {

@@ -8,7 +8,7 @@ mod answers;
 mod batch;
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use barnraise_learning::{DataShape, ModelError};
 use barnraise_protocol::access::{PublicKey, UnixTime};
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::dht::{self, Record, RecordKey, UnixMillis};
-use barnraise_protocol::experts::leases::PLACES_MAX;
+use barnraise_protocol::experts::leases::{CopyHolder, PLACES_MAX};
 use barnraise_protocol::experts::{
     self, ExpertPlace, ExpertRefusal, ExpertRequestError, ExpertRows, GridShape, LayerId, PreparedRequest,
     TENSOR_BYTES_MAX,
@@ -65,12 +65,12 @@ pub trait ExpertNetwork: Clone {
     /// Searches the DHT, up to the first peer that has records. Returns the records of some keys, the first ones, at least of one; all of them signed by their owners.
     fn look_up(&self, keys: Vec<RecordKey>) -> impl Future<Output = Result<Vec<Vec<Record>>, PlatformError>>;
 
-    /// The hosts that have these places now, as the run's backbone says, in their order.
+    /// The hosts that have copies of these experts now, as the run's backbone says, in the order of the places.
     fn holders(
         &self,
         run_id: &str,
         places: Vec<ExpertPlace>,
-    ) -> impl Future<Output = Result<Vec<Option<PublicKey>>, PlatformError>>;
+    ) -> impl Future<Output = Result<Vec<Vec<CopyHolder>>, PlatformError>>;
 
     /// A stream of `expert-audits` to the run's backbone.
     fn open_audit(&self) -> impl Future<Output = Result<Self::BackboneStream, PlatformError>>;
@@ -614,22 +614,26 @@ async fn look_up<N: ExpertNetwork>(
     found
 }
 
-/// The holders of all places that were found. Anybody may announce places that the grids do not have: these are not asked for.
+/// The holders of all places that were found, of any copy. Anybody may announce places that the grids do not have: these are not asked for.
 async fn holders<N: ExpertNetwork>(
     network: &N,
     (run_id, grids): (&str, &[GridShape]),
     found: &LookedUp,
-) -> Result<BTreeMap<ExpertPlace, PublicKey>, PlatformError> {
+) -> Result<BTreeSet<(ExpertPlace, PublicKey)>, PlatformError> {
     let of_prefix = |(prefix, records): &(GridPrefix, Option<Vec<Record>>)| {
         records.as_ref().map(|records| announced_places(prefix, records)).unwrap_or_default()
     };
     let exists =
         |(layer, uid): &ExpertPlace| grids.get(usize::from(layer.0)).is_some_and(|grid| grid.contains(uid));
     let places: Vec<ExpertPlace> = found.iter().flat_map(of_prefix).filter(exists).collect();
-    let mut known = BTreeMap::new();
+    let mut known = BTreeSet::new();
     for places in places.chunks(PLACES_MAX) {
         let holders = network.holders(run_id, places.to_vec()).await?;
-        known.extend(places.iter().zip(holders).filter_map(|(place, holder)| Some((*place, holder?))));
+        let of_place = |(place, copies): (&ExpertPlace, Vec<CopyHolder>)| {
+            let place = *place;
+            copies.into_iter().map(move |held| (place, held.holder))
+        };
+        known.extend(places.iter().zip(holders).flat_map(of_place));
     }
     Ok(known)
 }

@@ -10,11 +10,12 @@ mod state;
 mod stored;
 
 pub use self::copies::{
-    CopyTrouble, Keeper, KeeperError, KeeperNetwork, NewestError, StoredCheckpoint, give_stored, newest,
+    AveragedCopies, CopyTrouble, Keeper, KeeperError, KeeperNetwork, LastAveraged, NewestError,
+    StoredCheckpoint, give_stored, newest, other_copies,
 };
 pub use self::device::{
     AddError, ComputeError, ComputedRows, ExpertDevice, ExpertJob, JobDone, OutputGradients,
 };
 pub use self::driver::{HostConfig, HostError, host};
 pub use self::requests::{ExpertAnswer, HeldRequests, served_request, wire_refusal};
-pub use self::stored::{StoredExpert, StoredExpertError};
+pub use self::stored::{CopyState, StoredExpert, StoredExpertError};

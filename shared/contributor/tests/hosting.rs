@@ -21,10 +21,10 @@ use barnraise_protocol::experts::checkpoints::{
     self, CheckpointAnswer, CheckpointQuestion, CheckpointRefusal, ExpertCheckpoint,
 };
 use barnraise_protocol::experts::leases::{
-    self, Grantors, LEASE_TIME, LeaseAnswer, LeaseAsk, LeaseQuestion, LeaseVerdict,
+    self, ExpertLoad, Grantors, LEASE_TIME, LeaseAnswer, LeaseAsk, LeaseQuestion, LeaseVerdict,
 };
 use barnraise_protocol::experts::{
-    self, ExpertPass, ExpertPlace, ExpertRefusal, ExpertRequest, ExpertRequestError, ExpertRows,
+    self, ExpertCopy, ExpertPass, ExpertPlace, ExpertRefusal, ExpertRequest, ExpertRequestError, ExpertRows,
     PreparedRequest,
 };
 use barnraise_protocol::run::model::{FirstWeights, Graph};
@@ -34,7 +34,7 @@ use barnraise_protocol::run::{
 };
 use barnraise_protocol::{Sha256Hash, TensorCodec, framing};
 use barnraise_swarm::experts::HostedWork;
-use barnraise_swarm::experts::leases::{LeaseBook, LeasedRun, count_votes};
+use barnraise_swarm::experts::leases::{COPIED_ROWS, LeaseBook, LeasedRun, VACANT_LONG, count_votes};
 use barnraise_swarm::{AddressGroup, Moment, PeerKey};
 use futures::StreamExt;
 use futures::channel::{mpsc, oneshot};
@@ -111,7 +111,7 @@ struct World {
     run: RunDescription,
     origin: Instant,
     leases: RefCell<LeaseBook>,
-    kept: RefCell<BTreeMap<ExpertPlace, (ExpertCheckpoint, Vec<u8>)>>,
+    kept: RefCell<BTreeMap<ExpertCopy, (ExpertCheckpoint, Vec<u8>)>>,
     /// Records that hosts put into the DHT.
     n_records: Cell<usize>,
     is_up: Cell<bool>,
@@ -125,6 +125,8 @@ struct World {
     slept: Cell<Duration>,
     /// What all are told that ask for leases.
     frozen: RefCell<Vec<experts::LayerId>>,
+    /// For which many rows wait, as all its hosts say.
+    loaded: Cell<Option<ExpertPlace>>,
 }
 
 impl World {
@@ -146,6 +148,7 @@ impl World {
             answers_after: Cell::default(),
             slept: Cell::default(),
             frozen: RefCell::default(),
+            loaded: Cell::default(),
         })
     }
 
@@ -207,27 +210,37 @@ impl World {
 
     fn lease(&self, holder: PublicKey, question: LeaseQuestion) -> LeaseAnswer {
         let (now, wall, mut book) = (self.awake(), self.wall(), self.leases.borrow_mut());
-        let LeaseQuestion::Lease { host, asks, n_vacant, .. } = question else {
-            return LeaseAnswer::Keepers(vec![Vec::new()]);
+        let (host, asks, n_vacant) = match question {
+            LeaseQuestion::Lease { host, asks, n_vacant, .. } => (host, asks, n_vacant),
+            LeaseQuestion::Holders { places, .. } => {
+                return LeaseAnswer::Holders(book.holders(now, &places).unwrap());
+            }
+            _ => return LeaseAnswer::Keepers(vec![Vec::new()]),
         };
         assert!(host.addresses.is_empty(), "it keeps nothing for others");
         book.on_host(now, holder, AddressGroup(1), &host).unwrap();
         let n_asks = asks.len();
-        let term = |book: &LeaseBook, ask: &LeaseAsk| match ask {
-            LeaseAsk::Claim(place) => book.next_term(wall, *place),
-            LeaseAsk::Renew { lease, .. } => lease.term,
-            LeaseAsk::Release { term, .. } => *term,
+        let chosen = book.chosen(now, &holder, n_vacant.into());
+        let as_loaded = |ask: LeaseAsk| match ask {
+            LeaseAsk::Renew { lease, .. } if Some(lease.place) == self.loaded.get() => LeaseAsk::Renew {
+                lease,
+                load: ExpertLoad { n_waiting: COPIED_ROWS, ..ExpertLoad::default() },
+            },
+            ask => ask,
         };
-        let mut termed: Vec<(LeaseAsk, u64)> =
-            asks.into_iter().map(|ask| (ask.clone(), term(&book, &ask))).collect();
-        for place in book.vacant(now, &holder, n_vacant.into()) {
-            termed.push((LeaseAsk::Claim(place), book.next_term(wall, place)));
-        }
+        let asks = asks.into_iter().map(as_loaded).chain(chosen);
+        let termed: Vec<(LeaseAsk, u64)> = asks.map(|ask| (ask.clone(), book.term_of(wall, &ask))).collect();
         let grantors = book.run().grantors.clone();
+        for (ask, _) in &termed {
+            if let LeaseAsk::Renew { lease, .. } = ask {
+                // The vote says it.
+                let _ = book.check_wanted(now, &holder, lease);
+            }
+        }
         let votes = book.votes(now, wall, holder, &termed);
         let mut verdicts = termed.iter().zip(votes).map(|((ask, term), vote)| match ask {
             LeaseAsk::Release { .. } => LeaseVerdict::Released,
-            _ => count_votes(&grantors, (ask.place(), holder, *term), &[vote]),
+            _ => count_votes(&grantors, (ask.of(), holder, *term), &[vote]),
         });
         let asked: Vec<_> = verdicts.by_ref().take(n_asks).collect();
         let vacant = verdicts.filter_map(|verdict| match verdict {
@@ -237,9 +250,20 @@ impl World {
         LeaseAnswer::Leased {
             vacant: vacant.collect(),
             asked,
+            copied: termed
+                .iter()
+                .take(n_asks)
+                .map(|(ask, _)| ask.of().0)
+                .filter(|place| book.is_copied(now, *place))
+                .collect(),
             grantors,
             frozen: self.frozen.borrow().clone(),
         }
+    }
+
+    fn found(&self, place: ExpertPlace) -> Vec<ExpertCheckpoint> {
+        let kept = self.kept.borrow();
+        kept.range((place, 0)..=(place, u8::MAX)).map(|(_, (checkpoint, _))| checkpoint.clone()).collect()
     }
 
     async fn keep(&self, mut stream: Pipe) {
@@ -253,15 +277,16 @@ impl World {
                 CheckpointQuestion::Offer { checkpoint, .. } => {
                     let transfer = checkpoint.transfer;
                     let bytes = checkpoints::take_offered(&mut stream, transfer, 1 << 20).await.unwrap();
-                    self.kept.borrow_mut().insert(checkpoint.lease.place, (checkpoint, bytes));
+                    self.kept.borrow_mut().insert(checkpoint.lease.of(), (checkpoint, bytes));
                     checkpoints::reply(&mut stream, &CheckpointAnswer::Kept).await.unwrap();
                 }
                 CheckpointQuestion::Newest { place, .. } => {
-                    let found = self.kept.borrow().get(&place).map(|(checkpoint, _)| checkpoint.clone());
+                    let found = self.found(place);
                     checkpoints::reply(&mut stream, &CheckpointAnswer::Found(found)).await.unwrap();
                 }
-                CheckpointQuestion::Get { place, .. } => {
-                    let (checkpoint, bytes) = self.kept.borrow()[&place].clone();
+                CheckpointQuestion::Get { sha256, .. } => {
+                    let is_asked = |(made, _): &&(ExpertCheckpoint, Vec<u8>)| made.transfer.sha256 == sha256;
+                    let (checkpoint, bytes) = self.kept.borrow().values().find(is_asked).unwrap().clone();
                     checkpoints::reply(&mut stream, &CheckpointAnswer::Sent(checkpoint.transfer))
                         .await
                         .unwrap();
@@ -478,7 +503,7 @@ async fn a_host_serves_experts_and_the_next_one_goes_on_from_what_they_learned()
         let key = first.key;
         first.leave().await.unwrap();
         assert_eq!(world.n_held(), 0);
-        let (checkpoint, bytes) = world.kept.borrow()[&place].clone();
+        let (checkpoint, bytes) = world.kept.borrow()[&(place, 0)].clone();
         assert_eq!((checkpoint.n_steps, checkpoint.lease.holder), (1, key));
         assert_eq!(StoredExpert::open(&bytes).unwrap().version(), checkpoint.version());
         assert_eq!(world.kept.borrow().len(), N_EXPERTS);
@@ -501,7 +526,7 @@ async fn a_host_that_ends_without_a_word_costs_what_was_learned_since_its_last_c
         first.until(|work| work.n_experts as usize == N_EXPERTS).await;
         let place = places(&world)[0];
         first.ask(place, 1, ExpertPass::Backward).await.unwrap();
-        let kept = || world.kept.borrow().get(&place).map(|(checkpoint, _)| checkpoint.n_steps);
+        let kept = || world.kept.borrow().get(&(place, 0)).map(|(checkpoint, _)| checkpoint.n_steps);
         while kept() != Some(1) {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
@@ -515,6 +540,56 @@ async fn a_host_that_ends_without_a_word_costs_what_was_learned_since_its_last_c
         second.until(|work| work.n_experts as usize == N_EXPERTS).await;
         assert_eq!(world.holder(place), Some(second.key));
         assert_eq!(second.ask(place, 4, ExpertPass::Forward).await.unwrap(), learned);
+    })
+    .await;
+}
+
+/// How far the answers of two hosts are from each other.
+fn apart(one: &[f32], other: &[f32]) -> f32 {
+    one.iter().zip(other).map(|(a, b)| (a - b).powi(2)).sum::<f32>().sqrt()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loaded_expert_gets_a_copy_both_answer_are_averaged_and_the_copy_gives_way() {
+    in_memory(async {
+        let world = World::new(run_of(GRAPH));
+        let first = RunningHost::start(&world, 7);
+        first.until(|work| work.n_experts as usize == N_EXPERTS).await;
+        let place = places(&world)[1];
+        let fresh = first.ask(place, 1, ExpertPass::Forward).await.unwrap();
+        first.ask(place, 2, ExpertPass::Backward).await.unwrap();
+        let learned = first.ask(place, 3, ExpertPass::Forward).await.unwrap();
+        let step = apart(&fresh, &learned);
+        world.loaded.set(Some(place));
+        tokio::time::sleep(VACANT_LONG).await;
+        let second = RunningHost::start(&world, 8);
+        second.until(|work| work.n_experts == 1).await;
+        assert_eq!(world.holder(place), Some(first.key), "that of the expert itself");
+        assert_eq!(second.ask(place, 1, ExpertPass::Forward).await.unwrap(), learned, "it begins from there");
+        // One learns from three times as much as the other.
+        const MINUTES: u64 = 8;
+        let mut id = 10;
+        for _ in 0..MINUTES {
+            for host in [&first, &first, &first, &second] {
+                host.ask(place, id, ExpertPass::Backward).await.unwrap();
+                id += 1;
+            }
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        }
+        let one = first.ask(place, id, ExpertPass::Forward).await.unwrap();
+        let other = second.ask(place, id, ExpertPass::Forward).await.unwrap();
+        let (distance, alone) = (apart(&one, &other), 2.0 * MINUTES as f32 * step);
+        assert!(distance < alone / 2.0, "{distance} apart, each on its own they would be {alone}");
+        let n_steps = |copy| world.kept.borrow()[&(place, copy)].0.n_steps;
+        assert!(n_steps(0) > 1 + 3 * MINUTES && n_steps(1) > 1 + MINUTES, "{} {}", n_steps(0), n_steps(1));
+        // Its place is vacant, which a host with a copy cannot have: the copy ends, and it goes on as the expert itself.
+        first.leave().await.unwrap();
+        second.until(|work| work.n_experts as usize == N_EXPERTS).await;
+        while world.holder(place) != Some(second.key) {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        second.until(|work| work.n_experts as usize == N_EXPERTS).await;
+        assert_eq!(second.ask(place, id + 1, ExpertPass::Forward).await.unwrap(), one);
     })
     .await;
 }
@@ -572,7 +647,7 @@ async fn a_host_that_is_reached_no_longer_hands_its_experts_over() {
         host.until(|work| work.n_experts == 0).await;
         tokio::time::sleep(Duration::from_secs(5)).await;
         assert_eq!(world.n_held(), 0);
-        assert_eq!(world.kept.borrow()[&place].0.n_steps, 1);
+        assert_eq!(world.kept.borrow()[&(place, 0)].0.n_steps, 1);
         assert!(host.problem().unwrap().contains("can be reached"));
         host.is_reachable.set(true);
         host.until(|work| work.n_experts as usize == N_EXPERTS).await;
@@ -685,7 +760,7 @@ async fn a_keeper_that_is_busy_is_asked_again_before_a_place_is_given_back() {
         host.ask(place, 1, ExpertPass::Backward).await.unwrap();
         world.n_busy.set(12);
         host.leave().await.unwrap();
-        assert_eq!((world.n_held(), world.kept.borrow()[&place].0.n_steps), (0, 1));
+        assert_eq!((world.n_held(), world.kept.borrow()[&(place, 0)].0.n_steps), (0, 1));
     })
     .await;
 }

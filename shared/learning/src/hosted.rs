@@ -160,6 +160,31 @@ impl HostedExpert {
         Ok(())
     }
 
+    /// Goes on from other parameters, as after one more step; its moments stay.
+    ///
+    /// # Errors
+    /// Parameters of another expert, or ones that are not finite; as many steps as an expert can make. Nothing changed then.
+    pub fn move_to(&mut self, parameters: &[f32]) -> Result<(), ExpertError> {
+        let (want, got) = (self.parameters.len(), parameters.len());
+        if want != got {
+            return Err(OptimizerError::Length { what: "the parameters", want, got }.into());
+        }
+        check_finite(parameters)?;
+        let got = self.n_steps() + 1;
+        if got > STEPS_MAX {
+            return Err(ExpertError::Steps { got });
+        }
+        self.optimizer.count_step();
+        self.engine.load(parameters);
+        self.parameters.copy_from_slice(parameters);
+        Ok(())
+    }
+
+    /// What it computes with, `[n_parameters]`.
+    pub fn parameters(&self) -> &[f32] {
+        &self.parameters
+    }
+
     /// What lasts of it.
     pub fn state(&self) -> ExpertState {
         ExpertState { parameters: self.parameters.clone(), optimizer: self.optimizer.state().clone() }

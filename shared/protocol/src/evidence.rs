@@ -27,7 +27,7 @@ use crate::run::{self, NotRecomputable};
 use crate::serving;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/evidence/13";
+pub const PROTOCOL: &str = "/barnraise/evidence/14";
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024;
 /// Most entries in a list.

@@ -28,7 +28,8 @@ use serde::{Deserialize, Serialize};
 pub use self::answers::{AnswerSigner, SignedAnswer, model_hash};
 use self::checkpoints::CheckpointVersion;
 pub use self::place::{
-    DIMENSIONS_MAX, ExpertPlace, ExpertPrefix, ExpertUid, GRID_SIDE_MAX, GridShape, LayerId, PlaceError,
+    DIMENSIONS_MAX, ExpertCopy, ExpertPlace, ExpertPrefix, ExpertUid, GRID_SIDE_MAX, GridShape, LayerId,
+    PlaceError,
 };
 pub use self::tensors::{ExpertRows, ExpertTensors, PreparedRequest, PreparedRows};
 use crate::access::{AccessRefusal, Signature};

@@ -36,10 +36,10 @@ pub use self::synchronous::{NotRecomputable, RECOMPUTED_STEPS_MAX, Synchronous};
 ///
 /// Its version stands for all conversations of a contributor: it is raised with each of them. So a contributor with
 /// another version of any of them learns of it here, before it computes anything (`tests/versions.rs`).
-pub const PROTOCOL: &str = "/barnraise/run/17";
+pub const PROTOCOL: &str = "/barnraise/run/18";
 
 /// Protocol names of older contributors, the newest last.
-pub const OLDER_PROTOCOLS: [&str; 10] = [
+pub const OLDER_PROTOCOLS: [&str; 11] = [
     "/barnraise/run/6",
     "/barnraise/run/7",
     "/barnraise/run/8",
@@ -50,6 +50,7 @@ pub const OLDER_PROTOCOLS: [&str; 10] = [
     "/barnraise/run/14",
     "/barnraise/run/15",
     "/barnraise/run/16",
+    "/barnraise/run/17",
 ];
 
 /// Longest protocol name in [`BackboneToContributor::Newer`], in bytes.

@@ -101,9 +101,9 @@ fn signature_of(rows: &[u8]) -> barnraise_protocol::access::Signature {
 
 fn checkpoint() -> ExpertCheckpoint {
     let holder = key(9).public();
-    let leased = (place(), holder, VERSION.term);
+    let leased = ((place(), 0), holder, VERSION.term);
     let grant = LeaseGrant::sign(&key(1), RUN_ID, leased, UnixTime(1_795_000_030)).unwrap();
-    let lease = ExpertLease { place: place(), holder, term: VERSION.term, grants: vec![grant] };
+    let lease = ExpertLease { place: place(), copy: 0, holder, term: VERSION.term, grants: vec![grant] };
     ExpertCheckpoint::sign(&key(9), RUN_ID, (lease, VERSION.n_steps, Transfer::of(STATE))).unwrap()
 }
 
@@ -293,7 +293,7 @@ fn golden_evidence() {
     assert_eq!(Sha256Hash::of(&start[5..]).to_string(), HEADER);
 }
 
-const HEADER: &str = "26609dca3bf0b6ac45effd2b53baa79004f903588f24c754d32fee0cfedd76f6";
+const HEADER: &str = "c8eaccda80f9c9344d769122867cd1c377486bf44a788819093a00412079b044";
 
 #[test]
 fn evidence_that_a_backbone_puts_together_convicts_nobody() {

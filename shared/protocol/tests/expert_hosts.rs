@@ -14,9 +14,9 @@ use barnraise_protocol::experts::checkpoints::{
     transfer_time,
 };
 use barnraise_protocol::experts::leases::{
-    self, ExpertLease, FROZEN_MAX, GRANTORS_MAX, Grantors, GrantorsError, HOST_ADDRESS_BYTES_MAX,
-    HOST_ADDRESSES_MAX, KEEPERS_MAX, KnownHost, LeaseAnswer, LeaseAsk, LeaseAskError, LeaseError, LeaseGrant,
-    LeaseQuestion, LeaseRefusal, LeaseVerdict, LeasingHost, PLACES_MAX,
+    self, COPIES_MAX, CopyHolder, ExpertLease, ExpertLoad, FROZEN_MAX, GRANTORS_MAX, Grantors, GrantorsError,
+    HOST_ADDRESS_BYTES_MAX, HOST_ADDRESSES_MAX, KEEPERS_MAX, KnownHost, LeaseAnswer, LeaseAsk, LeaseAskError,
+    LeaseError, LeaseGrant, LeaseQuestion, LeaseRefusal, LeaseVerdict, LeasingHost, PLACES_MAX,
 };
 use barnraise_protocol::experts::{ExpertPlace, ExpertUid, LayerId};
 use barnraise_protocol::framing;
@@ -52,8 +52,8 @@ fn grantors(n: u8) -> Grantors {
 /// A lease of the host 9 with the grants of the first `n` backbones.
 fn lease(n: u8, term: u64) -> ExpertLease {
     let holder = key(9).public();
-    let grant = |at: u8| LeaseGrant::sign(&key(at), "barn", (place(), holder, term), EXPIRES).unwrap();
-    ExpertLease { place: place(), holder, term, grants: (1..=n).map(grant).collect() }
+    let grant = |at: u8| LeaseGrant::sign(&key(at), "barn", ((place(), 2), holder, term), EXPIRES).unwrap();
+    ExpertLease { place: place(), copy: 2, holder, term, grants: (1..=n).map(grant).collect() }
 }
 
 fn checkpoint(term: u64, n_steps: u64, bytes: &[u8]) -> ExpertCheckpoint {
@@ -67,7 +67,7 @@ fn check(message: &impl Message, bytes_max: usize, golden: &str) {
 
 /// What a signature covers, byte by byte; the signature of Ed25519 follows from it.
 fn grant_bytes(expires_at: &str) -> String {
-    let signed = [&b"barnraise expert lease 1\0"[..], &[4], b"barn", &[2, 2, 3, 0xac, 2]].concat();
+    let signed = [&b"barnraise expert lease 2\0"[..], &[4], b"barn", &[2, 2, 3, 0xac, 2, 2]].concat();
     let expires: Vec<u8> = (0..expires_at.len())
         .step_by(2)
         .map(|at| u8::from_str_radix(&expires_at[at..at + 2], 16).unwrap())
@@ -81,7 +81,7 @@ fn grant_bytes(expires_at: &str) -> String {
 const EXPIRES_BYTES: &str = "de8df6d706";
 
 fn lease_bytes() -> String {
-    format!("02 0203ac02 {} 05 01 {}", key(9).public(), grant_bytes(EXPIRES_BYTES))
+    format!("02 0203ac02 02 {} 05 01 {}", key(9).public(), grant_bytes(EXPIRES_BYTES))
 }
 
 #[test]
@@ -92,16 +92,20 @@ fn golden_bytes_of_leases() {
     let host = LeasingHost::new(300, [vec![6, 7]]);
     let asks = vec![
         LeaseAsk::Claim(place()),
-        LeaseAsk::Renew { lease: lease.clone(), n_waiting: 300 },
-        LeaseAsk::Release { place: place(), term: 300, to: None },
-        LeaseAsk::Release { place: place(), term: 300, to: Some(key(9).public()) },
+        LeaseAsk::Renew {
+            lease: lease.clone(),
+            load: ExpertLoad { n_waiting: 300, n_served: 7, n_spare: 9 },
+        },
+        LeaseAsk::Release { place: place(), copy: 3, term: 300, to: None },
+        LeaseAsk::Release { place: place(), copy: 0, term: 300, to: Some(key(9).public()) },
+        LeaseAsk::Copy((place(), 3)),
     ];
     let ask_bytes = format!(
-        "00 020203ac02 01{golden} ac02 02 020203ac02 ac02 00 02 020203ac02 ac02 01{}",
+        "00 020203ac02 01{golden} ac02 07 09 02 020203ac02 03 ac02 00 02 020203ac02 00 ac02 01{} 03 020203ac02 03",
         key(9).public()
     );
     let question = LeaseQuestion::Lease { run_id: "barn".into(), host: host.clone(), asks, n_vacant: 7 };
-    check(&question, max, &format!("00 046261726e ac02 01 020607 04 {ask_bytes} 07"));
+    check(&question, max, &format!("00 046261726e ac02 01 020607 05 {ask_bytes} 07"));
     let asks = vec![(LeaseAsk::Claim(place()), 300)];
     let holder = key(9).public();
     let vote = LeaseQuestion::Vote { run_id: "barn".into(), holder, host, asks };
@@ -110,13 +114,18 @@ fn golden_bytes_of_leases() {
     check(&keepers, max, "02 046261726e 01 020203ac02");
     let holders = LeaseQuestion::Holders { run_id: "barn".into(), places: vec![place()] };
     check(&holders, max, "03 046261726e 01 020203ac02");
-    check(&LeaseAnswer::Holders(vec![None, Some(holder)]), max, &format!("03 02 00 01 {holder}"));
+    let held = vec![CopyHolder { copy: 2, holder }];
+    check(&LeaseAnswer::Holders(vec![vec![], held]), max, &format!("03 02 00 01 02 {holder}"));
     let refused = LeaseVerdict::Refused(LeaseRefusal::Held { for_ms: 300 });
     let asked = vec![LeaseVerdict::Granted(lease.clone()), LeaseVerdict::Released, refused];
     let (vacant, frozen) = (vec![lease.clone()], vec![LayerId(2), LayerId(300)]);
-    let answer = LeaseAnswer::Leased { grantors: grantors(1), asked, vacant, frozen };
+    let answer = LeaseAnswer::Leased { grantors: grantors(1), asked, vacant, copied: vec![place()], frozen };
     let first = key(1).public();
-    check(&answer, max, &format!("00 01 {first} 03 00 {golden} 01 02 01ac02 01 {golden} 02 02 ac02"));
+    check(
+        &answer,
+        max,
+        &format!("00 01 {first} 03 00 {golden} 01 02 01ac02 01 {golden} 01 020203ac02 02 02 ac02"),
+    );
     let voted = LeaseAnswer::Voted(vec![LeaseVerdict::Granted(lease.grants[0])]);
     check(&voted, max, &format!("01 01 00 {}", grant_bytes(EXPIRES_BYTES)));
     let known = LeaseAnswer::Keepers(vec![vec![KnownHost::new(holder, [vec![6, 7]])]]);
@@ -135,6 +144,8 @@ fn golden_bytes_of_leases() {
         (LeaseRefusal::NoAccess, "040a"),
         (LeaseRefusal::MayNotHost, "040b"),
         (LeaseRefusal::Distrusted { for_ms: 300 }, "040cac02"),
+        (LeaseRefusal::Twice { copy: 2, for_ms: 300 }, "040d02ac02"),
+        (LeaseRefusal::GivesWay, "040e"),
     ] {
         check(&LeaseAnswer::Refused(refusal), max, golden);
     }
@@ -160,8 +171,8 @@ fn golden_bytes_of_checkpoints() {
         (CheckpointAnswer::Wanted, "00".to_owned()),
         (CheckpointAnswer::Kept, "01".to_owned()),
         (CheckpointAnswer::AlreadyKept, "02".to_owned()),
-        (CheckpointAnswer::Found(None), "0300".to_owned()),
-        (CheckpointAnswer::Found(Some(made.clone())), format!("0301{golden}")),
+        (CheckpointAnswer::Found(vec![]), "0300".to_owned()),
+        (CheckpointAnswer::Found(vec![made.clone()]), format!("0301{golden}")),
         (CheckpointAnswer::Sent(made.transfer), format!("0405{hash}")),
         (CheckpointAnswer::Refused(CheckpointRefusal::Unknown), "0500".to_owned()),
         (CheckpointAnswer::Refused(CheckpointRefusal::Lease), "0501".to_owned()),
@@ -196,7 +207,8 @@ fn a_lease_is_what_a_majority_of_the_backbones_has_signed() {
     let few = |got| Err(LeaseError::Grants { want: 2, got });
     assert_eq!(lease(1, 5).verify("barn", &three), few(1));
     assert_eq!(lease(2, 5).verify("shed", &three), few(0), "of another run");
-    let changes: [fn(&mut ExpertLease); 4] = [
+    let changes: [fn(&mut ExpertLease); 5] = [
+        |lease| lease.copy = 1,
         |lease| lease.term += 1,
         |lease| lease.holder = key(8).public(),
         |lease| lease.place.0 = LayerId(3),
@@ -212,8 +224,9 @@ fn a_lease_is_what_a_majority_of_the_backbones_has_signed() {
     assert_eq!(repeated.verify("barn", &three), few(1), "one backbone counts once");
     let mut foreign = lease(1, 5);
     foreign.grants.extend(
-        (20..22)
-            .map(|at| LeaseGrant::sign(&key(at), "barn", (place(), key(9).public(), 5), EXPIRES).unwrap()),
+        (20..22).map(|at| {
+            LeaseGrant::sign(&key(at), "barn", ((place(), 2), key(9).public(), 5), EXPIRES).unwrap()
+        }),
     );
     assert_eq!(foreign.verify("barn", &three), few(1), "others do not grant");
 }
@@ -243,7 +256,10 @@ fn the_largest_messages_fit() {
     let addresses = vec![vec![0; HOST_ADDRESS_BYTES_MAX]; HOST_ADDRESSES_MAX + 1];
     let host = LeasingHost::new(u32::MAX, addresses.clone());
     assert_eq!(host.addresses.len(), HOST_ADDRESSES_MAX);
-    let renew = LeaseAsk::Renew { lease: largest.clone(), n_waiting: u32::MAX };
+    let renew = LeaseAsk::Renew {
+        lease: largest.clone(),
+        load: ExpertLoad { n_waiting: u32::MAX, n_served: u32::MAX, n_spare: u32::MAX },
+    };
     let known =
         KnownHost::new(largest.holder, addresses.into_iter().chain([vec![0; HOST_ADDRESS_BYTES_MAX + 1]]));
     let asks = vec![(renew.clone(), u64::MAX); PLACES_MAX];
@@ -254,7 +270,8 @@ fn the_largest_messages_fit() {
     assert_eq!(vote.check(&run_id), Ok(()));
     let asked = vec![LeaseVerdict::Granted(largest.clone()); PLACES_MAX];
     let frozen = vec![LayerId(u16::MAX); FROZEN_MAX];
-    let leased = LeaseAnswer::Leased { grantors: grantors(16), asked, vacant: Vec::new(), frozen };
+    let copied = vec![largest.place; PLACES_MAX];
+    let leased = LeaseAnswer::Leased { grantors: grantors(16), asked, vacant: Vec::new(), copied, frozen };
     framing::encode(&leased, max).unwrap();
     let keepers = LeaseAnswer::Keepers(vec![vec![known.clone(); KEEPERS_MAX]; PLACES_MAX]);
     framing::encode(&keepers, max).unwrap();
@@ -262,6 +279,8 @@ fn the_largest_messages_fit() {
     let made = ExpertCheckpoint::sign(&key(9), "barn", (largest, u64::MAX, transfer)).unwrap();
     let offer = CheckpointQuestion::Offer { run_id: run_id.clone(), checkpoint: made.clone() };
     framing::encode(&offer, checkpoints::MESSAGE_BYTES_MAX).unwrap();
+    let found = CheckpointAnswer::Found(vec![made.clone(); usize::from(COPIES_MAX)]);
+    framing::encode(&found, checkpoints::MESSAGE_BYTES_MAX).unwrap();
     let record = CheckpointRecord { checkpoint: made, keepers: vec![known; RECORD_KEEPERS_MAX] };
     record.sign(&key(9), &run_id, NOW.after(DAY)).unwrap();
     let asks = vec![renew; PLACES_MAX];
@@ -295,10 +314,13 @@ async fn a_host_believes_no_lease_that_is_not_its_own_or_not_granted() {
     let question = LeaseQuestion::Lease { run_id: "barn".into(), host, asks, n_vacant: 1 };
     let leased = |asked, vacant, n_frozen| {
         let frozen = vec![LayerId(2); n_frozen];
-        LeaseAnswer::Leased { grantors: grantors(1), asked, vacant, frozen }
+        LeaseAnswer::Leased { grantors: grantors(1), asked, vacant, copied: Vec::new(), frozen }
     };
     let answer = |asked, vacant| leased(asked, vacant, 1);
-    let good = answer(vec![LeaseVerdict::Granted(lease(1, 5))], vec![lease(1, 5)]);
+    // It claims the expert itself; what its backbone chooses may be a replica.
+    let grant = LeaseGrant::sign(&key(1), "barn", ((place(), 0), key(9).public(), 5), EXPIRES).unwrap();
+    let claimed = ExpertLease { copy: 0, grants: vec![grant], ..lease(1, 5) };
+    let good = answer(vec![LeaseVerdict::Granted(claimed)], vec![lease(1, 5)]);
     assert_eq!(asked(question.clone(), good.clone()).await.unwrap(), good);
     let many_frozen = leased(vec![LeaseVerdict::Released], vec![], FROZEN_MAX);
     assert_eq!(asked(question.clone(), many_frozen.clone()).await.unwrap(), many_frozen);
@@ -311,6 +333,7 @@ async fn a_host_believes_no_lease_that_is_not_its_own_or_not_granted() {
         answer(vec![LeaseVerdict::Released], vec![lease(1, 5); 2]),
         answer(vec![LeaseVerdict::Granted(of_other.clone())], vec![]),
         answer(vec![LeaseVerdict::Released], vec![of_other]),
+        answer(vec![LeaseVerdict::Granted(lease(1, 5))], vec![]),
         leased(vec![LeaseVerdict::Released], vec![], FROZEN_MAX + 1),
         LeaseAnswer::Voted(vec![]),
     ] {
@@ -345,7 +368,7 @@ async fn each_place_that_is_asked_about_has_its_answer() {
     let keepers = LeaseQuestion::Keepers { run_id: run_id(), places: vec![place(); 2] };
     let kept = |n| LeaseAnswer::Keepers(vec![vec![KnownHost::new(holder, [])]; n]);
     let holders = LeaseQuestion::Holders { run_id: run_id(), places: vec![place(); 2] };
-    let held = |n| LeaseAnswer::Holders(vec![Some(holder); n]);
+    let held = |n| LeaseAnswer::Holders(vec![vec![CopyHolder { copy: 0, holder }]; n]);
     let answers: [(LeaseQuestion, &dyn Fn(usize) -> LeaseAnswer); 3] =
         [(vote, &voted), (keepers, &kept), (holders, &held)];
     for (question, answer) in answers {
@@ -359,11 +382,14 @@ async fn each_place_that_is_asked_about_has_its_answer() {
 
 #[tokio::test]
 async fn a_trainer_learns_which_host_has_a_place() {
-    let (host, places) = (Some(key(9).public()), vec![place(), (LayerId(7), place().1)]);
+    let host = vec![CopyHolder { copy: 1, holder: key(9).public() }];
+    let places = vec![place(), (LayerId(7), place().1)];
+    let many = vec![host[0]; usize::from(COPIES_MAX) + 1];
     let busy = LeaseAnswer::Refused(LeaseRefusal::Busy { for_ms: 5 });
     for (answer, want) in [
-        (LeaseAnswer::Holders(vec![host, None]), Some(vec![host, None])),
+        (LeaseAnswer::Holders(vec![host.clone(), vec![]]), Some(vec![host.clone(), vec![]])),
         (LeaseAnswer::Holders(vec![host]), None),
+        (LeaseAnswer::Holders(vec![many, vec![]]), None),
         (LeaseAnswer::Keepers(vec![vec![]; 2]), None),
         (busy, None),
     ] {
@@ -406,7 +432,7 @@ async fn a_checkpoint_goes_to_a_keeper_and_from_it_to_the_next_host() {
             checkpoints::reply(&mut theirs, &CheckpointAnswer::Kept).await.unwrap();
             let newest = checkpoints::receive(&mut theirs).await.unwrap().unwrap();
             assert!(matches!(newest, CheckpointQuestion::Newest { .. }));
-            let found = CheckpointAnswer::Found(Some(checkpoint));
+            let found = CheckpointAnswer::Found(vec![checkpoint]);
             checkpoints::reply(&mut theirs, &found).await.unwrap();
             let get = checkpoints::receive(&mut theirs).await.unwrap().unwrap();
             assert!(matches!(get, CheckpointQuestion::Get { sha256, .. } if sha256 == transfer.sha256));
@@ -415,7 +441,7 @@ async fn a_checkpoint_goes_to_a_keeper_and_from_it_to_the_next_host() {
         let taking = async {
             let offered = checkpoints::offer(&mut ours, "barn", &made, &bytes).await.unwrap();
             assert_eq!(offered, OfferOutcome::Kept);
-            let found = checkpoints::newest(&mut ours, "barn", place()).await.unwrap().unwrap();
+            let found = checkpoints::newest(&mut ours, "barn", place()).await.unwrap().remove(0);
             assert!(found.is_valid("barn", &grantors(1)));
             let mut partial = Partial::new(found.transfer, 200_000).unwrap();
             checkpoints::fetch(&mut ours, "barn", place(), &mut partial).await.unwrap()
@@ -451,7 +477,7 @@ async fn a_checkpoint_that_is_not_wanted_or_not_kept_is_not_sent() {
         let (mut ours, mut theirs) = pair();
         let keeping = async {
             checkpoints::receive(&mut theirs).await.unwrap().unwrap();
-            checkpoints::reply(&mut theirs, &CheckpointAnswer::Found(Some(found))).await.unwrap();
+            checkpoints::reply(&mut theirs, &CheckpointAnswer::Found(vec![found])).await.unwrap();
             checkpoints::receive(&mut theirs).await.unwrap().unwrap();
             checkpoints::reply(&mut theirs, &CheckpointAnswer::Sent(transfer)).await.unwrap();
         };

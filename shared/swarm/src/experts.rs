@@ -4,7 +4,8 @@
 //! A trainer finds the best experts of each row by [`ExpertSearch`]: algorithm 1 of appendix B, for all rows of a batch, and for
 //! several layers, by one sequence of lookups in the DHT. It asks their hosts by [`calls`]. A host tells of its experts by
 //! [`ExpertAnnouncer`], and decides what its device computes next by [`serving`]. Which places of the grid it serves follows from
-//! [`leases`], and what lasts of an expert when its host is gone from [`checkpoints`]. What it answers is computed once more by [`audits`].
+//! [`leases`], and what lasts of an expert when its host is gone from [`checkpoints`]. Copies of an expert that many ask for are averaged
+//! ([`mean_of_copies`]). What it answers is computed once more by [`audits`].
 //!
 //! What differs from the paper:
 //!
@@ -21,6 +22,7 @@
 
 mod announcer;
 pub mod audits;
+mod averaging;
 pub mod calls;
 pub mod checkpoints;
 #[cfg(test)]
@@ -41,6 +43,7 @@ pub use barnraise_protocol::experts::ExpertPass;
 pub use self::announcer::{
     ANNOUNCED_MAX, ANNOUNCEMENT_INTERVAL, AnnouncerAction, ExpertAnnounceError, ExpertAnnouncer,
 };
+pub use self::averaging::{COPY_DISTANCE_MAX, mean_of_copies};
 pub use self::holders::{announced_places, retain_holders};
 pub use self::hosts::HostFault;
 pub use self::prefixes::GridPrefix;

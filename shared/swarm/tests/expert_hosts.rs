@@ -2,7 +2,8 @@
 //!
 //! Of ten hosts three are killed in each ten minutes, at random, and come back some minutes later with what is on their disks. One of
 //! three backbones is restarted now and then. No expert is away for longer than a minute, none ever has two hosts, and of what it
-//! had learned each loses no more than what it learned since its last checkpoint.
+//! had learned each loses no more than what it learned since its last checkpoint. Where copies of experts that many rows wait for take
+//! all room, they give way within another minute.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,15 +13,17 @@ use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::dht::UnixMillis;
 use barnraise_protocol::experts::checkpoints::ExpertCheckpoint;
 use barnraise_protocol::experts::leases::{
-    ExpertLease, Grantors, LeaseAsk, LeaseGrant, LeaseRefusal, LeaseVerdict, LeasingHost,
+    ExpertLease, ExpertLoad, Grantors, LeaseAsk, LeaseGrant, LeaseRefusal, LeaseVerdict, LeasingHost,
 };
-use barnraise_protocol::experts::{ExpertPlace, GridShape, LayerId};
+use barnraise_protocol::experts::{ExpertCopy, ExpertPlace, GridShape, LayerId};
 use barnraise_simulation::{Latency, Moment, Network, Simulation, seeds};
 use barnraise_swarm::AddressGroup;
 use barnraise_swarm::experts::checkpoints::{
-    COPIES, CheckpointSchedule, CheckpointShelf, CheckpointVersion, OfferVerdict,
+    CheckpointSchedule, CheckpointShelf, CheckpointVersion, KEEPERS_WANTED, OfferVerdict,
 };
-use barnraise_swarm::experts::leases::{HolderAction, LeaseBook, LeaseHolder, LeasedRun, count_votes};
+use barnraise_swarm::experts::leases::{
+    COPIED_ROWS, HolderAction, LeaseBook, LeaseHolder, LeasedRun, count_votes,
+};
 
 const N_BACKBONES: usize = 3;
 const N_HOSTS: usize = 10;
@@ -49,7 +52,7 @@ enum HostsEvent {
     Voted { ballot: usize, votes: Vec<LeaseVerdict<LeaseGrant>> },
     VoteTimeout { ballot: usize },
     Answer { ballot: usize, verdicts: Vec<LeaseVerdict<ExpertLease>> },
-    Release { holder: PublicKey, backbone: usize, left_over: Vec<(ExpertPlace, u64)> },
+    Release { holder: PublicKey, backbone: usize, left_over: Vec<(ExpertCopy, u64)> },
     Gathered { host: usize, life: u32, lease: ExpertLease },
     Kill { host: usize },
     Return { host: usize },
@@ -117,6 +120,10 @@ struct HostsWorld {
     longest_away: Duration,
     most_lost: u64,
     n_moved: usize,
+    /// For how many experts many rows wait, always.
+    n_busy: u64,
+    /// Leases of their copies.
+    n_copied: usize,
 }
 
 fn grid() -> GridShape {
@@ -132,7 +139,7 @@ fn backbone_key(at: usize) -> KeyPair {
 }
 
 impl HostsWorld {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, n_busy: u64) -> Self {
         let grantors = Grantors::new((0..N_BACKBONES).map(|at| backbone_key(at).public())).unwrap();
         let simulation = Simulation::new(seed, Network::new(0, Latency::Constant(Duration::ZERO)));
         let hosts = (0..N_HOSTS).map(|at| LivingHost {
@@ -159,6 +166,8 @@ impl HostsWorld {
             longest_away: Duration::ZERO,
             most_lost: 0,
             n_moved: 0,
+            n_busy,
+            n_copied: 0,
         };
         world.backbones = (0..N_BACKBONES).map(|at| world.new_backbone(at, 0)).collect();
         // All at once: two of them never get the same place.
@@ -242,8 +251,8 @@ impl HostsWorld {
             HostsEvent::Answer { ballot, verdicts } => self.answered(ballot, verdicts),
             HostsEvent::Release { holder, backbone, left_over } => {
                 let (now, wall) = (self.book_time(backbone), self.wall(backbone));
-                for (place, term) in left_over {
-                    let release = LeaseAsk::Release { place, term, to: None };
+                for ((place, copy), term) in left_over {
+                    let release = LeaseAsk::Release { place, copy, term, to: None };
                     self.backbones[backbone].book.vote(now, wall, holder, &release, term);
                 }
             }
@@ -285,13 +294,17 @@ impl HostsWorld {
         host.served.clear();
         // What it kept is on its disk.
         let kept: Vec<ExpertCheckpoint> =
-            all_places().iter().filter_map(|place| host.shelf.newest(place).cloned()).collect();
+            all_places().iter().filter_map(|place| host.shelf.newest(&(*place, 0)).cloned()).collect();
         host.shelf = CheckpointShelf::new(now, SHELF_BYTES, kept);
         self.wake(at);
     }
 
     fn wake(&mut self, at: usize) {
         let now = self.host_time(at);
+        let load = ExpertLoad { n_waiting: COPIED_ROWS, ..ExpertLoad::default() };
+        for place in (0..self.n_busy).map(|number| (LayerId(0), grid().uid(number).unwrap())) {
+            self.hosts[at].holder.on_load(&place, load);
+        }
         self.hosts[at].holder.on_timeout(now);
         while let Some(action) = self.hosts[at].holder.poll_action(now) {
             let life = self.hosts[at].life;
@@ -303,6 +316,8 @@ impl HostsWorld {
                     self.simulation.after(ASK_TIMEOUT, HostsEvent::AskTimeout { host: at, life, question });
                     self.send(HostsEvent::Ask { host: at, life, question, asks, n_vacant });
                 }
+                // What is away and what is lost is counted of the experts themselves.
+                HolderAction::Host(lease) if lease.copy > 0 => self.n_copied += 1,
                 HolderAction::Host(lease) => {
                     let takes = Duration::from_millis(500)..Duration::from_secs(8);
                     let takes = self.simulation.random.duration(takes);
@@ -338,16 +353,15 @@ impl HostsWorld {
         let leasing = LeasingHost::new(N_ROOM as u32, [vec![host as u8]]);
         backbone.book.on_host(now, key, AddressGroup(host as u64 + 1), &leasing).unwrap();
         let n_asked = asks.len();
-        let vacant = backbone.book.vacant(now, &key, n_vacant.into());
-        let term = |ask: LeaseAsk| {
-            let term = match &ask {
-                LeaseAsk::Claim(place) => backbone.book.next_term(wall, *place),
-                LeaseAsk::Renew { lease, .. } => lease.term,
-                LeaseAsk::Release { term, .. } => *term,
-            };
-            (ask, term)
+        let chosen = backbone.book.chosen(now, &key, n_vacant.into());
+        // Nobody votes for the term 0.
+        let term = |ask: LeaseAsk| match &ask {
+            LeaseAsk::Renew { lease, .. } if backbone.book.check_wanted(now, &key, lease).is_err() => {
+                (ask, 0)
+            }
+            _ => (ask.clone(), backbone.book.term_of(wall, &ask)),
         };
-        let asks = asks.into_iter().chain(vacant.into_iter().map(LeaseAsk::Claim)).map(term).collect();
+        let asks = asks.into_iter().chain(chosen).map(term).collect();
         let home_life = self.backbones[home].life;
         let (votes, is_counted, ballot) = (Vec::new(), false, self.ballots.len());
         let open = OpenBallot { host, life, question, home, home_life, asks, votes, n_asked, is_counted };
@@ -383,23 +397,23 @@ impl HostsWorld {
             let votes: Vec<_> = votes.iter().map(|votes| votes[at].clone()).collect();
             match ask {
                 LeaseAsk::Release { .. } => LeaseVerdict::Released,
-                _ => count_votes(&self.grantors, (ask.place(), holder, *term), &votes),
+                _ => count_votes(&self.grantors, (ask.of(), holder, *term), &votes),
             }
         };
         let verdicts: Vec<LeaseVerdict<ExpertLease>> = of.asks.iter().enumerate().map(verdict).collect();
         let (home, n_asked) = (of.home, of.n_asked);
         let left_over =
             of.asks.iter().zip(&verdicts).filter_map(|((ask, term), verdict)| match (ask, verdict) {
-                (LeaseAsk::Claim(place), LeaseVerdict::Refused(_)) => Some((*place, *term)),
+                (LeaseAsk::Claim(_) | LeaseAsk::Copy(_), LeaseVerdict::Refused(_)) => Some((ask.of(), *term)),
                 _ => None,
             });
-        let left_over: Vec<(ExpertPlace, u64)> = left_over.collect();
-        let vacant: Vec<ExpertPlace> = of.asks.iter().skip(n_asked).map(|(ask, _)| ask.place()).collect();
+        let left_over: Vec<(ExpertCopy, u64)> = left_over.collect();
+        let vacant: Vec<ExpertCopy> = of.asks.iter().skip(n_asked).map(|(ask, _)| ask.of()).collect();
         let now = self.book_time(home);
-        for (place, verdict) in vacant.into_iter().zip(&verdicts[n_asked..]) {
+        for (copy, verdict) in vacant.into_iter().zip(&verdicts[n_asked..]) {
             if let LeaseVerdict::Refused(LeaseRefusal::Held { for_ms }) = verdict {
                 let time = Duration::from_millis(u64::from(*for_ms));
-                self.backbones[home].book.on_held_elsewhere(now, place, time);
+                self.backbones[home].book.on_held_elsewhere(now, copy, time);
             }
         }
         self.send(HostsEvent::Answer { ballot, verdicts });
@@ -429,9 +443,9 @@ impl HostsWorld {
     fn newest(&self, host: usize, place: ExpertPlace) -> CheckpointVersion {
         let own = self.hosts[host].disk.get(&place).copied();
         let of_hosts = self.hosts.iter().filter(|other| !other.is_gone);
-        let of_hosts = of_hosts.filter_map(|other| other.shelf.newest(&place));
+        let of_hosts = of_hosts.filter_map(|other| other.shelf.newest(&(place, 0)));
         let of_backbones = self.backbones.iter().filter(|other| !other.is_gone);
-        let of_backbones = of_backbones.filter_map(|other| other.shelf.newest(&place));
+        let of_backbones = of_backbones.filter_map(|other| other.shelf.newest(&(place, 0)));
         let kept = of_hosts.chain(of_backbones).map(ExpertCheckpoint::version);
         kept.chain(own).max().unwrap_or_default()
     }
@@ -485,11 +499,11 @@ impl HostsWorld {
             let keys: Vec<PublicKey> = keepers.iter().map(|keeper| keeper.peer).collect();
             for key in keys {
                 let keeper = self.hosts.iter_mut().find(|host| host.key.public() == key).unwrap();
-                if n_keepers < COPIES && !keeper.is_gone {
+                if n_keepers < KEEPERS_WANTED && !keeper.is_gone {
                     n_keepers += usize::from(keep(&mut keeper.shelf, real, &made));
                 }
             }
-            if n_keepers < COPIES {
+            if n_keepers < KEEPERS_WANTED {
                 n_keepers += usize::from(keep(&mut self.backbones[home].shelf, real, &made));
             }
         }
@@ -497,11 +511,11 @@ impl HostsWorld {
     }
 
     fn check(&self) {
-        let mut holders: BTreeMap<ExpertPlace, usize> = BTreeMap::new();
+        let mut holders: BTreeMap<ExpertCopy, usize> = BTreeMap::new();
         for (at, host) in self.hosts.iter().enumerate().filter(|(_, host)| !host.is_gone) {
             let now = self.host_time(at);
-            for place in host.holder.places().filter(|place| host.holder.holds(now, place)) {
-                assert_eq!(holders.insert(place, at), None, "{place:?} has two hosts");
+            for lease in host.holder.places().filter_map(|place| host.holder.lease(now, &place)) {
+                assert_eq!(holders.insert(lease.of(), at), None, "{:?} has two hosts", lease.of());
             }
         }
     }
@@ -524,33 +538,51 @@ fn keep(shelf: &mut CheckpointShelf, now: Moment, made: &ExpertCheckpoint) -> bo
     }
 }
 
+/// Half an hour, in which hosts and backbones are killed; how long an expert was away at most.
+fn half_an_hour(world: &mut HostsWorld) -> Duration {
+    world.run_until(2 * MINUTE);
+    assert_eq!(world.served(), all_places(), "all cells are filled");
+    let started = world.now();
+    for round in 0..3 {
+        let mut hosts: Vec<usize> = (0..N_HOSTS).collect();
+        world.simulation.random.shuffle(&mut hosts);
+        for host in hosts.into_iter().take(KILLED) {
+            let at = world.simulation.random.duration(Duration::ZERO..10 * MINUTE);
+            world.simulation.after(at, HostsEvent::Kill { host });
+        }
+        let at = world.simulation.random.duration(Duration::ZERO..9 * MINUTE);
+        world.simulation.after(at, HostsEvent::KillBackbone { backbone: round });
+        world.run_until(started + 10 * MINUTE * (round as u32 + 1));
+    }
+    let now = world.now();
+    let still_away = world.away.values().map(|(since, _)| now - *since).max().unwrap_or_default();
+    let longest = world.longest_away.max(still_away);
+    println!(
+        "{} experts found another host or their own again, away for {longest:?} at most; {} steps of ten a second were lost; {} copies",
+        world.n_moved, world.most_lost, world.n_copied
+    );
+    assert!(world.n_moved > 10, "the hosts that were killed had experts: {}", world.n_moved);
+    longest
+}
+
 #[test]
 fn no_expert_is_away_for_longer_than_a_minute_while_hosts_are_killed() {
     for seed in seeds(0..6) {
-        let mut world = HostsWorld::new(seed);
-        world.run_until(2 * MINUTE);
-        assert_eq!(world.served(), all_places(), "all cells are filled");
-        let started = world.now();
-        for round in 0..3 {
-            let mut hosts: Vec<usize> = (0..N_HOSTS).collect();
-            world.simulation.random.shuffle(&mut hosts);
-            for host in hosts.into_iter().take(KILLED) {
-                let at = world.simulation.random.duration(Duration::ZERO..10 * MINUTE);
-                world.simulation.after(at, HostsEvent::Kill { host });
-            }
-            let at = world.simulation.random.duration(Duration::ZERO..9 * MINUTE);
-            world.simulation.after(at, HostsEvent::KillBackbone { backbone: round });
-            world.run_until(started + 10 * MINUTE * (round as u32 + 1));
-        }
-        let now = world.now();
-        let still_away = world.away.values().map(|(since, _)| now - *since).max().unwrap_or_default();
-        let longest = world.longest_away.max(still_away);
-        println!(
-            "{} experts found another host or their own again, away for {longest:?} at most; {} steps of ten a second were lost",
-            world.n_moved, world.most_lost
-        );
-        assert!(world.n_moved > 10, "the hosts that were killed had experts: {}", world.n_moved);
+        let mut world = HostsWorld::new(seed, 0);
+        let longest = half_an_hour(&mut world);
         assert!(longest <= MINUTE, "{longest:?}");
         assert!(world.most_lost <= 900, "{} steps: more than a checkpoint and a half", world.most_lost);
+        assert_eq!(world.n_copied, 0, "nothing waits");
+    }
+}
+
+#[test]
+fn copies_that_take_all_room_keep_no_expert_away_for_longer_than_two_minutes() {
+    for seed in seeds(0..4) {
+        // With three copies of each all room is taken, and less is left while hosts are away.
+        let mut world = HostsWorld::new(seed, 7);
+        let longest = half_an_hour(&mut world);
+        assert!(longest <= 2 * MINUTE, "{longest:?}");
+        assert!(world.n_copied > 14, "{} copies", world.n_copied);
     }
 }

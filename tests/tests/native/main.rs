@@ -17,6 +17,7 @@ mod donor;
 mod equivalence;
 mod expert_access;
 mod expert_audits;
+mod expert_copies;
 mod expert_operating;
 mod experts;
 mod few;

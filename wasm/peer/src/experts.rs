@@ -7,7 +7,7 @@ use std::rc::Rc;
 use barnraise_contributor::{ExpertNetwork, ExpertService, PlatformError};
 use barnraise_learning::experts::ExpertPort;
 use barnraise_learning::{ModelError, Trainer};
-use barnraise_protocol::access::{PublicKey, UnixTime};
+use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::dht::{self, Freshness, Record, RecordKey, UnixMillis};
 use barnraise_protocol::experts::{self, ExpertPlace, audits, leases};
 use barnraise_protocol::run::RunDescription;
@@ -108,7 +108,7 @@ impl ExpertNetwork for TrialExperts {
         &self,
         run_id: &str,
         places: Vec<ExpertPlace>,
-    ) -> Result<Vec<Option<PublicKey>>, PlatformError> {
+    ) -> Result<Vec<Vec<leases::CopyHolder>>, PlatformError> {
         let opened = self.network.open_any_backbone(leases::PROTOCOL).await;
         let mut stream = opened.map_err(PlatformError::network)?;
         leases::holders(&mut stream, run_id, places).await.map_err(PlatformError::network)

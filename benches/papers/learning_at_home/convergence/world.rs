@@ -11,23 +11,26 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use barnraise_contributor::hosting::{
-    ExpertDevice, ExpertJob, HeldRequests, JobDone, served_request, wire_refusal,
+    ExpertDevice, ExpertJob, HeldRequests, JobDone, StoredExpert, served_request, wire_refusal,
 };
 use barnraise_contributor::{ExpertNetwork, ExpertService, PlatformError};
 use barnraise_learning::experts::ExpertPort;
 use barnraise_learning::hosted::{HostedLayer, layer_of};
-use barnraise_learning::{ComputeDevice, DataShape, MeanGradient, Optimizer, OptimizerSpec, Trainer};
-use barnraise_protocol::access::{KeyPair, PublicKey, UnixTime};
+use barnraise_learning::{
+    ComputeDevice, DataShape, Evaluation, MeanGradient, Optimizer, OptimizerSpec, Trainer,
+};
+use barnraise_protocol::access::{KeyPair, UnixTime};
 use barnraise_protocol::dataset::{LabelledImages, Samples};
 use barnraise_protocol::dht::experts::AnnouncedExpert;
 use barnraise_protocol::dht::{Record, RecordKey, UnixMillis};
 use barnraise_protocol::experts::checkpoints::CheckpointVersion;
-use barnraise_protocol::experts::leases::ExpertLease;
+use barnraise_protocol::experts::leases::{CopyHolder, ExpertLease};
 use barnraise_protocol::experts::{
     self, AnswerSigner, ExpertPlace, ExpertRefusal, ExpertRequestError, model_hash,
 };
 use barnraise_protocol::run::RunDescription;
 use barnraise_simulation::{Latency, Network, NodeId, Runtime, StreamEnd, Tasks, VirtualNetwork};
+use barnraise_swarm::experts::checkpoints::OFFER_INTERVAL;
 use barnraise_swarm::experts::serving::{RequestKey, ServingLimits};
 use barnraise_swarm::experts::{AnnouncerAction, ExpertAnnouncer};
 use barnraise_swarm::random::SplitMix64;
@@ -45,7 +48,12 @@ const LIMITS: ServingLimits = ServingLimits {
     requests_per_minute: 60_000,
 };
 /// Machines with experts.
-const N_HOSTS: usize = 8;
+const N_HOSTS: usize = 10;
+/// In such a time a share of the hosts is killed, each at a time of its own.
+const KILLED_IN: Duration = Duration::from_secs(600);
+/// From the loss of a host until others have its experts: the longest of a simulation with the leases of real runs
+/// (`shared/swarm/tests/expert_hosts.rs`).
+const AWAY: Duration = Duration::from_secs(45);
 /// The wall clock at the beginning, in seconds.
 const WALL: u64 = 1_000_000_000;
 /// Until the announcements of the hosts are there.
@@ -61,6 +69,8 @@ pub(super) struct Conditions {
     pub(super) delay: Duration,
     /// Probability that an expert does not respond to a request.
     pub(super) failure: f64,
+    /// Share of the hosts that is killed in each ten minutes.
+    pub(super) killed: f64,
 }
 
 /// What is trained on, and for how long.
@@ -78,8 +88,8 @@ pub(super) struct Training {
     pub(super) learning_rate: f32,
 }
 
-/// Accuracy after so many batches.
-pub(super) type Curve = Vec<(usize, f32)>;
+/// How good the model is after so many batches.
+pub(super) type Curve = Vec<(usize, Evaluation)>;
 
 /// What came of a training.
 pub(super) struct Trained {
@@ -93,6 +103,10 @@ struct Host {
     signer: AnswerSigner,
     requests: RefCell<HeldRequests>,
     changed: mpsc::Sender<()>,
+    /// Its experts are with it until then no longer, and come back as of their last checkpoints.
+    away_until: Cell<Option<Moment>>,
+    /// Of its leases.
+    term: Cell<u64>,
 }
 
 /// A host, and what tells it that it has something to do.
@@ -148,6 +162,8 @@ pub(super) fn train(training: Training, conditions: Conditions, seed: u64) -> Re
         let node = NodeId(N_HOSTS + number);
         world.spawn(node, async move { of_trainer.train(number, seed).await });
     }
+    let killer = Rc::clone(&world);
+    world.spawn(NodeId(n_nodes - 1), async move { killer.kill_hosts().await });
     let evaluator = Rc::clone(&world);
     world.spawn(NodeId(n_nodes - 1), async move { evaluator.evaluate(to_evaluate).await });
     runtime.run();
@@ -184,7 +200,9 @@ impl ConvergenceWorld {
             let signer = AnswerSigner { key, model: model_hash(&run)? };
             let (changed, receiver) = mpsc::channel(1);
             let requests = RefCell::new(HeldRequests::new(LIMITS, &layers));
-            hosts.push((Rc::new(Host { node: NodeId(number), signer, requests, changed }), receiver));
+            let (away_until, term) = (Cell::default(), Cell::new(1));
+            let host = Host { node: NodeId(number), signer, requests, changed, away_until, term };
+            hosts.push((Rc::new(host), receiver));
         }
         let trainer = Trainer::new(&run.model, shape, ComputeDevice::cpu())?;
         let parameters = trainer.layout().initial_parameters(run.model.seed);
@@ -247,16 +265,25 @@ impl ConvergenceWorld {
     async fn compute(self: Rc<Self>, host: &Host, mut changed: mpsc::Receiver<()>) -> Result<()> {
         let model = self.training.run.model.clone();
         let mut device = ExpertDevice::new(model, self.layers.clone(), ComputeDevice::cpu());
-        for (place, _) in self.holders.iter().filter(|(_, holder)| **holder == host.node.0) {
-            let expert = self.expert(place).context("a place")?;
-            let lease =
-                ExpertLease { place: *place, holder: host.signer.key.public(), term: 1, grants: Vec::new() };
-            let added = device.work(ExpertJob::Add { expert, lease, stored: None }).await;
-            let Some(JobDone::Added { result, .. }) = added else { bail!("no expert was added") };
-            let (counted, _) = result?;
-            host.requests.borrow_mut().runtime.on_expert_added(self.network.now(), expert, &counted)?;
-        }
+        let mut kept = BTreeMap::new();
+        self.host_all(host, &mut device, &kept).await?;
+        let mut keep_at = self.network.now() + OFFER_INTERVAL;
         while !self.is_over.get() {
+            if let Some(until) = host.away_until.get() {
+                self.network.sleep_until(until).await;
+                host.term.update(|term| term + 1);
+                self.host_all(host, &mut device, &kept).await?;
+                host.away_until.set(None);
+            }
+            if self.conditions.killed > 0.0 && keep_at <= self.network.now() {
+                keep_at += OFFER_INTERVAL;
+                for expert in self.experts_of(host) {
+                    let stored = device.work(ExpertJob::Store { expert }).await;
+                    let Some(JobDone::Store { state, .. }) = stored else { bail!("no expert was stored") };
+                    let counted = host.requests.borrow().runtime.counted(expert).unwrap_or_default();
+                    kept.insert(expert, StoredExpert { term: host.term.get(), state, counted });
+                }
+            }
             loop {
                 let batch = {
                     let mut requests = host.requests.borrow_mut();
@@ -271,8 +298,67 @@ impl ConvergenceWorld {
                 host.requests.borrow_mut().on_computed(self.network.now(), &batch, result)?;
             }
             let next = host.requests.borrow().runtime.next_deadline();
-            let at = next.unwrap_or(Moment::MAX).min(self.network.now() + LOOK_EVERY);
+            let at = next.unwrap_or(Moment::MAX).min(self.network.now() + LOOK_EVERY).min(keep_at);
             select(changed.next(), pin!(self.network.sleep_until(at))).await;
+        }
+        Ok(())
+    }
+
+    /// The numbers of its experts.
+    fn experts_of(&self, host: &Host) -> Vec<u32> {
+        let places = self.holders.iter().filter(|(_, holder)| **holder == host.node.0);
+        places.filter_map(|(place, _)| self.expert(place)).collect()
+    }
+
+    /// Has a device all experts of a host: as they were kept, or anew.
+    async fn host_all(
+        &self,
+        host: &Host,
+        device: &mut ExpertDevice,
+        kept: &BTreeMap<u32, StoredExpert>,
+    ) -> Result<()> {
+        let (holder, term) = (host.signer.key.public(), host.term.get());
+        for (place, _) in self.holders.iter().filter(|(_, holder)| **holder == host.node.0) {
+            let expert = self.expert(place).context("a place")?;
+            if device.work(ExpertJob::Remove { expert }).await.is_some() {
+                host.requests.borrow_mut().runtime.on_expert_removed(self.network.now(), expert);
+            }
+            let lease = ExpertLease { place: *place, copy: 0, holder, term, grants: Vec::new() };
+            let stored = kept.get(&expert).cloned();
+            let added = device.work(ExpertJob::Add { expert, lease, stored }).await;
+            let Some(JobDone::Added { result, .. }) = added else { bail!("no expert was added") };
+            let (counted, _) = result?;
+            host.requests.borrow_mut().runtime.on_expert_added(self.network.now(), expert, &counted)?;
+        }
+        Ok(())
+    }
+
+    /// Kills hosts, until all is over.
+    async fn kill_hosts(self: Rc<Self>) -> Result<()> {
+        let n_killed = (self.conditions.killed * N_HOSTS as f64).round() as usize;
+        while n_killed > 0 && !self.is_over.get() {
+            let began = self.network.now();
+            let mut killed: Vec<(Moment, usize)> = self.network.draw(|random| {
+                let mut hosts: Vec<usize> = (0..N_HOSTS).collect();
+                random.shuffle(&mut hosts);
+                let at = |host| (began + random.duration(Duration::ZERO..KILLED_IN), host);
+                hosts.into_iter().take(n_killed).map(at).collect()
+            });
+            killed.sort_unstable();
+            for (at, number) in killed {
+                while self.network.now() < at && !self.is_over.get() {
+                    self.network.sleep_until(at.min(self.network.now() + LOOK_EVERY)).await;
+                }
+                let host = &self.hosts[number];
+                host.away_until.set(Some(self.network.now() + AWAY));
+                for trainer in 0..=self.conditions.n_trainers {
+                    self.network.reset(NodeId(N_HOSTS + trainer), host.node);
+                }
+                host.wake();
+            }
+            while self.network.now() < began + KILLED_IN && !self.is_over.get() {
+                self.network.sleep(LOOK_EVERY).await;
+            }
         }
         Ok(())
     }
@@ -386,7 +472,7 @@ impl ConvergenceWorld {
         {
             trainer.load_parameters(&self.trunk.borrow().parameters)?;
             let evaluation = trainer.evaluate_samples(&self.training.test).await?;
-            self.curve.borrow_mut().push((n_batches, evaluation.accuracy));
+            self.curve.borrow_mut().push((n_batches, evaluation));
             if n_batches == self.training.n_batches {
                 self.is_over.set(true);
             }
@@ -439,7 +525,7 @@ impl ConvergenceWorld {
             self.network.sleep(late).await;
         }
         let answered = computed.map_err(|refusal| wire_refusal(&refusal)).and_then(|(n_steps, rows)| {
-            request.answer(&host.signer, CheckpointVersion { term: 1, n_steps }, &rows)
+            request.answer(&host.signer, CheckpointVersion { term: host.term.get(), n_steps }, &rows)
         });
         match answered {
             Ok(prepared) => experts::reply(&mut stream, &prepared).await,
@@ -503,10 +589,12 @@ impl ExpertNetwork for TrainerNetwork {
         &self,
         _: &str,
         places: Vec<ExpertPlace>,
-    ) -> Result<Vec<Option<PublicKey>>, PlatformError> {
+    ) -> Result<Vec<Vec<CopyHolder>>, PlatformError> {
         let world = &self.world;
         let holder = |place| Some(world.hosts[*world.holders.get(place)?].signer.key.public());
-        Ok(places.iter().map(holder).collect())
+        let holders =
+            |place| holder(place).map(|holder| CopyHolder { copy: 0, holder }).into_iter().collect();
+        Ok(places.iter().map(holders).collect())
     }
 
     async fn open_audit(&self) -> Result<StreamEnd, PlatformError> {
@@ -516,6 +604,9 @@ impl ExpertNetwork for TrainerNetwork {
     async fn open_host(&self, host: &PeerKey, _: &[Vec<u8>]) -> Result<StreamEnd, PlatformError> {
         let is_host = |known: &&Rc<Host>| known.signer.key.public().to_peer_id() == host.0;
         let host = self.world.hosts.iter().find(is_host).ok_or(PlatformError::NotConnected)?;
+        if host.away_until.get().is_some() {
+            return Err(PlatformError::NotConnected);
+        }
         let (ours, theirs) = self.world.network.stream(self.node, host.node);
         let (world, known, of) = (Rc::clone(&self.world), Rc::clone(host), (self.node, self.is_training));
         self.world.tasks.spawn(host.node, async move {

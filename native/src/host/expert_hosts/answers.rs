@@ -31,6 +31,8 @@ pub(crate) enum JudgeError {
     NoneAfter,
     #[error("a checkpoint could not be fetched")]
     Gone,
+    #[error("its expert is averaged with its copies between its checkpoints")]
+    Averaged,
 }
 
 /// How the answer of some evidence differs from what its checkpoint gives. Blocks for as long as that takes.

@@ -18,7 +18,7 @@ use barnraise_protocol::experts::audits::{
     self, AuditError, AuditOffer, AuditRefusal, AuditReply, KeptAnswer,
 };
 use barnraise_protocol::experts::checkpoints::{self, CheckpointVersion, ExpertCheckpoint};
-use barnraise_protocol::experts::leases::KnownHost;
+use barnraise_protocol::experts::leases::{CopyHolder, KnownHost};
 use barnraise_protocol::run::RunDescription;
 use barnraise_relay::tasks::TaskSet;
 use barnraise_relay::{Node, Paced};
@@ -217,7 +217,8 @@ impl Auditor {
             let drawn = offer.answers.get(at)?;
             // Anybody may name keys; a host is one by its lease.
             let holders = self.parts.leases.holders(&[drawn.place]).ok()?;
-            if holders.first() != Some(&Some(drawn.host)) {
+            let is_host = |copies: &Vec<CopyHolder>| copies.iter().any(|held| held.holder == drawn.host);
+            if !holders.first().is_some_and(is_host) {
                 continue;
             }
             let Some(newest) = self.newest(drawn.place, drawn.host).await else { continue };
@@ -247,7 +248,10 @@ impl Auditor {
                 && layer.is_checkpoint_size(checkpoint.transfer.n_bytes)
                 && checkpoint.is_valid(run_id, leases.grantors())
         };
-        let here = keeper.newest(&place).filter(is_believed);
+        let newest_of = |kept: Vec<ExpertCheckpoint>| {
+            kept.into_iter().filter(is_believed).max_by_key(ExpertCheckpoint::version)
+        };
+        let here = newest_of(keeper.kept(place));
         let found = |checkpoint| FoundCheckpoint { checkpoint, is_here: true, keepers: Vec::new() };
         let mut newest = here.map(found);
         // The host may keep what it likes for itself.
@@ -256,12 +260,10 @@ impl Auditor {
             let asking = async {
                 let opening = open_announced(node, peer, &known.addresses, checkpoints::PROTOCOL);
                 let mut stream = opening.await.ok()?;
-                checkpoints::newest(&mut stream, run_id, place).await.ok()?
+                checkpoints::newest(&mut stream, run_id, place).await.ok()
             };
-            let Ok(Some(checkpoint)) = tokio::time::timeout(ASK_TIMEOUT, asking).await else { continue };
-            if !is_believed(&checkpoint) {
-                continue;
-            }
+            let Ok(Some(kept)) = tokio::time::timeout(ASK_TIMEOUT, asking).await else { continue };
+            let Some(checkpoint) = newest_of(kept) else { continue };
             match &mut newest {
                 Some(found) if found.checkpoint == checkpoint => found.keepers.push(known),
                 Some(found) if found.checkpoint.version() >= checkpoint.version() => {}
@@ -343,6 +345,7 @@ impl Auditor {
         if before.checkpoint.version() == signed.version {
             return self.judge_exactly(answer, before).await.map(AuditOutcome::Exact);
         }
+        self.check_alone(signed.place)?;
         let given_before = self.given_by(&before, inputs.clone()).await?;
         for _ in 0..LOOKS_MAX {
             tokio::time::sleep(LOOK_INTERVAL).await;
@@ -357,12 +360,18 @@ impl Auditor {
             if version.term != signed.version.term {
                 break;
             }
+            self.check_alone(signed.place)?;
             let given_after = self.given_by(&after, inputs).await?;
             let drift = AnswerDrift::of(&claimed, (&given_before, &given_after), signed.codec);
             let between = |drift| AuditOutcome::Between(drift, version);
             return drift.map(between).ok_or(JudgeError::Nothing);
         }
         Err(JudgeError::NoneAfter)
+    }
+
+    /// An expert that is averaged with its copies goes a way between two checkpoints on which neither may lie.
+    fn check_alone(&self, place: ExpertPlace) -> Result<(), JudgeError> {
+        if self.parts.leases.has_copies(place) { Err(JudgeError::Averaged) } else { Ok(()) }
     }
 
     /// What a checkpoint gives to some inputs.

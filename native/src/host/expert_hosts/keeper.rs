@@ -1,7 +1,7 @@
-//! Keeps the newest checkpoints of other hosts' experts on this peer's disk: a host of experts does, and a backbone where there are
-//! too few of them.
+//! Keeps the newest checkpoints of other hosts' experts, one of each copy, on this peer's disk: a host of experts does, and a backbone
+//! where there are too few of them.
 //!
-//! A file is named after its place and its bytes, and never changes: who reads it while a newer one comes reads no mixture of both.
+//! A file is named after its place, copy and bytes, and never changes: who reads it while a newer one comes reads no mixture of both.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,12 +12,12 @@ use barnraise_learning::hosted::{HostedLayer, layer_of};
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{PublicKey, UnixTime};
 use barnraise_protocol::bulk::{self, BulkError, ChunkSource, Withdrawn};
-use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::checkpoints::{
     self, BYTES_PER_SECOND_MIN, CheckpointAnswer, CheckpointError, CheckpointQuestion, CheckpointRefusal,
     ExpertCheckpoint, transfer_time,
 };
-use barnraise_protocol::experts::leases::Grantors;
+use barnraise_protocol::experts::leases::{ExpertLease, Grantors};
+use barnraise_protocol::experts::{ExpertCopy, ExpertPlace};
 use barnraise_protocol::hash::Hasher;
 use barnraise_protocol::sealed::{self, ObjectKind};
 use barnraise_relay::Paced;
@@ -32,7 +32,7 @@ use crate::computing::compute;
 use crate::host::clock::system_clock;
 use crate::storage::{Storage, StorageError};
 
-const KIND: ObjectKind = ObjectKind { name: *b"expk", what: "kept expert", version: 1 };
+const KIND: ObjectKind = ObjectKind { name: *b"expk", what: "kept expert", version: 2 };
 const FOLDER: &str = "kept-experts";
 /// The envelope and the header of a kept checkpoint are within its first bytes.
 const HEADER_BYTES_MAX: u64 = 8192;
@@ -62,15 +62,15 @@ pub(crate) struct CheckpointKeeper {
 /// What an offer has reserved, until it is stored.
 struct IncomingCheckpoint<'k> {
     keeper: &'k CheckpointKeeper,
-    place: ExpertPlace,
-    /// The shelf has it, and what arrives for this place now is another one.
+    copy: ExpertCopy,
+    /// The shelf has it, and what arrives for this copy now is another one.
     is_kept: bool,
 }
 
 impl Drop for IncomingCheckpoint<'_> {
     fn drop(&mut self) {
         if !self.is_kept {
-            self.keeper.shelf().on_lost(&self.place);
+            self.keeper.shelf().on_lost(&self.copy);
         }
     }
 }
@@ -87,7 +87,7 @@ impl CheckpointKeeper {
         bytes_max: u64,
     ) -> Result<Self, StorageError> {
         let folder = ObjectPath::from_iter([FOLDER.to_owned(), run.to_string()]);
-        let mut kept: BTreeMap<ExpertPlace, ExpertCheckpoint> = BTreeMap::new();
+        let mut kept: BTreeMap<ExpertCopy, ExpertCheckpoint> = BTreeMap::new();
         let mut n_other = 0;
         for object in storage.list(&folder).await? {
             let start = storage.get_start(&object.location, HEADER_BYTES_MAX).await?;
@@ -96,11 +96,11 @@ impl CheckpointKeeper {
                 Some(Ok((checkpoint, _)))
                     if object.location.filename() == Some(&file_name(&checkpoint))
                         && kept
-                            .get(&checkpoint.lease.place)
+                            .get(&checkpoint.lease.of())
                             .is_none_or(|other| other.version() < checkpoint.version()) =>
                 {
-                    // Two of one place are there where the process ended before the older one was deleted.
-                    if let Some(older) = kept.insert(checkpoint.lease.place, checkpoint) {
+                    // Two of one copy are there where the process ended before the older one was deleted.
+                    if let Some(older) = kept.insert(checkpoint.lease.of(), checkpoint) {
                         storage.delete(&folder.clone().join(file_name(&older))).await?;
                     }
                 }
@@ -172,8 +172,8 @@ impl CheckpointKeeper {
                     checkpoints::reply(stream, &answer).await?;
                 }
                 CheckpointQuestion::Newest { .. } => {
-                    let newest = self.newest(&place);
-                    checkpoints::reply(stream, &CheckpointAnswer::Found(newest)).await?;
+                    let kept = self.kept(place);
+                    checkpoints::reply(stream, &CheckpointAnswer::Found(kept)).await?;
                 }
                 CheckpointQuestion::Get { sha256, .. } => match self.opened(place, sha256).await {
                     Some(file) => {
@@ -205,25 +205,30 @@ impl CheckpointKeeper {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let (place, transfer) = (checkpoint.lease.place, checkpoint.transfer);
+        let (copy, transfer) = (checkpoint.lease.of(), checkpoint.transfer);
         let is_own = checkpoint.lease.holder == peer;
         let is_lease = |grantors: &Grantors| checkpoint.is_valid(&self.run_id, grantors);
         if !is_own || !self.grantors.get().is_some_and(is_lease) {
             return Err(CheckpointRefusal::Lease.into());
         }
-        let layer = layer_of(&self.layers, place).ok_or(CheckpointRefusal::Unknown)?;
+        let layer = layer_of(&self.layers, copy.0).ok_or(CheckpointRefusal::Unknown)?;
         let (min, bytes_max) = (layer.checkpoint_bytes_min(), layer.checkpoint_bytes_max());
         if transfer.n_bytes < min {
             return Err(CheckpointRefusal::TooSmall { min, got: transfer.n_bytes }.into());
         }
-        // A lease that is over keeps no file from being the oldest.
-        let is_kept = self.newest(&place).is_some_and(|kept| kept.version() >= checkpoint.version());
-        if is_kept && !is_current(&checkpoint, system_clock()()) {
-            return Ok(CheckpointAnswer::AlreadyKept);
+        // A lease that is over keeps no file from being the oldest. That of an expert itself is followed by another one; a copy's is not.
+        let is_kept = self.shelf().newest(&copy).is_some_and(|kept| kept.version() >= checkpoint.version());
+        if !is_current(&checkpoint, system_clock()()) {
+            if copy.1 > 0 {
+                return Err(CheckpointRefusal::Lease.into());
+            }
+            if is_kept {
+                return Ok(CheckpointAnswer::AlreadyKept);
+            }
         }
         let verdict = self.shelf().on_offer(self.started.elapsed(), &checkpoint, bytes_max)?;
         let OfferVerdict::Wanted { .. } = verdict else { return Ok(CheckpointAnswer::AlreadyKept) };
-        let mut incoming = IncomingCheckpoint { keeper: self, place, is_kept: false };
+        let mut incoming = IncomingCheckpoint { keeper: self, copy, is_kept: false };
         let taking = checkpoints::take_offered(stream, transfer, bytes_max);
         let bytes = tokio::time::timeout(transfer_time(transfer.n_bytes), taking).await;
         let bytes = bytes.map_err(|_| too_slow())??;
@@ -248,14 +253,14 @@ impl CheckpointKeeper {
         })
     }
 
-    /// What is kept of an expert.
-    pub(crate) fn newest(&self, place: &ExpertPlace) -> Option<ExpertCheckpoint> {
-        self.shelf().newest(place).cloned()
+    /// What is kept of an expert: the newest checkpoint of each copy.
+    pub(crate) fn kept(&self, place: ExpertPlace) -> Vec<ExpertCheckpoint> {
+        self.shelf().of_place(place).cloned().collect()
     }
 
     /// All bytes of a checkpoint that is kept, for an expert of this peer.
     pub(crate) async fn read(&self, place: ExpertPlace, sha256: Sha256Hash) -> Option<Vec<u8>> {
-        let checkpoint = self.shelf().with_hash(&place, &sha256).cloned()?;
+        let checkpoint = self.shelf().with_hash(place, &sha256).cloned()?;
         let n_bytes = checkpoint.transfer.n_bytes;
         let sealed = match self.storage.get(&self.path(&checkpoint), n_bytes + HEADER_BYTES_MAX).await {
             Ok(sealed) => sealed,
@@ -276,7 +281,7 @@ impl CheckpointKeeper {
 
     /// A checkpoint that is kept, to be read piece by piece.
     async fn opened(&self, place: ExpertPlace, sha256: Sha256Hash) -> Option<KeptFile<'_>> {
-        let checkpoint = self.shelf().with_hash(&place, &sha256).cloned()?;
+        let checkpoint = self.shelf().with_hash(place, &sha256).cloned()?;
         let start = self.storage.get_start(&self.path(&checkpoint), HEADER_BYTES_MAX).await.ok()?;
         let header = start.map(|start| sealed::peek_header::<ExpertCheckpoint>(KIND, &start));
         let Some(Ok((of_file, raw_at))) = header else {
@@ -292,12 +297,12 @@ impl CheckpointKeeper {
 
     /// What is kept cannot be read: it is not offered any more, and the next one takes its place.
     fn on_damaged(&self, checkpoint: &ExpertCheckpoint) {
-        let place = checkpoint.lease.place;
+        let copy @ (place, _) = checkpoint.lease.of();
         let mut shelf = self.shelf();
         // A newer one may have come meanwhile.
-        if shelf.with_hash(&place, &checkpoint.transfer.sha256).is_some() {
+        if shelf.with_hash(place, &checkpoint.transfer.sha256).is_some() {
             tracing::warn!(expert = %place.1, "a kept checkpoint is damaged");
-            shelf.on_damaged(&place);
+            shelf.on_damaged(&copy);
         }
     }
 }
@@ -352,8 +357,10 @@ impl ChunkSource for KeptFile<'_> {
     }
 }
 
+/// Copies may have the same bytes: who has one must not delete those of another.
 fn file_name(checkpoint: &ExpertCheckpoint) -> String {
-    format!("{}-{}", name(checkpoint.lease.place), checkpoint.transfer.sha256)
+    let ExpertLease { place, copy, .. } = &checkpoint.lease;
+    format!("{}-{copy}-{}", name(*place), checkpoint.transfer.sha256)
 }
 
 /// Whether the lease of a checkpoint may still hold, by one of its grants.
@@ -389,7 +396,7 @@ mod tests {
     use barnraise_protocol::access::KeyPair;
     use barnraise_protocol::bulk::{Partial, Transfer};
     use barnraise_protocol::experts::checkpoints::OfferOutcome;
-    use barnraise_protocol::experts::leases::{ExpertLease, LeaseGrant};
+    use barnraise_protocol::experts::leases::LeaseGrant;
     use barnraise_protocol::experts::{ExpertUid, LayerId};
     use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
 
@@ -409,8 +416,8 @@ mod tests {
     /// What the host 9 has of an expert, under a lease of the backbone 1.
     fn checkpoint(index: u16, term: u64, bytes: &[u8]) -> ExpertCheckpoint {
         let (place, holder) = (place(index), key(9).public());
-        let grant = LeaseGrant::sign(&key(1), "barn", (place, holder, term), UnixTime(1)).unwrap();
-        let lease = ExpertLease { place, holder, term, grants: vec![grant] };
+        let grant = LeaseGrant::sign(&key(1), "barn", ((place, 0), holder, term), UnixTime(1)).unwrap();
+        let lease = ExpertLease { place, copy: 0, holder, term, grants: vec![grant] };
         ExpertCheckpoint::sign(&key(9), "barn", (lease, 7, Transfer::of(bytes))).unwrap()
     }
 
@@ -457,7 +464,7 @@ mod tests {
 
     async fn taken(keeper: &CheckpointKeeper, index: u16) -> Option<Vec<u8>> {
         let taking = async |stream: &mut Compat<_>| {
-            let newest = checkpoints::newest(stream, "barn", place(index)).await.unwrap()?;
+            let newest = checkpoints::newest(stream, "barn", place(index)).await.unwrap().pop()?;
             let mut partial = Partial::new(newest.transfer, 1 << 20).unwrap();
             Some(checkpoints::fetch(stream, "barn", place(index), &mut partial).await.unwrap())
         };
@@ -477,8 +484,31 @@ mod tests {
         assert_eq!(offer(&kept, 9, &checkpoint(3, 5, &old), &old).await, Ok(OfferOutcome::AlreadyKept));
         drop(kept);
         let again = keeper(&disk).await;
-        assert_eq!(again.newest(&place(3)), Some(checkpoint(3, 6, &new)));
+        assert_eq!(again.kept(place(3)), [checkpoint(3, 6, &new)]);
         assert_eq!(taken(&again, 3).await, Some(new));
+    }
+
+    #[tokio::test]
+    async fn a_copy_with_the_bytes_of_another_deletes_nothing_of_it() {
+        let disk = SimulatedDisk::new(3);
+        let kept = keeper(&disk).await;
+        let (of_expert, other) = (vec![1; 100_000], vec![2; 100_000]);
+        offer(&kept, 9, &checkpoint(3, 5, &of_expert), &of_expert).await.unwrap();
+        let of_copy = |n_steps, bytes: &[u8], expires_at| {
+            let (place, holder) = (place(3), key(9).public());
+            let grant = LeaseGrant::sign(&key(1), "barn", ((place, 1), holder, 6), expires_at).unwrap();
+            let lease = ExpertLease { place, copy: 1, holder, term: 6, grants: vec![grant] };
+            ExpertCheckpoint::sign(&key(9), "barn", (lease, n_steps, Transfer::of(bytes))).unwrap()
+        };
+        let holds = UnixTime(u64::MAX / 2);
+        offer(&kept, 9, &of_copy(1, &of_expert, holds), &of_expert).await.unwrap();
+        offer(&kept, 9, &of_copy(2, &other, holds), &other).await.unwrap();
+        // No lease follows that of a copy: one that is over has nothing kept.
+        let over = offer(&kept, 9, &of_copy(3, &of_expert, UnixTime(1)), &of_expert).await;
+        assert_eq!(over, Err(CheckpointRefusal::Lease));
+        assert_eq!(files(&disk).await.len(), 2);
+        let file = kept.opened(place(3), Transfer::of(&of_expert).sha256).await.unwrap();
+        assert_eq!(file.read(0..10).await, Ok(vec![1; 10]));
     }
 
     async fn files(disk: &SimulatedDisk) -> Vec<String> {
@@ -519,7 +549,7 @@ mod tests {
             checkpoints::fetch(stream, "barn", place(3), &mut partial).await
         };
         assert!(matches!(with(&kept, 8, taking).await, Err(CheckpointError::Bulk(BulkError::Hash { .. }))));
-        assert_eq!(kept.newest(&place(3)), None);
+        assert_eq!(kept.kept(place(3)), []);
         assert_eq!(offer(&kept, 9, &whole, &bytes).await, Ok(OfferOutcome::Kept));
         assert_eq!(taken(&kept, 3).await, Some(bytes));
     }
@@ -538,7 +568,7 @@ mod tests {
         kept.storage.put(&other, sealed::seal(newer, b"of another layout")).await.unwrap();
         kept.storage.put(&kept.path(&checkpoint(5, 5, &[1; 1000])), b"no envelope".to_vec()).await.unwrap();
         let again = keeper(&disk).await;
-        assert_eq!(again.newest(&place(3)), Some(new.clone()));
+        assert_eq!(again.kept(place(3)), std::slice::from_ref(&new));
         assert_eq!(files(&disk).await, [file_name(&new), other.filename().unwrap().to_owned()]);
     }
 
@@ -577,7 +607,7 @@ mod tests {
         let endless = (good.lease.clone(), u64::MAX, good.transfer);
         let endless = ExpertCheckpoint::sign(&key(9), "barn", endless).unwrap();
         assert_eq!(offer(&kept, 9, &endless, &bytes).await, Err(CheckpointRefusal::Lease), "none is newer");
-        assert_eq!(kept.newest(&place(3)), None);
+        assert_eq!(kept.kept(place(3)), []);
     }
 
     #[tokio::test]
@@ -588,7 +618,7 @@ mod tests {
             let n_before = kept.shelf().n_bytes();
             let wanted = kept.shelf().on_offer(Moment::ZERO, &next, 1 << 20).unwrap();
             assert_eq!(wanted, OfferVerdict::Wanted { evicted: Vec::new() });
-            drop(IncomingCheckpoint { keeper: &kept, place: place(3), is_kept });
+            drop(IncomingCheckpoint { keeper: &kept, copy: (place(3), 0), is_kept });
             kept.shelf().n_bytes() - n_before
         };
         assert_eq!((on_its_way(false), on_its_way(true)), (0, 1000));

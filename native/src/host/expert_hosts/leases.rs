@@ -8,8 +8,8 @@ use barnraise_protocol::access::{KeyPair, PublicKey};
 use barnraise_protocol::dht::UnixMillis;
 use barnraise_protocol::experts::checkpoints::CheckpointVersion;
 use barnraise_protocol::experts::leases::{
-    self, ExpertLease, Grantors, KEEPERS_MAX, KnownHost, LeaseAnswer, LeaseAsk, LeaseAskError, LeaseGrant,
-    LeaseQuestion, LeaseRefusal, LeaseVerdict, LeasingHost,
+    self, CopyHolder, ExpertLease, Grantors, KEEPERS_MAX, KnownHost, LeaseAnswer, LeaseAsk, LeaseAskError,
+    LeaseGrant, LeaseQuestion, LeaseRefusal, LeaseVerdict, LeasingHost,
 };
 use barnraise_protocol::experts::{ExpertPlace, LayerId};
 use barnraise_relay::tasks::TaskSet;
@@ -122,12 +122,17 @@ impl LeaseService {
         &self.run.grantors
     }
 
-    /// The hosts that have these places now, as far as this backbone has granted them.
+    /// The hosts that have copies of these experts now, as far as this backbone has granted them.
     ///
     /// # Errors
     /// It began a moment ago, and does not know yet.
-    pub(crate) fn holders(&self, places: &[ExpertPlace]) -> Result<Vec<Option<PublicKey>>, LeaseRefusal> {
+    pub(crate) fn holders(&self, places: &[ExpertPlace]) -> Result<Vec<Vec<CopyHolder>>, LeaseRefusal> {
         self.books().leases.holders(self.now(), places)
+    }
+
+    /// [`LeaseBook::has_copies`]
+    pub(crate) fn has_copies(&self, place: ExpertPlace) -> bool {
+        self.books().leases.has_copies(self.now(), place)
     }
 
     /// The hosts that keep the checkpoints of an expert.
@@ -167,10 +172,13 @@ impl LeaseService {
         }
         match question {
             LeaseQuestion::Lease { host, asks, n_vacant, .. } => {
+                let places: Vec<ExpertPlace> = asks.iter().map(|ask| ask.of().0).collect();
                 match self.lease((peer, group), &host, asks, n_vacant.into()).await {
                     Ok((asked, vacant)) => {
                         let (grantors, frozen) = (self.run.grantors.clone(), self.frozen.clone());
-                        LeaseAnswer::Leased { grantors, asked, vacant, frozen }
+                        let (books, now) = (self.books(), self.now());
+                        let copied = places.into_iter().filter(|place| books.leases.is_copied(now, *place));
+                        LeaseAnswer::Leased { grantors, asked, vacant, copied: copied.collect(), frozen }
                     }
                     Err(refusal) => LeaseAnswer::Refused(refusal),
                 }
@@ -228,7 +236,7 @@ impl LeaseService {
     ) -> Result<(Vec<LeaseVerdict<ExpertLease>>, Vec<ExpertLease>), LeaseRefusal> {
         let n_asked = asks.len();
         let (termed, refused) = self.terms((holder, group), host, asks, n_vacant)?;
-        let vacant_places: Vec<_> = termed.iter().skip(n_asked).map(|(ask, _)| ask.place()).collect();
+        let chosen: Vec<_> = termed.iter().skip(n_asked).map(|(ask, _)| ask.of()).collect();
         let mut verdicts = self.collect(holder, host, termed.clone()).await;
         // One more attempt where a backbone knows a later term than this one.
         let is_behind = |(verdict, later): &(_, Option<u64>)| {
@@ -238,7 +246,7 @@ impl LeaseService {
             .iter()
             .zip(&termed)
             .enumerate()
-            .filter(|(_, (_, (ask, _)))| matches!(ask, LeaseAsk::Claim(_)))
+            .filter(|(_, (_, (ask, _)))| ask.is_claim())
             .filter_map(|(at, (verdict, _))| Some((at, is_behind(verdict)?.checked_add(1)?)))
             .collect();
         if !again.is_empty() {
@@ -258,10 +266,10 @@ impl LeaseService {
                 *verdict = LeaseVerdict::Refused(refusal);
             }
         }
-        for (place, verdict) in vacant_places.into_iter().zip(&of_vacant) {
+        for (copy, verdict) in chosen.into_iter().zip(&of_vacant) {
             if let LeaseVerdict::Refused(LeaseRefusal::Held { for_ms }) = verdict {
                 let time = Duration::from_millis(u64::from(*for_ms));
-                self.books().leases.on_held_elsewhere(self.now(), place, time);
+                self.books().leases.on_held_elsewhere(self.now(), copy, time);
             }
         }
         let granted = |verdict| match verdict {
@@ -271,8 +279,8 @@ impl LeaseService {
         Ok((asked, of_vacant.into_iter().filter_map(granted).collect()))
     }
 
-    /// The asks of a host with the terms of its claims, those of vacant places at the end; and of each of its own asks why this
-    /// backbone does not even ask the others. Such a claim has the term 0, which nobody grants.
+    /// The asks of a host with the terms of its claims, those that this backbone chose at the end; and of each of its own asks why this
+    /// backbone does not even ask the others. Such an ask has the term 0, which nobody grants.
     fn terms(
         &self,
         (holder, group): (PublicKey, AddressGroup),
@@ -290,17 +298,19 @@ impl LeaseService {
         for ask in asks {
             let checked = match &ask {
                 LeaseAsk::Claim(place) if !book.has(*place) => Err(LeaseRefusal::Unknown),
-                LeaseAsk::Claim(place) => {
-                    book.check_share(now, &holder, *place).map(|()| book.next_term(wall, *place))
-                }
-                LeaseAsk::Renew { lease, .. } => Ok(lease.term),
-                LeaseAsk::Release { term, .. } => Ok(*term),
+                LeaseAsk::Claim(place) => book.check_share(now, &holder, (*place, 0)),
+                LeaseAsk::Renew { lease, .. } => book.check_wanted(now, &holder, lease),
+                LeaseAsk::Release { .. } => Ok(()),
+                // Which copies there are is for the backbones to say.
+                LeaseAsk::Copy(_) => Err(LeaseRefusal::Unknown),
             };
+            let term = if checked.is_ok() { book.term_of(wall, &ask) } else { 0 };
             refused.push(checked.err());
-            termed.push((ask, checked.unwrap_or_default()));
+            termed.push((ask, term));
         }
-        for place in book.vacant(now, &holder, n_vacant) {
-            termed.push((LeaseAsk::Claim(place), book.next_term(wall, place)));
+        for ask in book.chosen(now, &holder, n_vacant) {
+            let term = book.term_of(wall, &ask);
+            termed.push((ask, term));
         }
         Ok((termed, refused))
     }
@@ -312,15 +322,15 @@ impl LeaseService {
         host: &LeasingHost,
         asks: TermedAsks,
     ) -> Vec<(LeaseVerdict<ExpertLease>, Option<u64>)> {
-        let wanted: TermedAsks =
-            asks.iter().filter(|(ask, term)| *term > 0 || !is_claim(ask)).cloned().collect();
+        let is_refused = |ask: &LeaseAsk, term: u64| term == 0 && !matches!(ask, LeaseAsk::Release { .. });
+        let wanted: TermedAsks = asks.iter().filter(|(ask, term)| !is_refused(ask, *term)).cloned().collect();
         let mut ballots = vec![self.own_votes(holder, &wanted)];
         ballots.extend(self.votes_of_others(holder, host, wanted).await);
         let mut counted = Vec::with_capacity(asks.len());
         let mut left_over = Vec::new();
         let mut at = 0;
         for (ask, term) in asks {
-            if term == 0 && is_claim(&ask) {
+            if is_refused(&ask, term) {
                 counted.push((LeaseVerdict::Refused(LeaseRefusal::Unknown), None));
                 continue;
             }
@@ -336,12 +346,12 @@ impl LeaseService {
                 counted.push((LeaseVerdict::Released, None));
                 continue;
             }
-            let place = ask.place();
-            let verdict = count_votes(&self.run.grantors, (place, holder, term), &votes);
+            let of @ (place, copy) = ask.of();
+            let verdict = count_votes(&self.run.grantors, (of, holder, term), &votes);
             let is_minority = matches!(verdict, LeaseVerdict::Refused(_))
                 && votes.iter().any(|vote| matches!(vote, LeaseVerdict::Granted(_)));
-            if is_minority && is_claim(&ask) {
-                left_over.push((LeaseAsk::Release { place, term, to: None }, term));
+            if is_minority && ask.is_claim() {
+                left_over.push((LeaseAsk::Release { place, copy, term, to: None }, term));
             }
             counted.push((verdict, later));
         }
@@ -431,10 +441,6 @@ impl VotingBackbones {
             _ => Err(LeaseAskError::Unexpected.into()),
         }
     }
-}
-
-fn is_claim(ask: &LeaseAsk) -> bool {
-    matches!(ask, LeaseAsk::Claim(_))
 }
 
 fn wall() -> UnixMillis {

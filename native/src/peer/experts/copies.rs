@@ -13,7 +13,7 @@ use barnraise_protocol::dht::checkpoints as records;
 use barnraise_protocol::dht::{DhtRefusal, Record, UnixMillis};
 use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::checkpoints::{self, CheckpointVersion, ExpertCheckpoint};
-use barnraise_protocol::experts::leases::{Grantors, KnownHost};
+use barnraise_protocol::experts::leases::{CopyHolder, Grantors, KnownHost};
 use libp2p::Stream;
 
 use super::super::find::now;
@@ -74,6 +74,11 @@ impl KeeperNetwork for HostState {
         leasing::keepers(self, place).await.map_err(PlatformError::network)
     }
 
+    async fn holders(&self, place: ExpertPlace) -> Result<Vec<CopyHolder>, PlatformError> {
+        let holders = leasing::holders(self, vec![place]).await.map_err(PlatformError::network)?;
+        Ok(holders.into_iter().flatten().collect())
+    }
+
     async fn backbone(&self) -> Option<KnownHost> {
         let addresses = self.home.addresses().await;
         let key = PublicKey::of_peer_id(&self.home.peer().to_bytes())?;
@@ -90,8 +95,8 @@ impl KeeperNetwork for HostState {
         Ok(put.map_err(PlatformError::network)?.pop().unwrap_or(Ok(())))
     }
 
-    fn kept_here(&self, place: ExpertPlace) -> Option<ExpertCheckpoint> {
-        self.keeper.newest(&place)
+    fn kept_here(&self, place: ExpertPlace) -> Vec<ExpertCheckpoint> {
+        self.keeper.kept(place)
     }
 
     async fn read_kept(&self, place: ExpertPlace, sha256: Sha256Hash) -> Option<Vec<u8>> {

@@ -63,7 +63,7 @@ pub(super) struct StartedDevice {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
 
-    use barnraise_contributor::hosting::{AddError, OutputGradients, StoredExpert};
+    use barnraise_contributor::hosting::{AddError, CopyState, OutputGradients, StoredExpert};
     use barnraise_protocol::access::KeyPair;
     use barnraise_protocol::experts::checkpoints::CheckpointVersion;
     use barnraise_protocol::experts::leases::ExpertLease;
@@ -93,12 +93,8 @@ mod tests {
     async fn a_gradient_that_others_have_overtaken_moves_an_expert_less() {
         let mut device = started().unwrap();
         let holder = KeyPair::from_seed(&[1; 32]).public();
-        let lease = ExpertLease {
-            place: (LayerId(0), ExpertUid::new(&[3]).unwrap()),
-            holder,
-            term: 5,
-            grants: Vec::new(),
-        };
+        let place = (LayerId(0), ExpertUid::new(&[3]).unwrap());
+        let lease = ExpertLease { place, copy: 0, holder, term: 5, grants: Vec::new() };
         let mut moved = Vec::new();
         for n_steps in [4, 2, 0] {
             done(&mut device, ExpertJob::Add { expert: 2, lease: lease.clone(), stored: None }).await;
@@ -143,7 +139,7 @@ mod tests {
         let mut device = started().unwrap();
         let holder = KeyPair::from_seed(&[1; 32]).public();
         let place = (LayerId(0), ExpertUid::new(&[3]).unwrap());
-        let lease = ExpertLease { place, holder, term: 5, grants: Vec::new() };
+        let lease = ExpertLease { place, copy: 0, holder, term: 5, grants: Vec::new() };
         let add = |stored| ExpertJob::Add { expert: 2, lease: lease.clone(), stored };
         let JobDone::Added { result: Ok((_, 0)), .. } = done(&mut device, add(None)).await else {
             panic!("it begins anew")
@@ -186,5 +182,84 @@ mod tests {
         let JobDone::Added { result: Ok(_), .. } = done(&mut device, add(Some(good))).await else {
             panic!("it goes on")
         };
+    }
+
+    /// With a replica of these parameters.
+    fn average(parameters: Vec<f32>) -> ExpertJob {
+        let version = CheckpointVersion { term: 6, n_steps: 1 };
+        ExpertJob::Average { expert: 2, others: Some(vec![CopyState { copy: 1, version, parameters }]) }
+    }
+
+    /// An expert that a device has, which has moved so many steps since it was averaged.
+    async fn moved(n_steps: usize, gradient: f32) -> (StartedDevice, Vec<f32>, Vec<f32>) {
+        let mut device = started().unwrap();
+        let holder = KeyPair::from_seed(&[1; 32]).public();
+        let place = (LayerId(0), ExpertUid::new(&[3]).unwrap());
+        let lease = ExpertLease { place, copy: 0, holder, term: 5, grants: Vec::new() };
+        let _added = done(&mut device, ExpertJob::Add { expert: 2, lease, stored: None }).await;
+        let before = parameters(&mut device).await.0;
+        let average = average(vec![9.0; before.len()]);
+        let JobDone::Averaged { n_steps: 0, .. } = done(&mut device, average).await else {
+            panic!("the first time it only remembers where it is")
+        };
+        for _ in 0..n_steps {
+            let pass = ExpertPass::Backward;
+            let batch = ServingBatch { id: BatchId(8), expert: 2, pass, parts: Vec::new() };
+            let gradients = Some(OutputGradients { values: vec![gradient; 4], parts: Vec::new() });
+            let job = ExpertJob::Compute { batch, is_frozen: false, inputs: vec![0.5; 4], gradients };
+            let _computed = done(&mut device, job).await;
+        }
+        let now = parameters(&mut device).await.0;
+        (device, before, now)
+    }
+
+    async fn parameters(device: &mut StartedDevice) -> (Vec<f32>, u64) {
+        let JobDone::Store { state, .. } = done(device, ExpertJob::Store { expert: 2 }).await else {
+            panic!("it tells its state")
+        };
+        (state.parameters, state.optimizer.n_steps)
+    }
+
+    fn apart(one: &[f32], other: &[f32]) -> f32 {
+        one.iter().zip(other).map(|(a, b)| (a - b).powi(2)).sum::<f32>().sqrt()
+    }
+
+    #[tokio::test]
+    async fn copies_meet_as_of_one_more_step_and_a_hostile_one_moves_none_far() {
+        let (mut one, before, of_one) = moved(3, 0.25).await;
+        let (mut other, _, of_other) = moved(2, -0.25).await;
+        for (device, others, n_steps) in [(&mut one, &of_other, 4), (&mut other, &of_one, 3)] {
+            let average = average(others.clone());
+            let JobDone::Averaged { n_steps: after, .. } = done(device, average).await else {
+                panic!("it averages")
+            };
+            assert_eq!(
+                (after, parameters(device).await.1),
+                (n_steps, n_steps),
+                "no state has a version twice"
+            );
+        }
+        let (met_one, met_other) = (parameters(&mut one).await.0, parameters(&mut other).await.0);
+        let (before_apart, after_apart) = (apart(&of_one, &of_other), apart(&met_one, &met_other));
+        assert!(after_apart < before_apart / 4.0, "{after_apart} of {before_apart}");
+        // It has not moved since, so that nothing moves it; and then by no more than it has moved itself.
+        let hostile = || average(vec![-1e30; before.len()]);
+        let JobDone::Averaged { n_steps: 4, .. } = done(&mut one, hostile()).await else {
+            panic!("it stays where it is")
+        };
+        assert_eq!(parameters(&mut one).await.0, met_one);
+        let (mut honest, before, own) = moved(3, 0.25).await;
+        let JobDone::Averaged { n_steps: 4, .. } = done(&mut honest, hostile()).await else {
+            panic!("it averages")
+        };
+        let pulled = apart(&parameters(&mut honest).await.0, &own);
+        assert!(pulled <= 1.001 * apart(&own, &before), "{pulled}");
+        for useless in [vec![f32::NAN; before.len()], vec![0.0; 1]] {
+            let (mut honest, _, own) = moved(1, 0.25).await;
+            let JobDone::Averaged { n_steps: 1, .. } = done(&mut honest, average(useless)).await else {
+                panic!("it is ignored")
+            };
+            assert_eq!(parameters(&mut honest).await.0, own);
+        }
     }
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use anyhow::bail;
 use barnraise_contributor::hosting::{
-    AddError, ExpertJob, JobDone, StoredCheckpoint, StoredExpert, give_stored, newest,
+    AddError, CopyState, ExpertJob, JobDone, LastAveraged, StoredCheckpoint, StoredExpert, give_stored,
+    newest, other_copies,
 };
 use barnraise_learning::hosted::{ExpertState, layer_of};
 use barnraise_protocol::experts::ExpertPlace;
@@ -87,6 +88,7 @@ impl ExpertHosting<'_> {
         let gathering = TaskSet::default();
         let mut saver = ExpertSaver::new(self.store.clone());
         let (stored, mut kept, _giving) = spawn_giving(state.clone());
+        let (to_take, mut taken, _taking) = spawn_taking(state.clone());
         let (handing, mut handed) = HandingTasks::new();
         let mut places = HeldPlaces::new(state.signer.key.public().seed());
         let (compared, mut checked) = mpsc::channel::<CheckedFile>(1);
@@ -132,13 +134,24 @@ impl ExpertHosting<'_> {
                 Some(event) = leased.recv() => self.on_event(&mut places, event, (&gathering, &ready)),
                 Some((lease, stored)) = gathered.recv() => self.on_gathered(&mut places, lease, stored),
                 Some((check, versions)) = checked.recv() => {
-                    if places.lost.on_checked(check, versions) && state.lease(&check.place).is_none() {
+                    // A copy is not on the disk: the file is that of the expert itself, and needed no longer.
+                    let serves = state.lease(&check.place).is_some_and(|lease| lease.copy == 0);
+                    if places.lost.on_checked(check, versions) && !serves {
                         saver.forget(check.place);
                     }
                 }
                 Some((place, version, n_keepers)) = kept.recv() => {
                     places.schedule.on_offered(state.now(), &place, version, n_keepers);
+                    match state.lease(&place) {
+                        // Where others are taken for long, in another minute.
+                        Some(lease) if state.has_copies(&place) => {
+                            let _ = to_take.try_send((lease, places.averaged.of(&place)));
+                        }
+                        Some(lease) => self.on_copies(&mut places, &lease, None),
+                        None => {}
+                    }
                 }
+                Some((lease, others)) = taken.recv() => self.on_copies(&mut places, &lease, others),
                 Some(HostRequest { command, answer }) = requests.recv() => {
                     // The operator may have gone.
                     let _ = answer.send(self.on_command(&mut places, command).await);
@@ -204,7 +217,7 @@ impl ExpertHosting<'_> {
                     places.deferred.insert(place, lease);
                 } else if places.numbers.values().any(|known| *known == place) {
                     // It is here, under a term that has begun meanwhile.
-                    places.terms.insert(place, lease.term);
+                    places.terms.insert(place, (lease.copy, lease.term));
                     if let Some(expert) = self.state.lock().experts.get_mut(&place) {
                         expert.term = lease.term;
                     }
@@ -284,11 +297,13 @@ impl ExpertHosting<'_> {
         if !is_current || places.gathering.remove(&place).is_none() {
             return;
         }
-        places.lost.on_held(&place);
+        if lease.copy == 0 {
+            places.lost.on_held(&place);
+        }
         let expert = places.n_numbers;
         places.n_numbers += 1;
         places.numbers.insert(expert, place);
-        places.terms.insert(place, lease.term);
+        places.terms.insert(place, (lease.copy, lease.term));
         places.jobs.push_back(ExpertJob::Add { expert, lease, stored });
     }
 
@@ -296,6 +311,7 @@ impl ExpertHosting<'_> {
     fn stop(&self, places: &mut HeldPlaces, place: ExpertPlace) {
         places.deferred.remove(&place);
         places.refused.remove(&place);
+        places.averaged.on_removed(&place);
         places.retried.retain(|lease| lease.place != place);
         places.not_given.retain(|known| *known != place);
         places.news.retain(|new| *new != place);
@@ -422,6 +438,12 @@ impl ExpertHosting<'_> {
                     None => places.is_storing = false,
                 }
             }
+            JobDone::Averaged { expert, n_steps } => {
+                let (place, mut inner) = (places.numbers.get(&expert), state.lock());
+                if let Some(expert) = place.and_then(|place| inner.experts.get_mut(place)) {
+                    expert.n_steps = n_steps;
+                }
+            }
             JobDone::Removed { expert, state: of_expert } => {
                 let last = self.to_save(places, (expert, of_expert), true);
                 state.with(|runtime, now| runtime.on_expert_removed(now, expert));
@@ -443,8 +465,8 @@ impl ExpertHosting<'_> {
     ) -> Option<ExpertToSave> {
         let counted = self.state.lock().requests.runtime.counted(expert).unwrap_or_default();
         let place = *places.numbers.get(&expert)?;
-        let term = *places.terms.get(&place)?;
-        Some(ExpertToSave { place, stored: StoredExpert { term, state, counted }, is_last })
+        let (copy, term) = *places.terms.get(&place)?;
+        Some(ExpertToSave { place, copy, stored: StoredExpert { term, state, counted }, is_last })
     }
 
     /// A state was stored, or could not be. `giver` is where checkpoints are given away. Returns the place of an expert that was
@@ -455,12 +477,12 @@ impl ExpertHosting<'_> {
         saved: SavedExpert,
         giver: Option<&mpsc::Sender<StoredCheckpoint>>,
     ) -> Option<RemovedPlace> {
-        let SavedExpert { place, version, is_last, bytes, error } = saved;
+        let SavedExpert { place, copy, version, is_last, bytes, error } = saved;
         let (state, now) = (&self.state, self.state.now());
         match error {
             Some(error) => self.display.say(&format!("An expert could not be stored: {error}")),
             None => {
-                if let Some(expert) = state.lock().experts.get_mut(&place) {
+                if let Some(expert) = state.lock().experts.get_mut(&place).filter(|_| copy == 0) {
                     expert.stored_at = Some(now);
                 }
             }
@@ -469,7 +491,9 @@ impl ExpertHosting<'_> {
         let checkpoint = lease.zip(bytes).map(|(lease, bytes)| StoredCheckpoint { lease, version, bytes });
         if is_last {
             places.stopping.remove(&place);
-            places.lost.on_lost(now, place);
+            if copy == 0 {
+                places.lost.on_lost(now, place);
+            }
             return Some((place, checkpoint));
         }
         places.is_storing = false;
@@ -484,6 +508,14 @@ impl ExpertHosting<'_> {
         None
     }
 
+    /// What the other copies of an expert have learned is here: the device averages them.
+    fn on_copies(&self, places: &mut HeldPlaces, lease: &ExpertLease, others: Option<Vec<CopyState>>) {
+        let (place, inner) = (lease.place, self.state.lock());
+        let served = inner.experts.get(&place).filter(|expert| expert.term == lease.term);
+        let Some(expert) = served.filter(|_| !inner.is_frozen(place.0)) else { return };
+        places.jobs.extend(places.averaged.job((place, expert.number), others));
+    }
+
     fn on_added(
         &self,
         places: &mut HeldPlaces,
@@ -492,7 +524,7 @@ impl ExpertHosting<'_> {
         result: Result<(CountedState, u64), AddError>,
     ) {
         let (state, place) = (&self.state, lease.place);
-        let term = places.terms.get(&place).copied().unwrap_or(lease.term);
+        let term = places.terms.get(&place).map_or(lease.term, |(_, term)| *term);
         let added = result.and_then(|(counted, n_steps)| {
             state.with(|runtime, now| runtime.on_expert_added(now, expert, &counted))?;
             if places.stopping.contains(&place) {
@@ -580,6 +612,26 @@ fn spawn_giving(
         }
     });
     (stored, kept, giving)
+}
+
+/// An expert's lease, and what the other copies have learned.
+type TakenCopies = (ExpertLease, Option<Vec<CopyState>>);
+
+/// Takes what the other copies of experts have learned since they were averaged, one expert after the other, until the handle is dropped.
+fn spawn_taking(
+    state: Arc<HostState>,
+) -> (mpsc::Sender<(ExpertLease, LastAveraged)>, mpsc::Receiver<TakenCopies>, AbortOnDropHandle<()>) {
+    let (sender, mut to_take) = mpsc::channel::<(ExpertLease, LastAveraged)>(1);
+    let (taken, copies) = mpsc::channel(1);
+    let taking = tasks::spawn("taking copies of experts", async move {
+        while let Some((lease, averaged)) = to_take.recv().await {
+            let others = Box::pin(other_copies(&*state, &lease, &averaged)).await;
+            if taken.send((lease, others)).await.is_err() {
+                return;
+            }
+        }
+    });
+    (sender, copies, taking)
 }
 
 async fn at(moment: Option<tokio::time::Instant>) {

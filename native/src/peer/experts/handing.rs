@@ -7,7 +7,7 @@ use std::time::Duration;
 use barnraise_contributor::hosting::{StoredCheckpoint, give_stored};
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::experts::ExpertPlace;
-use barnraise_protocol::experts::leases::PLACES_MAX;
+use barnraise_protocol::experts::leases::{CopyHolder, PLACES_MAX};
 use barnraise_relay::tasks::TaskSet;
 use barnraise_swarm::experts::leases::HANDED_MAX;
 use tokio::sync::mpsc;
@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use super::leasing::{self, LeasingError};
 use super::state::HostState;
 
-/// The hosts of some places.
+/// The hosts of some experts themselves.
 pub(super) type Holders = Vec<(ExpertPlace, Option<PublicKey>)>;
 
 /// What came of it.
@@ -75,6 +75,7 @@ async fn holders(state: &HostState, places: &[ExpertPlace]) -> Result<Holders, L
     let mut holders = Vec::with_capacity(places.len());
     for places in places.chunks(PLACES_MAX) {
         let of_places = leasing::holders(state, places.to_vec()).await?;
+        let of_places = of_places.iter().map(|copies| CopyHolder::of_expert(copies));
         holders.extend(places.iter().copied().zip(of_places));
     }
     Ok(holders)

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::leases::{
-    self, ExpertLease, KnownHost, LeaseAnswer, LeaseAsk, LeaseAskError, LeaseQuestion, LeaseRefusal,
-    LeasingHost,
+    self, CopyHolder, ExpertLease, KnownHost, LeaseAnswer, LeaseAsk, LeaseAskError, LeaseQuestion,
+    LeaseRefusal, LeasingHost,
 };
 use barnraise_relay::tasks;
 use barnraise_swarm::experts::leases::HolderAction;
@@ -62,12 +62,12 @@ pub(super) fn spawn(state: Arc<HostState>, events: mpsc::Sender<LeaseEvent>) -> 
                 state.with_leases(|leases, now| leases.on_suspended(now));
                 open = None;
             }
-            let loads = state.announced();
+            let loads = state.loads();
             let next = {
                 let mut leases = state.leases.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 let now = state.now();
-                for (layer, expert) in loads {
-                    leases.on_load(&(layer, expert.uid), expert.n_waiting);
+                for (place, load) in loads {
+                    leases.on_load(&place, load);
                 }
                 leases.on_timeout(now);
                 leases.poll_action(now).ok_or_else(|| leases.next_deadline(now))
@@ -115,13 +115,16 @@ fn was_suspended(looked_at: &mut Instant, wall: &mut SystemTime) -> bool {
 
 fn on_answer(state: &HostState, answer: Result<LeaseAnswer, LeasingError>) {
     match answer {
-        Ok(LeaseAnswer::Leased { grantors, asked, vacant, frozen }) => {
+        Ok(LeaseAnswer::Leased { grantors, asked, vacant, copied, frozen }) => {
             // Before a place is served that comes with it.
             state.lock().frozen_by_run = frozen.into_iter().collect();
             state.keeper.set_grantors(&grantors);
             // They evaluate the model.
             state.gate.set_backbones(grantors.keys().iter().copied());
-            state.with_leases(|leases, now| leases.on_answer(now, asked, vacant));
+            state.with_leases(|leases, now| {
+                leases.on_copied(&copied);
+                leases.on_answer(now, asked, vacant);
+            });
         }
         Ok(_) => state.with_leases(|leases, now| leases.on_failed(now)),
         Err(LeasingError::Ask(LeaseAskError::Refused(
@@ -171,11 +174,11 @@ async fn question(state: &HostState, question: LeaseQuestion) -> Result<LeaseAns
     tokio::time::timeout(ASK_TIMEOUT, asking).await.unwrap_or(Err(LeasingError::Timeout))
 }
 
-/// The hosts that have these places, in their order.
+/// The hosts that have copies of these experts, in the order of the places.
 pub(super) async fn holders(
     state: &HostState,
     places: Vec<ExpertPlace>,
-) -> Result<Vec<Option<PublicKey>>, LeasingError> {
+) -> Result<Vec<Vec<CopyHolder>>, LeasingError> {
     match question(state, LeaseQuestion::Holders { run_id: state.run_id.clone(), places }).await? {
         LeaseAnswer::Holders(holders) => Ok(holders),
         _ => Err(LeaseAskError::Unexpected.into()),

@@ -3,6 +3,7 @@
 use barnraise_contributor::hosting::{NewestError, newest};
 use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::checkpoints::CheckpointVersion;
+use barnraise_protocol::experts::leases::CopyHolder;
 
 use super::leasing;
 use super::state::HostState;
@@ -41,7 +42,8 @@ async fn compared(
     place: ExpertPlace,
 ) -> Result<Option<(CheckpointVersion, CheckpointVersion)>, LostExpertError> {
     let holders = leasing::holders(state, vec![place]).await?;
-    if !holders.into_iter().flatten().any(|holder| holder != state.signer.key.public()) {
+    let holder = holders.first().and_then(|copies| CopyHolder::of_expert(copies));
+    if holder.is_none_or(|holder| holder == state.signer.key.public()) {
         return Ok(None);
     }
     let Some(own) = store.load(place).await? else { return Ok(None) };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
-use barnraise_contributor::hosting::ExpertJob;
+use barnraise_contributor::hosting::{AveragedCopies, ExpertJob};
 use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::checkpoints::CheckpointVersion;
 use barnraise_protocol::experts::leases::ExpertLease;
@@ -31,8 +31,9 @@ pub(super) struct HeldPlaces {
     pub(super) gathering_turns: Arc<Semaphore>,
     /// Given to the device, by number.
     pub(super) numbers: HashMap<u32, ExpertPlace>,
-    /// The terms under which experts step here.
-    pub(super) terms: BTreeMap<ExpertPlace, u64>,
+    /// The copies as which experts step here, and the terms under which.
+    pub(super) terms: BTreeMap<ExpertPlace, (u8, u64)>,
+    pub(super) averaged: AveragedCopies,
     /// The device gives their states back.
     pub(super) stopping: BTreeSet<ExpertPlace>,
     /// States that the device could not go on from, and which are not tried again.
@@ -63,6 +64,7 @@ impl HeldPlaces {
             gathering_turns: Arc::new(Semaphore::new(GATHERING_MAX)),
             numbers: HashMap::new(),
             terms: BTreeMap::new(),
+            averaged: AveragedCopies::default(),
             stopping: BTreeSet::new(),
             refused: BTreeMap::new(),
             retried: Vec::new(),
@@ -142,7 +144,7 @@ mod tests {
         let mut places = HeldPlaces::new(1);
         let place = (LayerId(0), ExpertUid::new(&[3]).unwrap());
         let holder = KeyPair::from_seed(&[1; 32]).public();
-        let lease = ExpertLease { place, holder, term: 5, grants: Vec::new() };
+        let lease = ExpertLease { place, copy: 0, holder, term: 5, grants: Vec::new() };
         let version = |n_steps| CheckpointVersion { term: 4, n_steps };
         places.on_no_state(&lease, version(9));
         places.on_no_state(&lease, version(8));

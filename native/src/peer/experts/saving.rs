@@ -30,6 +30,8 @@ pub(super) enum SaveError {
 #[derive(Debug)]
 pub(super) struct ExpertToSave {
     pub(super) place: ExpertPlace,
+    /// Only the expert itself is for the disk: this host never goes on from what a replica has learned.
+    pub(super) copy: u8,
     pub(super) stored: StoredExpert,
     /// It was the last one: the device has the expert no longer.
     pub(super) is_last: bool,
@@ -45,6 +47,7 @@ enum SavingJob {
 #[derive(Debug)]
 pub(super) struct SavedExpert {
     pub(super) place: ExpertPlace,
+    pub(super) copy: u8,
     pub(super) version: CheckpointVersion,
     pub(super) is_last: bool,
     /// For its keepers, also where the disk has not taken it.
@@ -125,16 +128,16 @@ async fn forget(store: &ExpertStore, place: ExpertPlace) {
 }
 
 async fn save(store: &ExpertStore, expert: ExpertToSave) -> SavedExpert {
-    let ExpertToSave { place, stored, is_last } = expert;
+    let ExpertToSave { place, copy, stored, is_last } = expert;
     let version = stored.version();
     let (bytes, error) = match sealed(stored).await {
         Ok(bytes) => {
-            let saved = store.save(place, bytes.clone()).await;
+            let saved = if copy == 0 { store.save(place, bytes.clone()).await } else { Ok(()) };
             (Some(bytes), saved.err().map(SaveError::from))
         }
         Err(error) => (None, Some(error.into())),
     };
-    SavedExpert { place, version, is_last, bytes, error }
+    SavedExpert { place, copy, version, is_last, bytes, error }
 }
 
 #[cfg(test)]
@@ -155,7 +158,7 @@ mod tests {
         let optimizer = OptimizerState { n_steps, beta_products: [0.5, 0.25], moments: Vec::new() };
         let state = ExpertState { parameters: vec![0.5; 4], optimizer };
         let stored = StoredExpert { term: 9, state, counted: CountedState::default() };
-        ExpertToSave { place: (LayerId(0), ExpertUid::new(&[3]).unwrap()), stored, is_last: false }
+        ExpertToSave { place: (LayerId(0), ExpertUid::new(&[3]).unwrap()), copy: 0, stored, is_last: false }
     }
 
     #[tokio::test]
@@ -195,6 +198,11 @@ mod tests {
             .save(ExpertToSave { place: (LayerId(0), ExpertUid::new(&[4]).unwrap()), ..to_save(1) })
             .unwrap();
         saver.saved().await.unwrap();
+        assert!(store.load(to_save(1).place).await.unwrap().is_none());
+        // A replica is for its keepers.
+        saver.save(ExpertToSave { copy: 2, ..to_save(11) }).unwrap();
+        let saved = saver.saved().await.unwrap();
+        assert!(saved.copy == 2 && saved.bytes.is_some() && saved.error.is_none());
         assert!(store.load(to_save(1).place).await.unwrap().is_none());
     }
 }

@@ -8,7 +8,7 @@ use barnraise_contributor::hosting::{ExpertAnswer, HeldRequests};
 use barnraise_learning::hosted::HostedLayer;
 use barnraise_protocol::dht::experts::AnnouncedExpert;
 use barnraise_protocol::experts::checkpoints::CheckpointVersion;
-use barnraise_protocol::experts::leases::ExpertLease;
+use barnraise_protocol::experts::leases::{ExpertLease, ExpertLoad};
 use barnraise_protocol::experts::{AnswerSigner, ExpertPlace, ExpertTensors, LayerId};
 use barnraise_swarm::experts::leases::LeaseHolder;
 use barnraise_swarm::experts::serving::{ExpertRuntime, RequestKey, ServedRequest, ServingRefusal};
@@ -102,6 +102,11 @@ impl HostState {
         leases.lease(self.now(), place).cloned()
     }
 
+    /// Whether an expert that is served here has further copies.
+    pub(super) fn has_copies(&self, place: &ExpertPlace) -> bool {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner).has_copies(place)
+    }
+
     /// Does something with the runtime, and lets the driver do what follows.
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut ExpertRuntime, Moment) -> T) -> T {
         let result = f(&mut self.lock().requests.runtime, self.now());
@@ -190,11 +195,21 @@ impl HostState {
     pub(super) fn announced(&self) -> Vec<(LayerId, AnnouncedExpert)> {
         let inner = self.lock();
         let announced = |(&(layer, uid), expert): (&ExpertPlace, &ServedExpert)| {
-            let n_waiting =
-                u32::try_from(inner.requests.runtime.rows_waiting(expert.number)).unwrap_or(u32::MAX);
+            let n_waiting = inner.requests.runtime.expert_load(self.now(), expert.number).n_waiting;
             (layer, AnnouncedExpert { uid, n_waiting, n_steps: expert.n_steps })
         };
         inner.experts.iter().map(announced).collect()
+    }
+
+    /// What there is to do for each of them. One that this host's operator has frozen is to have no copies: they would learn.
+    pub(super) fn loads(&self) -> Vec<(ExpertPlace, ExpertLoad)> {
+        let (inner, now) = (self.lock(), self.now());
+        let load = |(place, expert): (&ExpertPlace, &ServedExpert)| {
+            let load = inner.requests.runtime.expert_load(now, expert.number);
+            let n_waiting = if inner.frozen.contains(&place.0) { 0 } else { load.n_waiting };
+            (*place, ExpertLoad { n_waiting, ..load })
+        };
+        inner.experts.iter().map(load).collect()
     }
 }
 

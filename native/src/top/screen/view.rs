@@ -259,8 +259,12 @@ fn links(metrics: &Metrics) -> String {
 /// Of a model with experts that peers host.
 fn experts(metrics: &Metrics) -> Option<String> {
     let of = |name: &str| metrics.sum(name).map(|n| n as u64);
+    let copies = match of("barnraise_expert_copies").unwrap_or_default() {
+        0 => String::new(),
+        n_copies => format!(" and {}", counted(n_copies, "replica")),
+    };
     Some(format!(
-        "{} of {} at {}, {} waiting",
+        "{} of {}{copies} at {}, {} waiting",
         thousands(of("barnraise_experts_hosted")?),
         thousands(of("barnraise_expert_places")?),
         counted(of("barnraise_expert_hosts")?, "host"),
@@ -407,6 +411,11 @@ mod tests {
         );
         let shown = frame(&state, 2 * SECOND, 80, 24);
         assert!(shown.contains("experts     1,000 of 1,024 at 1 host, 32 rows waiting"), "{shown}");
+        let copied = "barnraise_expert_places 8\nbarnraise_experts_hosted 8\nbarnraise_expert_copies 3\n\
+                      barnraise_expert_hosts 2\nbarnraise_expert_rows_waiting 9000\n";
+        state.on_event(3 * SECOND, TopEvent::Metrics(Metrics::parse(copied)));
+        let shown = frame(&state, 3 * SECOND, 80, 24);
+        assert!(shown.contains("8 of 8 and 3 replicas at 2 hosts, 9,000 rows waiting"), "{shown}");
     }
 
     #[test]

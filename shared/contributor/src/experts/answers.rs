@@ -193,6 +193,7 @@ mod tests {
     use barnraise_protocol::codec::TensorCodec;
     use barnraise_protocol::dht::{Record, RecordKey};
     use barnraise_protocol::experts::checkpoints::CheckpointVersion;
+    use barnraise_protocol::experts::leases;
     use barnraise_protocol::experts::{
         AnswerSigner, ExpertPlace, ExpertRequest, ExpertUid, HostToTrainer, LayerId,
     };
@@ -232,7 +233,7 @@ mod tests {
             &self,
             _: &str,
             _: Vec<ExpertPlace>,
-        ) -> Result<Vec<Option<PublicKey>>, PlatformError> {
+        ) -> Result<Vec<Vec<leases::CopyHolder>>, PlatformError> {
             Err(PlatformError::NotConnected)
         }
 

@@ -1,5 +1,7 @@
-//! Checkpoints of a host's experts at other peers: gives them away, and takes the newest one of an expert that is new here.
+//! Checkpoints of a host's experts at other peers: gives them away, and takes the newest one of an expert that is new here, and those
+//! of its other copies.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,15 +13,16 @@ use barnraise_protocol::dht::checkpoints::{self as records, CheckpointRecord, RE
 use barnraise_protocol::dht::{DhtRefusal, Record, UnixMillis};
 use barnraise_protocol::experts::ExpertPlace;
 use barnraise_protocol::experts::checkpoints::{
-    self, CheckpointError, CheckpointRefusal, CheckpointVersion, ExpertCheckpoint, OfferOutcome,
-    transfer_time,
+    self, CheckpointError, CheckpointRank, CheckpointRefusal, CheckpointVersion, ExpertCheckpoint,
+    OfferOutcome, transfer_time,
 };
-use barnraise_protocol::experts::leases::{ExpertLease, Grantors, KnownHost};
-use barnraise_swarm::experts::checkpoints::COPIES;
+use barnraise_protocol::experts::leases::{CopyHolder, ExpertLease, Grantors, KnownHost};
+use barnraise_swarm::experts::checkpoints::KEEPERS_WANTED;
 use futures::io::{AsyncRead, AsyncWrite};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 
-use super::stored::{StoredExpert, StoredExpertError};
+use super::device::ExpertJob;
+use super::stored::{CopyState, StoredExpert, StoredExpertError};
 use crate::platform::PlatformError;
 use crate::race::before;
 
@@ -33,6 +36,9 @@ const BUSY_PAUSE: Duration = Duration::from_millis(500);
 const ATTEMPTS: u32 = 3;
 /// Pause before that.
 const PAUSE: Duration = Duration::from_secs(4);
+
+/// Longest time for all that the other copies of an expert have learned.
+const COPIES_TIME_MAX: Duration = Duration::from_secs(120);
 
 /// A peer that may keep checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +75,9 @@ pub enum NewestError {
     /// The backbone, which knows the others.
     #[error("the backbone does not say who keeps its checkpoints: {0}")]
     Keepers(PlatformError),
+    /// Likewise.
+    #[error("the backbone does not say who has its copies: {0}")]
+    Holders(PlatformError),
 }
 
 /// What did not go as it should, for the log.
@@ -92,6 +101,9 @@ pub enum CopyTrouble<'a> {
     /// Likewise.
     #[error("a checkpoint of an expert did not come from {0:?}: {1}")]
     NotFetched(&'a Keeper, &'a KeeperError),
+    /// They are averaged another time.
+    #[error("the other copies of an expert are not known: {0}")]
+    NoCopies(&'a NewestError),
     /// It is waited for.
     #[error("a newer checkpoint of an expert is known than can be had")]
     NewerKnown,
@@ -144,10 +156,13 @@ pub trait KeeperNetwork {
         record: Record,
     ) -> impl Future<Output = Result<Result<(), DhtRefusal>, PlatformError>>;
 
-    /// The checkpoint of an expert that this host keeps for another one, if there is one.
-    fn kept_here(&self, place: ExpertPlace) -> Option<ExpertCheckpoint> {
+    /// The hosts that have copies of an expert now, as the backbone says.
+    fn holders(&self, place: ExpertPlace) -> impl Future<Output = Result<Vec<CopyHolder>, PlatformError>>;
+
+    /// The checkpoints of an expert's copies that this host keeps for others.
+    fn kept_here(&self, place: ExpertPlace) -> Vec<ExpertCheckpoint> {
         let _ = place;
-        None
+        Vec::new()
     }
 
     /// Its bytes.
@@ -188,6 +203,47 @@ pub struct StoredCheckpoint {
     pub bytes: Arc<[u8]>,
 }
 
+/// The last state of each other copy of an expert that was averaged.
+pub type LastAveraged = BTreeMap<u8, CheckpointVersion>;
+
+/// Which states of other copies a host has averaged its experts with.
+#[derive(Debug, Default)]
+pub struct AveragedCopies(BTreeMap<ExpertPlace, LastAveraged>);
+
+impl AveragedCopies {
+    /// Of one expert.
+    pub fn of(&self, place: &ExpertPlace) -> LastAveraged {
+        self.0.get(place).cloned().unwrap_or_default()
+    }
+
+    /// What [`other_copies`] gave for an expert with this number: the device is to average it with what is new. `None` where it has no
+    /// other copies, and had none.
+    pub fn job(
+        &mut self,
+        (place, expert): (ExpertPlace, u32),
+        others: Option<Vec<CopyState>>,
+    ) -> Option<ExpertJob> {
+        let Some(mut others) = others else {
+            return self.0.remove(&place).map(|_| ExpertJob::Average { expert, others: None });
+        };
+        let last = self.0.entry(place).or_default();
+        // Another one may have come since these were asked for.
+        others.retain(|other| is_new(last, other.copy, other.version));
+        last.extend(others.iter().map(|other| (other.copy, other.version)));
+        Some(ExpertJob::Average { expert, others: Some(others) })
+    }
+
+    /// This host has the expert no longer.
+    pub fn on_removed(&mut self, place: &ExpertPlace) {
+        self.0.remove(place);
+    }
+}
+
+/// Whether a state of a copy is later than the last one that was averaged. Keepers have older ones, too.
+fn is_new(last: &LastAveraged, copy: u8, version: CheckpointVersion) -> bool {
+    last.get(&copy).is_none_or(|last| version > *last)
+}
+
 async fn within<N: KeeperNetwork, T>(
     network: &N,
     limit: Duration,
@@ -196,7 +252,7 @@ async fn within<N: KeeperNetwork, T>(
     before(network.sleep(limit), work).await.unwrap_or(Err(KeeperError::Timeout))
 }
 
-/// Signs what was stored, and gives it to [`COPIES`] peers, hosts before the backbone, and tells the DHT. Returns how many keep it.
+/// Signs what was stored, and gives it to [`KEEPERS_WANTED`] peers, hosts before the backbone, and tells the DHT. Returns how many keep it.
 pub async fn give_stored<N: KeeperNetwork>(network: &N, stored: StoredCheckpoint) -> usize {
     let StoredCheckpoint { lease, version, bytes } = stored;
     let transfer = network.hashed(bytes.clone()).await;
@@ -216,7 +272,7 @@ async fn give<N: KeeperNetwork>(network: &N, checkpoint: &ExpertCheckpoint, byte
     let candidates = hosts.into_iter().map(Keeper::Host).chain([Keeper::Backbone]);
     let mut keepers = Vec::new();
     for keeper in candidates {
-        if keepers.len() >= COPIES {
+        if keepers.len() >= KEEPERS_WANTED {
             break;
         }
         let mut given = give_to(network, &keeper, checkpoint, bytes).await;
@@ -274,9 +330,9 @@ async fn announce<N: KeeperNetwork>(network: &N, checkpoint: &ExpertCheckpoint, 
     }
 }
 
-/// The newest state of an expert that other peers keep, if it is newer than `own`. Where one is known to be newer than all that
-/// can be had, it is waited for a while. Those that are `refused` do not count, and those that turn out to be no state of this
-/// expert neither: the next one does, so that nobody takes a place from the run by what it has signed.
+/// The newest state of an expert that other peers keep, if it is newer than `own`, which is one of the expert itself. Where one is known
+/// to be newer than all that can be had, it is waited for a while. Those that are `refused` do not count, and those that turn out to be no
+/// state of this expert neither: the next one does, so that nobody takes a place from the run by what it has signed.
 ///
 /// # Errors
 /// Neither the DHT nor the backbone says what there is: the expert may have learned much elsewhere.
@@ -286,14 +342,15 @@ pub async fn newest<N: KeeperNetwork>(
     own: Option<CheckpointVersion>,
     mut refused: Vec<CheckpointVersion>,
 ) -> Result<Option<StoredExpert>, NewestError> {
-    let mut found = None;
+    let mut found: Option<(CheckpointRank, StoredExpert)> = None;
     let mut tried = Ok(());
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
             network.sleep(PAUSE).await;
         }
-        let newest_here = |found: &Option<StoredExpert>| {
-            [own, found.as_ref().map(StoredExpert::version)].into_iter().flatten().max()
+        let newest_here = |found: &Option<(CheckpointRank, StoredExpert)>| {
+            let found = found.as_ref().map(|(rank, _)| *rank);
+            [own.map(CheckpointRank::of_expert), found].into_iter().flatten().max()
         };
         let records = match recorded(network, place).await {
             Ok(records) => records,
@@ -303,11 +360,11 @@ pub async fn newest<N: KeeperNetwork>(
             }
         };
         let newest_wanted = |refused: &[CheckpointVersion]| {
-            let versions = records.iter().map(|record| record.checkpoint.version());
-            versions.filter(|version| !refused.contains(version)).max()
+            let counted = records.iter().map(|record| &record.checkpoint);
+            counted.filter(|made| !refused.contains(&made.version())).map(ExpertCheckpoint::rank).max()
         };
-        let versions = (newest_here(&found), newest_wanted(&refused));
-        match from_keepers(network, place, &records, versions, &mut refused).await {
+        let ranks = (newest_here(&found), newest_wanted(&refused));
+        match from_keepers(network, place, &records, ranks, &mut refused).await {
             Ok(Some(better)) => found = Some(better),
             Ok(None) => {}
             Err(error) => {
@@ -321,7 +378,7 @@ pub async fn newest<N: KeeperNetwork>(
         }
         network.on_trouble(CopyTrouble::NewerKnown);
     }
-    tried.map(|()| found)
+    tried.map(|()| found.map(|(_, stored)| stored))
 }
 
 /// What the DHT says of an expert's checkpoints, by holders of leases alone; the newest first.
@@ -334,49 +391,130 @@ async fn recorded<N: KeeperNetwork>(
     let records = found.iter().filter_map(CheckpointRecord::read);
     let mut records: Vec<CheckpointRecord> =
         records.filter(|record| record.verify(network.run_id(), place, &grantors)).collect();
-    records.sort_by_key(|record| std::cmp::Reverse(record.checkpoint.version()));
+    records.sort_by_key(|record| std::cmp::Reverse(record.checkpoint.rank()));
     Ok(records)
 }
+
+/// What the other copies of an expert that have a host now have learned since they were `averaged`; `None` where there are no others.
+/// `lease` is that of the copy here. What does not come within [`COPIES_TIME_MAX`] is averaged another time.
+pub async fn other_copies<N: KeeperNetwork>(
+    network: &N,
+    lease: &ExpertLease,
+    averaged: &LastAveraged,
+) -> Option<Vec<CopyState>> {
+    let mut found = Vec::new();
+    let taking = take_copies(network, lease, averaged, &mut found);
+    match before(network.sleep(COPIES_TIME_MAX), taking).await {
+        Some(Ok(false)) => return None,
+        Some(Ok(true)) | None => {}
+        Some(Err(error)) => network.on_trouble(CopyTrouble::NoCopies(&error)),
+    }
+    Some(found)
+}
+
+/// Returns whether there are other copies.
+async fn take_copies<N: KeeperNetwork>(
+    network: &N,
+    lease: &ExpertLease,
+    averaged: &LastAveraged,
+    found: &mut Vec<CopyState>,
+) -> Result<bool, NewestError> {
+    let place = lease.place;
+    let mut others = network.holders(place).await.map_err(NewestError::Holders)?;
+    others.retain(|other| other.copy != lease.copy && other.holder != lease.holder);
+    if others.is_empty() {
+        return Ok(false);
+    }
+    // What the holder of before has left is not one of the copies.
+    let is_wanted = |made: &ExpertCheckpoint| {
+        let of = CopyHolder { copy: made.lease.copy, holder: made.lease.holder };
+        others.contains(&of) && is_new(averaged, of.copy, made.version())
+    };
+    let mut records = recorded(network, place).await.map_err(NewestError::LookUp)?;
+    records.retain(|record| is_wanted(&record.checkpoint));
+    let mut offers = offered(network, place, &records, is_wanted, |_| false).await?;
+    let mut partial = None;
+    for CopyHolder { copy, .. } in &others {
+        let of_copy: Vec<_> = offers.extract_if(.., |(made, _)| made.lease.copy == *copy).collect();
+        let newest = of_copy.first().map(|(made, _)| made.version());
+        // Its keepers one after the other, and none of an older state.
+        for (made, keeper) in of_copy.into_iter().filter(|(made, _)| Some(made.version()) == newest) {
+            if let Some(taken) = taken(network, place, (&made, keeper.as_ref()), &mut partial).await {
+                let parameters = taken.map(|stored| stored.state.parameters).unwrap_or_default();
+                found.push(CopyState { copy: *copy, version: made.version(), parameters });
+                break;
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// A checkpoint, and the keeper that has it where it is not kept here.
+type OfferedCheckpoint = (ExpertCheckpoint, Option<Keeper>);
 
 /// The newest checkpoint that a keeper has, if it is newer than `than`. Where it is `wanted`, nobody else is waited for.
 async fn from_keepers<N: KeeperNetwork>(
     network: &N,
     place: ExpertPlace,
     records: &[CheckpointRecord],
-    (than, wanted): (Option<CheckpointVersion>, Option<CheckpointVersion>),
+    (than, wanted): (Option<CheckpointRank>, Option<CheckpointRank>),
     refused: &mut Vec<CheckpointVersion>,
-) -> Result<Option<StoredExpert>, NewestError> {
+) -> Result<Option<(CheckpointRank, StoredExpert)>, NewestError> {
+    let is_refused = |made: &ExpertCheckpoint| refused.contains(&made.version());
+    let counted: Vec<CheckpointRecord> =
+        records.iter().filter(|record| !is_refused(&record.checkpoint)).take(2).cloned().collect();
+    let is_newer = |made: &ExpertCheckpoint| Some(made.rank()) > than && !is_refused(made);
+    let is_enough = |made: &ExpertCheckpoint| wanted.is_some_and(|wanted| made.rank() >= wanted);
+    let offers = offered(network, place, &counted, is_newer, is_enough).await?;
+    let mut partial: Option<Partial> = None;
+    for (checkpoint, keeper) in offers {
+        let version = checkpoint.version();
+        if refused.contains(&version) {
+            continue;
+        }
+        match taken(network, place, (&checkpoint, keeper.as_ref()), &mut partial).await {
+            Some(Ok(stored)) => return Ok(Some((checkpoint.rank(), stored))),
+            Some(Err(_)) => refused.push(version),
+            None => {}
+        }
+    }
+    Ok(None)
+}
+
+/// The checkpoints of an expert's copies that `is_wanted` at its keepers, those of the records and those that the backbone names; the
+/// newest first. Where one `is_enough`, nobody else is waited for.
+async fn offered<N: KeeperNetwork>(
+    network: &N,
+    place: ExpertPlace,
+    records: &[CheckpointRecord],
+    is_wanted: impl Fn(&ExpertCheckpoint) -> bool,
+    is_enough: impl Fn(&ExpertCheckpoint) -> bool,
+) -> Result<Vec<OfferedCheckpoint>, NewestError> {
     let me = network.key().public();
     let mut keepers = vec![Keeper::Backbone];
-    let counted = records.iter().filter(|record| !refused.contains(&record.checkpoint.version()));
-    let of_records = counted.take(2).flat_map(|record| record.keepers.clone());
+    let of_records = records.iter().flat_map(|record| record.keepers.clone());
     let of_backbone = network.keepers(place).await.map_err(NewestError::Keepers)?;
     for host in of_records.chain(of_backbone).filter(|host| host.peer != me) {
         if !keepers.iter().any(|keeper| matches!(keeper, Keeper::Host(known) if known.peer == host.peer)) {
             keepers.push(Keeper::Host(host));
         }
     }
-    let is_newer = |checkpoint: &ExpertCheckpoint| {
-        let version = checkpoint.version();
-        Some(version) > than && !refused.contains(&version) && is_believed(network, place, checkpoint)
-    };
-    let mut offers: Vec<(ExpertCheckpoint, Option<Keeper>)> = Vec::new();
-    offers.extend(network.kept_here(place).filter(is_newer).map(|checkpoint| (checkpoint, None)));
+    let is_wanted = |made: &ExpertCheckpoint| is_wanted(made) && is_believed(network, place, made);
+    let mut offers: Vec<OfferedCheckpoint> = Vec::new();
+    offers.extend(network.kept_here(place).into_iter().filter(is_wanted).map(|made| (made, None)));
     let asked = keepers.into_iter().map(|keeper| async {
         let answer = kept_by(network, &keeper, place).await;
         (keeper, answer)
     });
     let mut answers: FuturesUnordered<_> = asked.collect();
-    let is_wanted = |(checkpoint, _): &(ExpertCheckpoint, Option<Keeper>)| {
-        wanted.is_some_and(|wanted| checkpoint.version() >= wanted)
-    };
     // One that is gone is waited for only where none has what is wanted.
-    while !offers.iter().any(is_wanted)
+    while !offers.iter().any(|(made, _)| is_enough(made))
         && let Some((keeper, answer)) = answers.next().await
     {
         match answer {
-            Ok(Some(checkpoint)) if is_newer(&checkpoint) => offers.push((checkpoint, Some(keeper))),
-            Ok(_) => {}
+            Ok(kept) => {
+                offers.extend(kept.into_iter().filter(is_wanted).map(|made| (made, Some(keeper.clone()))));
+            }
             // Others may be gone, and this one is there.
             Err(error) if keeper == Keeper::Backbone => return Err(error.into()),
             Err(error) => network.on_trouble(CopyTrouble::Silent(&keeper, &error)),
@@ -384,33 +522,30 @@ async fn from_keepers<N: KeeperNetwork>(
     }
     // Those that are asked still would hold what they hold, and nobody looks after them.
     drop(answers);
-    offers.sort_by_key(|(checkpoint, _)| std::cmp::Reverse(checkpoint.version()));
-    let mut partial: Option<Partial> = None;
-    for (checkpoint, keeper) in offers {
-        let version = checkpoint.version();
-        if refused.contains(&version) {
-            continue;
-        }
-        let Some(layer) = layer_of(network.layers(), place) else { continue };
-        let Some(bytes) = fetch(network, place, &checkpoint, keeper.as_ref(), &mut partial).await else {
-            continue;
-        };
-        match network.opened(bytes, layer, version).await {
-            Ok(stored) => return Ok(Some(stored)),
-            Err(error) => {
-                network.on_trouble(CopyTrouble::Useless(checkpoint.lease.holder, &error));
-                refused.push(version);
-            }
-        }
-    }
-    Ok(None)
+    offers.sort_by_key(|(made, _)| std::cmp::Reverse(made.rank()));
+    Ok(offers)
+}
+
+/// The state of a checkpoint. `None` where it does not come; an error where it is of no use, at any keeper.
+async fn taken<N: KeeperNetwork>(
+    network: &N,
+    place: ExpertPlace,
+    (checkpoint, keeper): (&ExpertCheckpoint, Option<&Keeper>),
+    partial: &mut Option<Partial>,
+) -> Option<Result<StoredExpert, StoredExpertError>> {
+    let layer = layer_of(network.layers(), place)?;
+    let bytes = fetch(network, place, checkpoint, keeper, partial).await?;
+    let opened = network.opened(bytes, layer, checkpoint.version()).await;
+    Some(opened.inspect_err(|error| {
+        network.on_trouble(CopyTrouble::Useless(checkpoint.lease.holder, error));
+    }))
 }
 
 async fn kept_by<N: KeeperNetwork>(
     network: &N,
     keeper: &Keeper,
     place: ExpertPlace,
-) -> Result<Option<ExpertCheckpoint>, KeeperError> {
+) -> Result<Vec<ExpertCheckpoint>, KeeperError> {
     let asking = async {
         let mut stream = network.open_keeper(keeper).await?;
         Ok(checkpoints::newest(&mut stream, network.run_id(), place).await?)

@@ -7,11 +7,12 @@ use barnraise_learning::hosted::{ExpertError, ExpertState, HostedExpert, HostedL
 use barnraise_protocol::experts::checkpoints::CheckpointVersion;
 use barnraise_protocol::experts::leases::ExpertLease;
 use barnraise_protocol::run::ModelSpec;
+use barnraise_swarm::experts::mean_of_copies;
 use barnraise_swarm::experts::serving::{
     CountedState, CountedStateError, OutputRows, ServingBatch, step_factor,
 };
 
-use super::stored::StoredExpert;
+use super::stored::{CopyState, StoredExpert};
 
 /// What it is to do.
 pub enum ExpertJob {
@@ -40,7 +41,15 @@ pub enum ExpertJob {
         /// Its number.
         expert: u32,
     },
-    /// Likewise, and have it no longer.
+    /// Move an expert to the mean of its own parameters and those of its other copies ([`mean_of_copies`]). The first time it is only
+    /// remembered where it is.
+    Average {
+        /// Its number.
+        expert: u32,
+        /// What is new of the others; `None` where there are none any more.
+        others: Option<Vec<CopyState>>,
+    },
+    /// Tell the state of an expert, and have it no longer.
     Remove {
         /// Its number.
         expert: u32,
@@ -125,6 +134,13 @@ pub enum JobDone {
         /// Its state.
         state: ExpertState,
     },
+    /// An expert may have moved to a mean.
+    Averaged {
+        /// Its number.
+        expert: u32,
+        /// Its steps now.
+        n_steps: u64,
+    },
     /// The last state of an expert.
     Removed {
         /// Its number.
@@ -140,12 +156,14 @@ pub struct ExpertDevice {
     layers: Vec<HostedLayer>,
     device: ComputeDevice,
     experts: BTreeMap<u32, HostedExpert>,
+    /// Where experts that have other copies were when these were looked at last: about a minute ago.
+    averaged: BTreeMap<u32, Vec<f32>>,
 }
 
 impl ExpertDevice {
     /// Without experts; those that come are of these layers of the model.
     pub fn new(model: ModelSpec, layers: Vec<HostedLayer>, device: ComputeDevice) -> Self {
-        Self { model, layers, device, experts: BTreeMap::new() }
+        Self { model, layers, device, experts: BTreeMap::new(), averaged: BTreeMap::new() }
     }
 
     /// Does a job. Each batch is answered: the runtime counts those that the device has. `None` where the job is about an expert
@@ -166,10 +184,32 @@ impl ExpertDevice {
             ExpertJob::Store { expert } => {
                 JobDone::Store { expert, state: self.experts.get(&expert)?.state() }
             }
+            ExpertJob::Average { expert, others } => {
+                JobDone::Averaged { expert, n_steps: self.average(expert, others.as_deref())? }
+            }
             ExpertJob::Remove { expert } => {
+                self.averaged.remove(&expert);
                 JobDone::Removed { expert, state: self.experts.remove(&expert)?.state() }
             }
         })
+    }
+
+    /// The steps of an expert that may have averaged; `None` where it is not here.
+    fn average(&mut self, number: u32, others: Option<&[CopyState]>) -> Option<u64> {
+        let expert = self.experts.get_mut(&number)?;
+        let Some(others) = others else {
+            self.averaged.remove(&number);
+            return Some(expert.n_steps());
+        };
+        // Copy 0 is the expert itself: its host need not lie as a replica.
+        let others = others.iter().map(|other| (other.parameters.as_slice(), other.copy > 0));
+        let before = self.averaged.get(&number);
+        if let Some(mean) = before.and_then(|before| mean_of_copies(expert.parameters(), before, others)) {
+            // One that can make no more steps stays where it is.
+            let _ = expert.move_to(&mean);
+        }
+        self.averaged.insert(number, expert.parameters().to_vec());
+        Some(expert.n_steps())
     }
 
     fn add(

@@ -28,7 +28,10 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use self::begin::Begun;
 pub use self::begin::{HostConfig, HostError};
 use super::conversation::converse;
-use super::copies::{KeeperNetwork, NewestError, StoredCheckpoint, give_stored, newest};
+use super::copies::{
+    AveragedCopies, CopyState, KeeperNetwork, NewestError, StoredCheckpoint, give_stored, newest,
+    other_copies,
+};
 use super::device::{AddError, ExpertDevice, ExpertJob, JobDone};
 use super::state::{HostState, Inner, LeasingError, ServedExpert};
 use super::stored::StoredExpert;
@@ -77,7 +80,10 @@ enum TaskDone {
     Gathered(ExpertLease, Result<Option<StoredExpert>, NewestError>),
     /// Nobody wants it any more.
     NotGathered,
-    Given(ExpertPlace, CheckpointVersion, usize),
+    /// With the number of its keepers.
+    Given(ExpertLease, CheckpointVersion, usize),
+    /// [`other_copies`]
+    Copies(ExpertLease, Option<Vec<CopyState>>),
     /// With the number of tries, and of its keepers.
     HandedOver(StoredCheckpoint, u32, usize),
     /// With the number of sleeps before it was made.
@@ -144,6 +150,7 @@ struct HostDriver<'a, P: Platform> {
     schedule: CheckpointSchedule,
     /// A checkpoint is on its way to the device, or to its keepers.
     is_storing: bool,
+    averaged: AveragedCopies,
     /// Given to the device, by number.
     numbers: HashMap<u32, ExpertPlace>,
     n_numbers: u32,
@@ -201,6 +208,7 @@ impl<'a, P: Platform> HostDriver<'a, P> {
             is_putting: false,
             schedule: CheckpointSchedule::new(seed),
             is_storing: false,
+            averaged: AveragedCopies::default(),
             numbers: HashMap::new(),
             n_numbers: 0,
             terms: BTreeMap::new(),
@@ -379,12 +387,11 @@ impl<'a, P: Platform> HostDriver<'a, P> {
         served.into_iter().for_each(|place| self.stop(place));
     }
 
-    /// Tells the leases how many rows wait.
+    /// Tells the leases what there is to do.
     fn tell_loads(&self) {
-        let loads = self.state.announced();
-        self.state.with_quietly(|inner, _| {
-            for (layer, expert) in loads {
-                inner.leases.on_load(&(layer, expert.uid), expert.n_waiting);
+        self.state.with_quietly(|inner, now| {
+            for (place, expert) in &inner.experts {
+                inner.leases.on_load(place, inner.requests.runtime.expert_load(now, expert.number));
             }
         });
     }
@@ -425,17 +432,22 @@ impl<'a, P: Platform> HostDriver<'a, P> {
         let (_, asked_vacant) = self.question;
         let before = self.problem.take();
         let problem = match answer {
-            Ok(LeaseAnswer::Leased { grantors, asked, vacant, frozen }) => self.state.with(|inner, now| {
-                inner.frozen = frozen.into_iter().collect();
-                // As the backbone said first.
-                inner.grantors.get_or_insert(grantors);
-                inner.leases.on_answer(now, asked, vacant);
-                match (inner.leases.places().next().is_some(), asked_vacant) {
-                    (true, _) => None,
-                    (false, true) => Some("none is free for this device now: others host them".to_owned()),
-                    (false, false) => before,
-                }
-            }),
+            Ok(LeaseAnswer::Leased { grantors, asked, vacant, copied, frozen }) => {
+                self.state.with(|inner, now| {
+                    inner.frozen = frozen.into_iter().collect();
+                    // As the backbone said first.
+                    inner.grantors.get_or_insert(grantors);
+                    inner.leases.on_copied(&copied);
+                    inner.leases.on_answer(now, asked, vacant);
+                    match (inner.leases.places().next().is_some(), asked_vacant) {
+                        (true, _) => None,
+                        (false, true) => {
+                            Some("none is free for this device now: others host them".to_owned())
+                        }
+                        (false, false) => before,
+                    }
+                })
+            }
             Ok(_) => {
                 self.state.with(|inner, now| inner.leases.on_failed(now));
                 Some(LeaseAskError::Unexpected.to_string())
@@ -535,6 +547,7 @@ impl<'a, P: Platform> HostDriver<'a, P> {
     fn stop(&mut self, place: ExpertPlace) {
         self.deferred.remove(&place);
         self.refused.remove(&place);
+        self.averaged.on_removed(&place);
         self.stop_gathering(place);
         let number = self.numbers.iter().find(|(_, known)| **known == place).map(|(number, _)| *number);
         let Some(expert) = number else { return };
@@ -609,6 +622,14 @@ impl<'a, P: Platform> HostDriver<'a, P> {
                     }
                     _ => self.is_storing = false,
                 }
+            }
+            JobDone::Averaged { expert, n_steps } => {
+                let place = self.numbers.get(&expert).copied();
+                self.state.with(|inner, _| {
+                    if let Some(expert) = place.and_then(|place| inner.experts.get_mut(&place)) {
+                        expert.n_steps = n_steps;
+                    }
+                });
             }
             JobDone::Removed { expert, state } => self.on_removed(expert, state),
         }
@@ -701,9 +722,38 @@ impl<'a, P: Platform> HostDriver<'a, P> {
 
     fn give(&mut self, made: StoredCheckpoint) {
         let state = Rc::clone(&self.state);
-        let (place, version) = (made.lease.place, made.version);
-        let giving = async move { TaskDone::Given(place, version, given(&state, made).await) };
+        let (lease, version) = (made.lease.clone(), made.version);
+        let giving = async move {
+            let n_keepers = given(&state, made).await;
+            TaskDone::Given(lease, version, n_keepers)
+        };
         self.tasks.push(giving.boxed_local());
+    }
+
+    /// Takes what the other copies of an expert have learned, beside the checkpoints of others that are due.
+    fn take_copies(&mut self, lease: ExpertLease) {
+        let state = Rc::clone(&self.state);
+        let averaged = self.averaged.of(&lease.place);
+        let taking = async move {
+            let others = other_copies(&*state, &lease, &averaged).await;
+            TaskDone::Copies(lease, others)
+        };
+        self.tasks.push(taking.boxed_local());
+    }
+
+    /// Has the device average an expert with its other copies.
+    fn average(&mut self, lease: &ExpertLease, others: Option<Vec<CopyState>>) {
+        let place = lease.place;
+        let served = self.state.read(|inner, _| {
+            let is_frozen = inner.frozen.contains(&place.0);
+            inner
+                .experts
+                .get(&place)
+                .filter(|expert| expert.term == lease.term && !is_frozen)
+                .map(|it| it.number)
+        });
+        let Some(expert) = served else { return };
+        self.jobs.extend(self.averaged.job((place, expert), others));
     }
 
     /// Gives last states to their keepers, and then the places to other hosts.
@@ -734,10 +784,16 @@ impl<'a, P: Platform> HostDriver<'a, P> {
             }
             TaskDone::NotGathered => {}
             TaskDone::Gathered(lease, found) => self.on_gathered(lease, found),
-            TaskDone::Given(place, version, n_keepers) => {
+            TaskDone::Given(lease, version, n_keepers) => {
                 self.is_storing = false;
-                self.schedule.on_offered(self.state.platform.now(), &place, version, n_keepers);
+                self.schedule.on_offered(self.state.platform.now(), &lease.place, version, n_keepers);
+                if self.state.read(|inner, _| inner.leases.has_copies(&lease.place)) {
+                    self.take_copies(lease);
+                } else {
+                    self.average(&lease, None);
+                }
             }
+            TaskDone::Copies(lease, others) => self.average(&lease, others),
             TaskDone::HandedOver(last, n_tries, n_keepers) => {
                 self.n_handing -= 1;
                 let place = last.lease.place;

@@ -12,7 +12,8 @@ use barnraise_protocol::dht::experts::AnnouncedExpert;
 use barnraise_protocol::dht::{self, DhtRefusal, Freshness, Record, UnixMillis};
 use barnraise_protocol::experts::checkpoints::{self, CheckpointVersion};
 use barnraise_protocol::experts::leases::{
-    self, ExpertLease, Grantors, KnownHost, LeaseAnswer, LeaseAsk, LeaseAskError, LeaseQuestion, LeasingHost,
+    self, CopyHolder, ExpertLease, Grantors, KnownHost, LeaseAnswer, LeaseAsk, LeaseAskError, LeaseQuestion,
+    LeasingHost,
 };
 use barnraise_protocol::experts::{AnswerSigner, ExpertPlace, ExpertTensors, LayerId};
 use barnraise_protocol::run::RunDescription;
@@ -180,10 +181,9 @@ impl<'a, P: Platform> HostState<'a, P> {
 
     /// The experts that are served, with the rows that wait for each.
     pub(super) fn announced(&self) -> Vec<(LayerId, AnnouncedExpert)> {
-        self.read(|inner, _| {
+        self.read(|inner, now| {
             let announced = |(&(layer, uid), expert): (&ExpertPlace, &ServedExpert)| {
-                let n_waiting = inner.requests.runtime.rows_waiting(expert.number);
-                let n_waiting = u32::try_from(n_waiting).unwrap_or(u32::MAX);
+                let n_waiting = inner.requests.runtime.expert_load(now, expert.number).n_waiting;
                 (layer, AnnouncedExpert { uid, n_waiting, n_steps: expert.n_steps })
             };
             inner.experts.iter().map(announced).collect()
@@ -316,6 +316,15 @@ impl<P: Platform> KeeperNetwork for HostState<'_, P> {
         let asked = LeaseQuestion::Keepers { run_id, places: vec![place] };
         match self.question(&asked).await.map_err(PlatformError::network)? {
             LeaseAnswer::Keepers(mut keepers) => Ok(keepers.pop().unwrap_or_default()),
+            _ => Err(PlatformError::network(LeaseAskError::Unexpected)),
+        }
+    }
+
+    async fn holders(&self, place: ExpertPlace) -> Result<Vec<CopyHolder>, PlatformError> {
+        let run_id = self.run.identity.run_id.clone();
+        let asked = LeaseQuestion::Holders { run_id, places: vec![place] };
+        match self.question(&asked).await.map_err(PlatformError::network)? {
+            LeaseAnswer::Holders(mut holders) => Ok(holders.pop().unwrap_or_default()),
             _ => Err(PlatformError::network(LeaseAskError::Unexpected)),
         }
     }

@@ -49,6 +49,17 @@ struct ExpertHeader {
     counted: CountedState,
 }
 
+/// What another copy of an expert has learned.
+#[derive(Debug)]
+pub struct CopyState {
+    /// Which copy.
+    pub copy: u8,
+    /// Which state of it.
+    pub version: CheckpointVersion,
+    /// `[n_parameters]`; none where what its host has signed is no state of the expert.
+    pub parameters: Vec<f32>,
+}
+
 impl StoredExpert {
     /// Which state it is.
     pub fn version(&self) -> CheckpointVersion {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use barnraise_protocol::ConversationError;
 use barnraise_protocol::access::{
-    self, AccessToken, BackboneToContributor, ContributorToBackbone, PublicKey, TokenId, UnixTime,
+    self, AccessToken, BackboneToContributor, ContributorToBackbone, TokenId, UnixTime,
 };
 use barnraise_protocol::dht::{self, DhtRefusal, Freshness, Record, RecordKey, UnixMillis};
 use barnraise_protocol::experts::{self, ExpertPlace, audits, leases};
@@ -138,7 +138,7 @@ impl<P: Platform> ExpertNetwork for OfPlatform<'_, P> {
         &self,
         run_id: &str,
         places: Vec<ExpertPlace>,
-    ) -> Result<Vec<Option<PublicKey>>, PlatformError> {
+    ) -> Result<Vec<Vec<leases::CopyHolder>>, PlatformError> {
         let stream = self.platform.open(leases::PROTOCOL).await?;
         let mut stream = Metered::new(stream, Rc::clone(&self.meter));
         leases::holders(&mut stream, run_id, places).await.map_err(PlatformError::network)

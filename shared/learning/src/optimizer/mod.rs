@@ -81,9 +81,9 @@ pub enum OptimizerError {
 /// All that an optimizer remembers between steps; part of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OptimizerState {
-    /// Steps made.
+    /// Steps made, those counted that changed no moment ([`Optimizer::count_step`]).
     pub n_steps: u64,
-    /// `beta1^n_steps` and `beta2^n_steps`, kept as products so that no power function is needed.
+    /// `beta1` and `beta2` to the power of the steps that changed the moments, kept as products so that no power function is needed.
     pub beta_products: [f64; 2],
     /// `[n_moments][n_trained]`: velocity, or first and second moment.
     pub moments: Vec<Vec<f32>>,
@@ -246,6 +246,11 @@ impl Optimizer {
     /// The hyperparameters.
     pub fn spec(&self) -> &OptimizerSpec {
         &self.spec
+    }
+
+    /// The parameters were changed by other means than a step of this optimizer: it counts as one, and the moments stay.
+    pub fn count_step(&mut self) {
+        self.state.n_steps = self.state.n_steps.saturating_add(1);
     }
 
     /// What a checkpoint must keep.

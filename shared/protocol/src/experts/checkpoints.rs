@@ -18,7 +18,7 @@ use std::time::Duration;
 use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
 
-use super::leases::{ExpertLease, GRANTORS_MAX, Grantors};
+use super::leases::{COPIES_MAX, ExpertLease, GRANTORS_MAX, Grantors};
 use super::place::ExpertPlace;
 use crate::access::{KeyPair, Signature};
 use crate::bulk::{self, BulkError, Partial, Transfer};
@@ -27,9 +27,9 @@ use crate::hash::Sha256Hash;
 use crate::receipt::RUN_ID_BYTES_MAX;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/expert-checkpoints/3";
-/// Largest message of this conversation: a lease with the most grants.
-pub const MESSAGE_BYTES_MAX: usize = 4096;
+pub const PROTOCOL: &str = "/barnraise/expert-checkpoints/4";
+/// Largest message of this conversation: for each copy of an expert a lease with the most grants.
+pub const MESSAGE_BYTES_MAX: usize = 8192;
 /// Most steps of an expert: a thousand a second for 34 years. A checkpoint that claims more would never be followed by a newer one.
 pub const STEPS_MAX: u64 = 1 << 40;
 
@@ -43,15 +43,26 @@ pub const TRANSFER_TIMEOUT: Duration = Duration::from_secs(1800);
 /// Domain separator: nothing else that a host signs begins with it.
 const DOMAIN: &[u8] = b"barnraise expert checkpoint 1\0";
 
-const _: () = assert!(RUN_ID_BYTES_MAX + GRANTORS_MAX * (32 + 10 + 64) + 256 <= MESSAGE_BYTES_MAX);
+const _: () = assert!(
+    RUN_ID_BYTES_MAX + COPIES_MAX as usize * (GRANTORS_MAX * (32 + 10 + 64) + 256) <= MESSAGE_BYTES_MAX
+);
 
-/// Which state of an expert. Of two the later term counts, and of one term the one with more steps.
+/// Which state of a copy of an expert. Of two the later term counts, and of one term the one with more steps. No two copies have the
+/// same term.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CheckpointVersion {
     /// Of the lease of the host that stepped it.
     pub term: u64,
     /// Optimizer steps.
     pub n_steps: u64,
+}
+
+/// How new a state is, for a host that takes a place: each state of the expert itself is newer than those of its replicas, whose
+/// hosts may be anybody and which the expert has averaged with. So a replica that has ended never comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CheckpointRank {
+    is_expert: bool,
+    version: CheckpointVersion,
 }
 
 /// A checkpoint of an expert, without its bytes.
@@ -77,7 +88,7 @@ pub enum CheckpointQuestion {
         /// What it is.
         checkpoint: ExpertCheckpoint,
     },
-    /// What is the newest checkpoint that you keep of this expert?
+    /// What are the newest checkpoints that you keep of the copies of this expert?
     Newest {
         /// The run.
         run_id: String,
@@ -104,8 +115,8 @@ pub enum CheckpointAnswer {
     Kept,
     /// To an offer: the same, or a newer one, is kept.
     AlreadyKept,
-    /// To [`CheckpointQuestion::Newest`].
-    Found(Option<ExpertCheckpoint>),
+    /// To [`CheckpointQuestion::Newest`]: one of each copy, at most [`COPIES_MAX`].
+    Found(Vec<ExpertCheckpoint>),
     /// To [`CheckpointQuestion::Get`]: the bytes that may be pulled.
     Sent(Transfer),
     /// To any question.
@@ -210,6 +221,18 @@ impl ExpertCheckpoint {
     pub fn version(&self) -> CheckpointVersion {
         CheckpointVersion { term: self.lease.term, n_steps: self.n_steps }
     }
+
+    /// How new it is.
+    pub fn rank(&self) -> CheckpointRank {
+        CheckpointRank { is_expert: self.lease.copy == 0, version: self.version() }
+    }
+}
+
+impl CheckpointRank {
+    /// Of a state of the expert itself.
+    pub fn of_expert(version: CheckpointVersion) -> Self {
+        Self { is_expert: true, version }
+    }
 }
 
 /// Longest time of a transfer of so many bytes, at both of its ends.
@@ -264,7 +287,7 @@ where
     }
 }
 
-/// Asks for the newest checkpoint that a keeper has. Whether it is valid is still to be checked.
+/// Asks for the newest checkpoints that a keeper has of an expert's copies. Whether they are valid is still to be checked.
 ///
 /// # Errors
 /// A refusal, or a stream that failed.
@@ -272,12 +295,14 @@ pub async fn newest<S>(
     stream: &mut S,
     run_id: &str,
     place: ExpertPlace,
-) -> Result<Option<ExpertCheckpoint>, CheckpointError>
+) -> Result<Vec<ExpertCheckpoint>, CheckpointError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     match ask(stream, &CheckpointQuestion::Newest { run_id: run_id.to_owned(), place }).await? {
-        CheckpointAnswer::Found(found) if found.as_ref().is_none_or(|it| it.lease.place == place) => {
+        CheckpointAnswer::Found(found)
+            if found.len() <= usize::from(COPIES_MAX) && found.iter().all(|it| it.lease.place == place) =>
+        {
             Ok(found)
         }
         _ => Err(CheckpointError::Unexpected),

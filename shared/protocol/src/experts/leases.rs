@@ -8,12 +8,15 @@
 //! backbone -> host              Leased: for each place a lease that a majority granted, or why there is none
 //!
 //! trainer -> its backbone       Holders: who has these places? In a run that is not open, no other host is asked
-//! backbone -> trainer           Holders: for each place its host
+//! backbone -> trainer           Holders: for each place its host, and those of its copies
 //! ```
+//!
+//! Where no place is vacant, the lease may be one of a copy of an expert for which many rows wait. A host has one copy of a place
+//! at most, and each copy of an expert has a term of its own.
 //!
 //! Any number of questions on a stream, one after the other. A grant is a signature of one backbone. A lease has the grants of a
 //! majority of the run's named backbones, so that everybody who knows their keys can check it; no two holders have leases of a
-//! place with the same term. Whether a lease still holds is known to its holder alone, which counts from when it asked: the
+//! place with the same term, of no two copies. Whether a lease still holds is known to its holder alone, which counts from when it asked: the
 //! expiration in a grant is by the clock of the backbone that gave it, and only this one reads it.
 
 use std::time::Duration;
@@ -22,13 +25,13 @@ use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
 
 use super::DIMENSIONS_MAX;
-use super::place::{ExpertPlace, LayerId};
+use super::place::{ExpertCopy, ExpertPlace, LayerId};
 use crate::access::{KeyPair, PublicKey, Signature, UnixTime};
 use crate::framing::{self, FrameError};
 use crate::receipt::RUN_ID_BYTES_MAX;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/expert-leases/5";
+pub const PROTOCOL: &str = "/barnraise/expert-leases/6";
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 192 * 1024;
 /// A grant expires so long after it was given.
@@ -43,25 +46,30 @@ pub const HOST_ADDRESSES_MAX: usize = 4;
 pub const HOST_ADDRESS_BYTES_MAX: usize = 160;
 /// Most layers of a run whose experts make no step.
 pub const FROZEN_MAX: usize = 256;
+/// Copies of an expert, with the expert itself.
+pub const COPIES_MAX: u8 = 4;
 /// Hosts that are named as keepers of one expert's checkpoints, at most.
 pub const KEEPERS_MAX: usize = 4;
 
 /// Domain separator: nothing else that a backbone signs begins with it.
-const DOMAIN: &[u8] = b"barnraise expert lease 1\0";
+const DOMAIN: &[u8] = b"barnraise expert lease 2\0";
 
 /// Bytes of a place: a layer, and its indices with their number.
 const PLACE_BYTES: usize = 3 + 1 + DIMENSIONS_MAX * 3;
 /// Bytes of a lease with the most grants.
-const LEASE_BYTES: usize = PLACE_BYTES + 32 + 10 + 1 + GRANTORS_MAX * (32 + 10 + 64);
+const LEASE_BYTES: usize = PLACE_BYTES + 1 + 32 + 10 + 1 + GRANTORS_MAX * (32 + 10 + 64);
 /// Bytes of a host with the most and longest addresses.
 const HOST_BYTES: usize = 32 + 1 + HOST_ADDRESSES_MAX * (HOST_ADDRESS_BYTES_MAX + 2);
 
 // Leases and as many numbers beside them; in an answer those of vacant places too, and never more than the host asked for in all.
 const _: () =
     assert!(RUN_ID_BYTES_MAX + PLACES_MAX * (LEASE_BYTES + 32) + HOST_BYTES + 128 <= MESSAGE_BYTES_MAX);
-const _: () =
-    assert!(PLACES_MAX * (LEASE_BYTES + 32) + GRANTORS_MAX * 32 + FROZEN_MAX * 3 + 128 <= MESSAGE_BYTES_MAX);
+const _: () = assert!(
+    PLACES_MAX * (LEASE_BYTES + PLACE_BYTES + 32) + GRANTORS_MAX * 32 + FROZEN_MAX * 3 + 128
+        <= MESSAGE_BYTES_MAX
+);
 const _: () = assert!(PLACES_MAX * KEEPERS_MAX * HOST_BYTES + PLACES_MAX * 8 <= MESSAGE_BYTES_MAX);
+const _: () = assert!(PLACES_MAX * (COPIES_MAX as usize * 33 + 1) + 8 <= MESSAGE_BYTES_MAX);
 
 /// The backbones that grant leases of a run, each once and in the order of their keys; at least one, at most
 /// [`GRANTORS_MAX`].
@@ -85,12 +93,25 @@ pub struct LeaseGrant {
 pub struct ExpertLease {
     /// The place.
     pub place: ExpertPlace,
+    /// Which copy of its expert: 0 is the expert itself.
+    pub copy: u8,
     /// The host.
     pub holder: PublicKey,
-    /// Grows with each new holder: of two checkpoints the one of the later term counts.
+    /// Grows with each new holder of any copy: of two checkpoints of one copy that of the later term counts.
     pub term: u64,
     /// At most [`GRANTORS_MAX`].
     pub grants: Vec<LeaseGrant>,
+}
+
+/// What a host says of the work for one of its experts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpertLoad {
+    /// Rows that wait for it.
+    pub n_waiting: u32,
+    /// Rows that the host computes for it in a minute.
+    pub n_served: u32,
+    /// Rows that the host could compute in a minute beside all that it does.
+    pub n_spare: u32,
 }
 
 /// What is wanted of a place.
@@ -102,18 +123,22 @@ pub enum LeaseAsk {
     Renew {
         /// As it was granted last.
         lease: ExpertLease,
-        /// Rows that wait for the expert.
-        n_waiting: u32,
+        /// What there is to do for the expert.
+        load: ExpertLoad,
     },
     /// Another host may have the place now.
     Release {
         /// The place.
         place: ExpertPlace,
         /// Of the lease.
+        copy: u8,
+        /// Of the lease.
         term: u64,
-        /// For a while it is this host's alone.
+        /// For a while it is this host's alone; not where it is a copy.
         to: Option<PublicKey>,
     },
+    /// A lease of a copy that its backbone has chosen for the host, which never asks for one: for votes alone.
+    Copy(ExpertCopy),
 }
 
 /// A host that takes places.
@@ -177,6 +202,8 @@ pub enum LeaseAnswer {
         asked: Vec<LeaseVerdict<ExpertLease>>,
         /// Of places that were vacant.
         vacant: Vec<ExpertLease>,
+        /// Those places of the asks whose experts have further copies, as far as this backbone has granted them.
+        copied: Vec<ExpertPlace>,
         /// At most [`FROZEN_MAX`] layers, whose experts make no step at any host of the run.
         frozen: Vec<LayerId>,
     },
@@ -184,8 +211,9 @@ pub enum LeaseAnswer {
     Voted(Vec<LeaseVerdict<LeaseGrant>>),
     /// To [`LeaseQuestion::Keepers`]: for each place at most [`KEEPERS_MAX`] hosts, the first one first.
     Keepers(Vec<Vec<KnownHost>>),
-    /// To [`LeaseQuestion::Holders`]: for each place its host, as far as this backbone has granted it.
-    Holders(Vec<Option<PublicKey>>),
+    /// To [`LeaseQuestion::Holders`]: for each place those of its copies, at most [`COPIES_MAX`] and in their order, as far as this
+    /// backbone has granted them.
+    Holders(Vec<Vec<CopyHolder>>),
     /// To any question.
     Refused(LeaseRefusal),
 }
@@ -199,6 +227,15 @@ pub enum LeaseVerdict<T> {
     Released,
     /// Not granted.
     Refused(LeaseRefusal),
+}
+
+/// Which host has a copy of an expert.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyHolder {
+    /// 0 is the expert itself.
+    pub copy: u8,
+    /// The host.
+    pub holder: PublicKey,
 }
 
 /// A host, and where it listens.
@@ -289,6 +326,19 @@ pub enum LeaseRefusal {
         /// Until it is trusted again.
         for_ms: u32,
     },
+    /// It has another copy of the expert.
+    #[error("this host has the copy {copy} of the expert for at least {for_ms} ms: one host has one copy")]
+    Twice {
+        /// That one.
+        copy: u8,
+        /// Unless it is released.
+        for_ms: u32,
+    },
+    /// A copy ends.
+    #[error(
+        "the copy of the expert is wanted no longer: there is a place that no host has, or few rows wait for it"
+    )]
+    GivesWay,
 }
 
 /// Keys that grant no leases.
@@ -377,22 +427,22 @@ impl From<Grantors> for Vec<PublicKey> {
 }
 
 impl LeaseGrant {
-    /// Grants `place` to `holder` for a term.
+    /// Grants a copy to `holder` for a term.
     ///
     /// # Errors
     /// Does not happen.
     pub fn sign(
         key: &KeyPair,
         run_id: &str,
-        (place, holder, term): (ExpertPlace, PublicKey, u64),
+        (copy, holder, term): (ExpertCopy, PublicKey, u64),
         expires_at: UnixTime,
     ) -> Result<Self, postcard::Error> {
-        let bytes = signed_bytes(run_id, (place, holder, term), expires_at)?;
+        let bytes = signed_bytes(run_id, (copy, holder, term), expires_at)?;
         Ok(Self { grantor: key.public(), expires_at, signature: key.sign(&bytes) })
     }
 
     /// Whether its grantor has signed it.
-    pub fn is_of(&self, run_id: &str, leased: (ExpertPlace, PublicKey, u64)) -> bool {
+    pub fn is_of(&self, run_id: &str, leased: (ExpertCopy, PublicKey, u64)) -> bool {
         signed_bytes(run_id, leased, self.expires_at)
             .is_ok_and(|bytes| self.grantor.has_signed(&bytes, &self.signature))
     }
@@ -400,10 +450,10 @@ impl LeaseGrant {
 
 fn signed_bytes(
     run_id: &str,
-    (place, holder, term): (ExpertPlace, PublicKey, u64),
+    (copy, holder, term): (ExpertCopy, PublicKey, u64),
     expires_at: UnixTime,
 ) -> Result<Vec<u8>, postcard::Error> {
-    postcard::to_extend(&(run_id, place, holder, term, expires_at), DOMAIN.to_vec())
+    postcard::to_extend(&(run_id, copy, holder, term, expires_at), DOMAIN.to_vec())
 }
 
 impl ExpertLease {
@@ -412,7 +462,7 @@ impl ExpertLease {
     /// # Errors
     /// Too few have.
     pub fn verify(&self, run_id: &str, grantors: &Grantors) -> Result<(), LeaseError> {
-        let leased = (self.place, self.holder, self.term);
+        let leased = (self.of(), self.holder, self.term);
         let is_valid = |grant: &&LeaseGrant| {
             // Of two grants of one backbone the first counts.
             let of_grantor = self.grants.iter().find(|other| other.grantor == grant.grantor);
@@ -425,6 +475,11 @@ impl ExpertLease {
         if got < want { Err(LeaseError::Grants { want, got }) } else { Ok(()) }
     }
 
+    /// The copy that it is of.
+    pub fn of(&self) -> ExpertCopy {
+        (self.place, self.copy)
+    }
+
     /// The grant of one backbone.
     pub fn grant_of(&self, grantor: &PublicKey) -> Option<&LeaseGrant> {
         self.grants.iter().take(GRANTORS_MAX).find(|grant| grant.grantor == *grantor)
@@ -432,12 +487,26 @@ impl ExpertLease {
 }
 
 impl LeaseAsk {
-    /// The place that it is about.
-    pub fn place(&self) -> ExpertPlace {
+    /// The copy that it is about.
+    pub fn of(&self) -> ExpertCopy {
         match self {
-            Self::Claim(place) | Self::Release { place, .. } => *place,
-            Self::Renew { lease, .. } => lease.place,
+            Self::Claim(place) => (*place, 0),
+            Self::Copy(copy) => *copy,
+            Self::Renew { lease, .. } => lease.of(),
+            Self::Release { place, copy, .. } => (*place, *copy),
         }
+    }
+
+    /// Whether it is about a lease that the host does not have.
+    pub fn is_claim(&self) -> bool {
+        matches!(self, Self::Claim(_) | Self::Copy(_))
+    }
+}
+
+impl CopyHolder {
+    /// Who has the expert itself, of the holders of its copies.
+    pub fn of_expert(copies: &[Self]) -> Option<PublicKey> {
+        copies.iter().find(|held| held.copy == 0).map(|held| held.holder)
     }
 }
 
@@ -500,10 +569,10 @@ where
         (_, LeaseAnswer::Refused(refusal)) => return Err((*refusal).into()),
         (
             LeaseQuestion::Lease { run_id, asks, n_vacant, .. },
-            LeaseAnswer::Leased { grantors, asked, vacant, frozen },
+            LeaseAnswer::Leased { grantors, asked, vacant, copied, frozen },
         ) => {
-            if asked.len() != asks.len() || vacant.len() > usize::from(*n_vacant) || frozen.len() > FROZEN_MAX
-            {
+            let is_long = vacant.len() > usize::from(*n_vacant) || copied.len() > asks.len();
+            if asked.len() != asks.len() || is_long || frozen.len() > FROZEN_MAX {
                 return Err(LeaseAskError::Unexpected);
             }
             for lease in vacant.iter() {
@@ -512,7 +581,7 @@ where
             for (ask, verdict) in asks.iter().zip(asked.iter()) {
                 let LeaseVerdict::Granted(lease) = verdict else { continue };
                 check_lease(lease, (run_id, asking), grantors)?;
-                if lease.place != ask.place() {
+                if lease.of() != ask.of() {
                     return Err(LeaseAskError::Unexpected);
                 }
             }
@@ -529,13 +598,14 @@ where
             }
         }
         (LeaseQuestion::Holders { places, .. }, LeaseAnswer::Holders(holders))
-            if holders.len() == places.len() => {}
+            if holders.len() == places.len()
+                && holders.iter().all(|copies| copies.len() <= usize::from(COPIES_MAX)) => {}
         _ => return Err(LeaseAskError::Unexpected),
     }
     Ok(answer)
 }
 
-/// Asks who has these places, at most [`PLACES_MAX`]: for each its host, where it has one.
+/// Asks who has these places, at most [`PLACES_MAX`]: for each those of its copies.
 ///
 /// # Errors
 /// A refusal, an answer that is none, or a stream that failed.
@@ -543,7 +613,7 @@ pub async fn holders<S>(
     stream: &mut S,
     run_id: &str,
     places: Vec<ExpertPlace>,
-) -> Result<Vec<Option<PublicKey>>, LeaseAskError>
+) -> Result<Vec<Vec<CopyHolder>>, LeaseAskError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {

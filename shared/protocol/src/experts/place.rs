@@ -34,6 +34,9 @@ pub struct ExpertUid(ExpertPrefix);
 /// Where an expert stands: its layer, and its place there.
 pub type ExpertPlace = (LayerId, ExpertUid);
 
+/// A copy of an expert, below [`COPIES_MAX`](super::leases::COPIES_MAX): 0 is the expert itself, the others are its replicas.
+pub type ExpertCopy = (ExpertPlace, u8);
+
 /// Places along each dimension of a layer's grid; at least one dimension, each side 1 to [`GRID_SIDE_MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GridShape {

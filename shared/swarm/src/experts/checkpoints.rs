@@ -10,5 +10,5 @@ mod tests;
 pub use barnraise_protocol::experts::checkpoints::CheckpointVersion;
 
 pub use self::lost::{CHECK_INTERVAL, LostCheck, LostExperts};
-pub use self::schedule::{COPIES, CheckpointSchedule, OFFER_INTERVAL};
+pub use self::schedule::{CheckpointSchedule, KEEPERS_WANTED, OFFER_INTERVAL};
 pub use self::shelf::{CheckpointShelf, KEPT_LONG, OfferVerdict, TRANSFERS_MAX};

@@ -1,7 +1,7 @@
 //! Which of the hosts that announce an expert have its place. A record of the DHT is only a claim; in a run that is not open its
 //! backbones say who holds the lease.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::dht::Record;
@@ -15,15 +15,13 @@ pub fn announced_places(prefix: &GridPrefix, records: &[Record]) -> BTreeSet<Exp
     records.iter().filter_map(|record| Some(announced(prefix, record)?.0)).collect()
 }
 
-/// Drops the records of hosts that do not hold the place which they announce.
+/// Drops the records of hosts that hold no copy of the place which they announce.
 pub fn retain_holders(
     prefix: &GridPrefix,
     records: &mut Vec<Record>,
-    holders: &BTreeMap<ExpertPlace, PublicKey>,
+    holders: &BTreeSet<(ExpertPlace, PublicKey)>,
 ) {
-    records.retain(|record| {
-        announced(prefix, record).is_none_or(|(place, host)| holders.get(&place) == Some(&host))
-    });
+    records.retain(|record| announced(prefix, record).is_none_or(|held| holders.contains(&held)));
 }
 
 /// The place of a record that names a host, and the host that has signed it.
@@ -70,12 +68,12 @@ mod tests {
             [place(&[3, 4]), place(&[3, 5]), place(&[3, 6])].into(),
             "entries of shorter prefixes name no host"
         );
-        let holders = BTreeMap::from([(place(&[3, 4]), key(1)), (place(&[3, 5]), key(2))]);
+        let holders = BTreeSet::from([(place(&[3, 4]), key(1)), (place(&[3, 5]), key(2))]);
         retain_holders(&prefix, &mut all, &holders);
         let left: Vec<_> = all.iter().filter_map(|record| announced(&prefix, record)).collect();
         assert_eq!(left, [(place(&[3, 4]), key(1))], "neither another host nor a place without one");
         assert!(all.iter().any(|record| announced(&prefix, record).is_none()), "the way to others stays");
-        retain_holders(&prefix, &mut all, &BTreeMap::new());
+        retain_holders(&prefix, &mut all, &BTreeSet::new());
         assert!(announced_places(&prefix, &all).is_empty());
     }
 }

@@ -13,6 +13,10 @@
 //!
 //! The backbone that a host asks chooses the vacant places, and not the host: it knows all leases and how many rows wait for
 //! each expert, so that hosts that look at the same time get different places, without a search in the DHT.
+//!
+//! Where no place is vacant, it chooses a copy of the expert for which the most rows wait. All that is said of a place holds for each
+//! copy: a lease of its own, with the grants of a majority. No host has two of an expert. A copy ends when its lease is not renewed,
+//! which the backbone of its host decides alone, as it chose it.
 
 mod book;
 #[cfg(test)]
@@ -27,11 +31,14 @@ mod voters;
 use std::time::Duration;
 
 use barnraise_protocol::access::PublicKey;
-use barnraise_protocol::experts::ExpertPlace;
+use barnraise_protocol::experts::ExpertCopy;
 pub use barnraise_protocol::experts::leases::LEASE_TIME;
 use barnraise_protocol::experts::leases::{ExpertLease, Grantors, LeaseGrant, LeaseRefusal, LeaseVerdict};
 
-pub use self::book::{LEASES_MAX, LeaseBook, LeaseStanding, LeasedRun, VACANT_LONG};
+pub use self::book::{
+    COPIED_ROWS, COPY_INTERVAL, IDLE_LONG, LEASES_MAX, LeaseBook, LeaseStanding, LeasedRun, VACANT_LONG,
+    VACANT_SHORT,
+};
 pub use self::handover::{HANDED_MAX, Handover, HandoverAction};
 pub use self::holder::{HolderAction, LOOK_INTERVAL, LeaseHolder, RENEWAL_INTERVAL};
 pub use self::standing::HOSTS_MAX;
@@ -47,7 +54,7 @@ const _: () = assert!(HELD_TIME.as_secs() < LEASE_TIME.as_secs());
 #[must_use]
 pub fn count_votes(
     grantors: &Grantors,
-    (place, holder, term): (ExpertPlace, PublicKey, u64),
+    (copy, holder, term): (ExpertCopy, PublicKey, u64),
     votes: &[LeaseVerdict<LeaseGrant>],
 ) -> LeaseVerdict<ExpertLease> {
     let want = grantors.majority();
@@ -59,7 +66,7 @@ pub fn count_votes(
         })
         .collect();
     if grants.len() >= want {
-        return LeaseVerdict::Granted(ExpertLease { place, holder, term, grants });
+        return LeaseVerdict::Granted(ExpertLease { place: copy.0, copy: copy.1, holder, term, grants });
     }
     let refusals: Vec<LeaseRefusal> = votes
         .iter()

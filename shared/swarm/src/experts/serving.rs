@@ -30,6 +30,8 @@ mod throughput;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use barnraise_protocol::experts::leases::ExpertLoad;
+
 use self::batching::{GivenBatch, Queue};
 use self::counted::CountedRequests;
 pub use self::counted::{
@@ -42,7 +44,7 @@ pub use self::request::{
     ServingAction, ServingBatch, ServingLimits, ServingLoad, ServingRefusal, WAIT_MAX,
 };
 pub use self::staleness::{OutputRows, step_factor};
-use self::throughput::Throughput;
+use self::throughput::{ServedRows, Throughput};
 use super::ExpertPass;
 use crate::guard::RateLimiter;
 use crate::{AddressGroup, Moment, PeerKey};
@@ -96,6 +98,9 @@ pub struct ExpertRuntime {
     /// What the device has, in its order.
     given: VecDeque<GivenBatch>,
     throughput: Throughput,
+    /// Of each expert.
+    served: BTreeMap<u32, ServedRows>,
+    served_in_all: ServedRows,
     /// The turn that was last, the virtual time of fair queueing.
     last_turn: u64,
     is_draining: bool,
@@ -124,6 +129,8 @@ impl ExpertRuntime {
             deadlines: BTreeSet::new(),
             given: VecDeque::new(),
             throughput: Throughput::default(),
+            served: BTreeMap::new(),
+            served_in_all: ServedRows::default(),
             last_turn: 0,
             is_draining: false,
             n_requests: 0,
@@ -153,6 +160,7 @@ impl ExpertRuntime {
         self.on_expert_closed(now, expert);
         self.closed.remove(&expert);
         self.experts.remove(&expert);
+        self.served.remove(&expert);
     }
 
     /// The host is to have the expert no longer: what waits for it is refused, and so is what comes. A batch that the device has
@@ -290,6 +298,10 @@ impl ExpertRuntime {
     pub fn on_computed(&mut self, now: Moment, batch: BatchId) {
         let Some(given) = self.take_given(batch) else { return };
         self.throughput.on_batch(now, given.at, given.n_rows);
+        self.served_in_all.on_batch(now, given.n_rows);
+        if self.experts.contains_key(&given.queue.0) {
+            self.served.entry(given.queue.0).or_default().on_batch(now, given.n_rows);
+        }
         for key in given.keys {
             let Some(held) = self.requests.get_mut(&key) else { continue };
             held.stage = RequestStage::Answering;
@@ -355,6 +367,18 @@ impl ExpertRuntime {
     /// Rows that wait for an expert.
     pub fn rows_waiting(&self, expert: u32) -> u64 {
         [false, true].iter().filter_map(|pass| self.queues.get(&(expert, *pass))).map(Queue::n_rows).sum()
+    }
+
+    /// What there is to do for an expert.
+    pub fn expert_load(&self, now: Moment, expert: u32) -> ExpertLoad {
+        let n_served = self.served.get(&expert).map_or(0.0, |served| served.per_minute(now));
+        let n_spare = 60.0 * self.throughput.rows_per_second() - self.served_in_all.per_minute(now);
+        ExpertLoad {
+            n_waiting: u32::try_from(self.rows_waiting(expert)).unwrap_or(u32::MAX),
+            // A number that is too large or below 0 becomes the nearest one.
+            n_served: n_served as u32,
+            n_spare: n_spare as u32,
+        }
     }
 
     fn is_open(&self, expert: u32) -> bool {

@@ -10,7 +10,7 @@ use crate::Moment;
 use crate::random::SplitMix64;
 
 /// Peers that keep a checkpoint, beside the disk of its host.
-pub const COPIES: usize = 2;
+pub const KEEPERS_WANTED: usize = 2;
 /// From one checkpoint of an expert to the next.
 pub const OFFER_INTERVAL: Duration = Duration::from_secs(60);
 /// The first one of an expert that is new here comes within this time, spread over it.
@@ -85,7 +85,7 @@ impl CheckpointSchedule {
         match n_keepers {
             0 => expert.due = expert.due.min(now + RETRY_AFTER),
             // There are too few peers: it is offered again with the next one.
-            1..COPIES => {}
+            1..KEEPERS_WANTED => {}
             _ => expert.offered = Some((version, now)),
         }
     }

@@ -1,20 +1,22 @@
 //! What one backbone has granted.
 
+mod copies;
 #[cfg(test)]
 mod tests;
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use barnraise_protocol::access::{KeyPair, PublicKey, UnixTime};
 use barnraise_protocol::dht::UnixMillis;
 use barnraise_protocol::experts::leases::{
-    ExpertLease, Grantors, KnownHost, LEASE_TIME, LeaseAsk, LeaseGrant, LeaseRefusal, LeaseVerdict,
-    LeasingHost,
+    COPIES_MAX, CopyHolder, ExpertLease, ExpertLoad, Grantors, KnownHost, LEASE_TIME, LeaseAsk, LeaseGrant,
+    LeaseRefusal, LeaseVerdict, LeasingHost,
 };
-use barnraise_protocol::experts::{ExpertPlace, ExpertPrefix, GridShape, LayerId};
+use barnraise_protocol::experts::{ExpertCopy, ExpertPlace, ExpertPrefix, GridShape, LayerId};
 
+pub use self::copies::{COPIED_ROWS, COPY_INTERVAL, IDLE_LONG, VACANT_SHORT};
 use super::RENEWAL_INTERVAL;
 use super::standing::HostStandings;
 use crate::random::SplitMix64;
@@ -26,6 +28,8 @@ pub const LEASES_MAX: usize = 65_536;
 pub const VACANT_LONG: Duration = Duration::from_secs(120);
 /// A host has renewed what it holds within this time: a backbone that was restarted knows all leases after it.
 const LEARNING_TIME: Duration = Duration::from_secs(12);
+/// Checkpoints from before the last average of a copy that has ended are no longer compared after this time.
+const COPIED_LATELY: Duration = Duration::from_secs(600);
 /// Most places that wait for a host at a time.
 const KEPT_MAX: usize = 8;
 /// Places of a grid that are looked at for vacant ones, at most.
@@ -44,9 +48,9 @@ pub struct LeasedRun {
     pub grantors: Grantors,
 }
 
-/// A place that was granted once.
+/// A copy of an expert that was granted once.
 #[derive(Debug, Clone, Copy)]
-struct PlaceEntry {
+struct CopyEntry {
     /// What may be renewed.
     granted: GrantedTerm,
     /// What was granted before, while nobody has renewed `granted`: where the others did not grant it, that still holds.
@@ -61,7 +65,16 @@ struct PlaceEntry {
     is_held: bool,
     /// Of the grant; where it is not held, when it was over.
     expires_at: Moment,
-    n_waiting: u32,
+    /// As the last renewal said.
+    load: ExpertLoad,
+    /// As the one before said.
+    n_waiting_before: u32,
+    /// Its holder was told that it ends.
+    gives_way: bool,
+    /// When this holder got it.
+    granted_at: Moment,
+    /// When its holder said last that not few rows wait for it; when it got it, before.
+    busy_at: Moment,
 }
 
 /// A place that waits for the host for which another one gave it back.
@@ -72,7 +85,7 @@ struct KeptPlace {
     until: Moment,
 }
 
-/// A term of a place at this backbone.
+/// A term of a copy at this backbone.
 #[derive(Debug, Clone, Copy)]
 struct GrantedTerm {
     term: u64,
@@ -91,6 +104,8 @@ pub struct LeaseStanding {
     pub n_places: u64,
     /// Places that have a host.
     pub n_held: u64,
+    /// Further copies of experts that have one.
+    pub n_copies: u64,
     /// Hosts that hold one or more.
     pub n_hosts: u64,
     /// Rows that wait for all experts, as their hosts said last.
@@ -104,13 +119,17 @@ pub struct LeaseBook {
     run: LeasedRun,
     began_at: Moment,
     quiet_until: Moment,
-    places: BTreeMap<ExpertPlace, PlaceEntry>,
-    /// Places that others have granted, until then.
-    elsewhere: BTreeMap<ExpertPlace, Moment>,
+    copies: BTreeMap<ExpertCopy, CopyEntry>,
+    /// Copies that others have granted, until then.
+    elsewhere: BTreeMap<ExpertCopy, Moment>,
     /// Places that were given back for a host.
     kept: BTreeMap<ExpertPlace, KeptPlace>,
-    /// Of places that are held.
-    expirations: BTreeSet<(Moment, ExpertPlace)>,
+    /// Of copies that are held.
+    expirations: BTreeSet<(Moment, ExpertCopy)>,
+    /// When copies have given way lately.
+    gave_way: VecDeque<Moment>,
+    /// Places that have a host.
+    n_held: u64,
     hosts: HostStandings,
     random: SplitMix64,
 }
@@ -124,10 +143,12 @@ impl LeaseBook {
             run,
             began_at: now,
             quiet_until: if has_granted { now + LEASE_TIME } else { now },
-            places: BTreeMap::new(),
+            copies: BTreeMap::new(),
             elsewhere: BTreeMap::new(),
             kept: BTreeMap::new(),
             expirations: BTreeSet::new(),
+            gave_way: VecDeque::new(),
+            n_held: 0,
             hosts: HostStandings::default(),
             random: SplitMix64::new(seed),
         }
@@ -158,26 +179,33 @@ impl LeaseBook {
         self.hosts.on_heard(now, key, group, host)
     }
 
-    /// The term of a new lease of a place, at `wall` by the clock of expirations.
+    /// The term of a new lease of any copy of a place, at `wall` by the clock of expirations.
     pub fn next_term(&self, wall: UnixMillis, place: ExpertPlace) -> u64 {
-        let last = self.places.get(&place).map_or(0, |entry| entry.term_max);
-        last.saturating_add(1).max(wall.0)
+        self.term_max(place).saturating_add(1).max(wall.0)
     }
 
-    /// Whether the run wants this host, which asked this backbone, to have a place: no address has more than half of all places,
-    /// but for those that were vacant for [`VACANT_LONG`].
+    /// The term that an ask is about: of a claim that of the lease which may come of it.
+    pub fn term_of(&self, wall: UnixMillis, ask: &LeaseAsk) -> u64 {
+        match ask {
+            LeaseAsk::Claim(place) | LeaseAsk::Copy((place, _)) => self.next_term(wall, *place),
+            LeaseAsk::Renew { lease, .. } => lease.term,
+            LeaseAsk::Release { term, .. } => *term,
+        }
+    }
+
+    /// Whether the run wants this host, which asked this backbone, to have a copy: no address has more than half of the places, but for
+    /// those that were vacant for [`VACANT_LONG`], and no more replicas than that.
     ///
     /// # Errors
     /// [`LeaseRefusal::Share`].
-    pub fn check_share(
-        &self,
-        now: Moment,
-        holder: &PublicKey,
-        place: ExpertPlace,
-    ) -> Result<(), LeaseRefusal> {
-        let Some(n_held) = self.hosts.n_of_address(holder) else { return Ok(()) };
+    pub fn check_share(&self, now: Moment, holder: &PublicKey, copy: ExpertCopy) -> Result<(), LeaseRefusal> {
+        let Some(n_held) = self.hosts.n_of_address(holder, copy.1 > 0) else { return Ok(()) };
         let max = self.n_places().div_ceil(2);
-        let vacant_since = match self.places.get(&place) {
+        if copy.1 > 0 {
+            let for_ms = millis(LEASE_TIME);
+            return if n_held < max { Ok(()) } else { Err(LeaseRefusal::Share { max, for_ms }) };
+        }
+        let vacant_since = match self.copies.get(&copy) {
             Some(entry) if entry.is_held && entry.granted.holder == *holder => return Ok(()),
             Some(entry) => entry.expires_at,
             None => self.began_at,
@@ -199,24 +227,27 @@ impl LeaseBook {
         term: u64,
     ) -> LeaseVerdict<LeaseGrant> {
         self.forget_expired(now);
-        let place = ask.place();
-        if !self.is_grantor() || !self.has(place) {
+        let copy @ (place, number) = ask.of();
+        if !self.is_grantor() || !self.has(place) || number >= COPIES_MAX {
             return LeaseVerdict::Refused(LeaseRefusal::Unknown);
         }
         let checked = match ask {
             LeaseAsk::Release { term, to, .. } => {
-                self.release(now, holder, (place, *term), *to);
+                self.release(now, holder, (copy, *term), *to);
                 return LeaseVerdict::Released;
             }
-            LeaseAsk::Claim(_) => self.check_claim(now, &holder, place, term).map(|()| (term, None)),
-            LeaseAsk::Renew { lease, n_waiting } => {
+            LeaseAsk::Claim(_) | LeaseAsk::Copy(_) => {
+                self.check_claim(now, &holder, copy, term).map(|()| (term, None))
+            }
+            LeaseAsk::Renew { lease, load } => {
                 let checked = self.check_renewal(now, wall, &holder, lease);
-                checked.map(|()| (lease.term, Some(*n_waiting)))
+                checked.map(|()| (lease.term, Some(*load)))
             }
         };
-        let granted = checked.and_then(|(term, n_waiting)| {
-            self.hold(now, holder, place, term, n_waiting)?;
-            let leased = (place, holder, term);
+        let granted = checked.and_then(|(term, load)| {
+            self.check_only(now, &holder, copy)?;
+            self.hold(now, holder, copy, (term, load))?;
+            let leased = (copy, holder, term);
             LeaseGrant::sign(&self.key, &self.run.run_id, leased, expiration(wall))
                 .map_err(|_| LeaseRefusal::Unknown)
         });
@@ -249,26 +280,52 @@ impl LeaseBook {
         &self,
         now: Moment,
         holder: &PublicKey,
-        place: ExpertPlace,
+        copy: ExpertCopy,
         term: u64,
     ) -> Result<(), LeaseRefusal> {
-        self.check_free(now, holder, place)?;
-        match self.places.get(&place) {
-            Some(entry) if term <= entry.term_max => Err(LeaseRefusal::Later { term: entry.term_max }),
-            _ => Ok(()),
+        self.check_free(now, holder, copy)?;
+        // No two copies have the same term: a host that has one after the other signs no two states as one.
+        let last = self.term_max(copy.0);
+        if term <= last { Err(LeaseRefusal::Later { term: last }) } else { Ok(()) }
+    }
+
+    /// The last term of all copies of a place; 0 before the first one.
+    fn term_max(&self, place: ExpertPlace) -> u64 {
+        self.copies_of(place).map(|(_, entry)| entry.term_max).max().unwrap_or_default()
+    }
+
+    fn copies_of(&self, place: ExpertPlace) -> impl Iterator<Item = (u8, &CopyEntry)> {
+        self.copies.range((place, 0)..=(place, u8::MAX)).map(|((_, copy), entry)| (*copy, entry))
+    }
+
+    /// Whether the host has no other copy of the place.
+    fn check_only(
+        &self,
+        now: Moment,
+        holder: &PublicKey,
+        (place, copy): ExpertCopy,
+    ) -> Result<(), LeaseRefusal> {
+        let is_other = |(other, entry): &(u8, &CopyEntry)| {
+            *other != copy && entry.is_held && entry.granted.holder == *holder
+        };
+        match self.copies_of(place).find(is_other) {
+            Some((copy, entry)) => {
+                Err(LeaseRefusal::Twice { copy, for_ms: millis(entry.expires_at.saturating_sub(now)) })
+            }
+            None => Ok(()),
         }
     }
 
     /// Whether no other host has a grant that has not expired.
-    fn check_free(&self, now: Moment, holder: &PublicKey, place: ExpertPlace) -> Result<(), LeaseRefusal> {
+    fn check_free(&self, now: Moment, holder: &PublicKey, copy: ExpertCopy) -> Result<(), LeaseRefusal> {
         if now < self.quiet_until {
             return Err(LeaseRefusal::Quiet { for_ms: millis(self.quiet_until - now) });
         }
-        match self.places.get(&place) {
+        match self.copies.get(&copy) {
             Some(entry) if entry.is_held && entry.granted.holder != *holder => {
                 Err(LeaseRefusal::Held { for_ms: millis(entry.expires_at.saturating_sub(now)) })
             }
-            _ => match self.kept_from(now, holder, &place) {
+            _ => match self.kept_from(now, holder, &copy) {
                 Some(until) => Err(LeaseRefusal::Held { for_ms: millis(until - now) }),
                 None => Ok(()),
             },
@@ -276,8 +333,8 @@ impl LeaseBook {
     }
 
     /// Until when a place is kept for another host than this one; who gave it back may have it again.
-    fn kept_from(&self, now: Moment, holder: &PublicKey, place: &ExpertPlace) -> Option<Moment> {
-        let kept = self.kept.get(place).filter(|kept| kept.until > now)?;
+    fn kept_from(&self, now: Moment, holder: &PublicKey, (place, copy): &ExpertCopy) -> Option<Moment> {
+        let kept = self.kept.get(place).filter(|kept| *copy == 0 && kept.until > now)?;
         (kept.heir != *holder && kept.giver != *holder).then_some(kept.until)
     }
 
@@ -299,10 +356,13 @@ impl LeaseBook {
         if lease.holder != *holder {
             return Err(LeaseRefusal::Unknown);
         }
-        if let Some(entry) = self.places.get(&lease.place) {
+        if let Some(entry) = self.copies.get(&lease.of()) {
             let GrantedTerm { term, holder: last } = entry.granted;
             if entry.released == lease.term {
                 return Err(LeaseRefusal::Later { term: entry.term_max });
+            }
+            if entry.gives_way && term == lease.term {
+                return Err(LeaseRefusal::GivesWay);
             }
             match term.cmp(&lease.term) {
                 // Whether the others have granted it too is known soon.
@@ -319,7 +379,7 @@ impl LeaseBook {
             }
         }
         // What it does not remember was granted before a restart, or by the others.
-        let leased = (lease.place, *holder, lease.term);
+        let leased = (lease.of(), *holder, lease.term);
         let is_own = lease.grant_of(&self.key.public()).is_some_and(|grant| {
             let is_unexpired = grant.expires_at.0 > wall.0 / 1000 && grant.expires_at <= expiration(wall);
             is_unexpired && grant.is_of(&self.run.run_id, leased)
@@ -328,47 +388,52 @@ impl LeaseBook {
             return Ok(());
         }
         lease.verify(&self.run.run_id, &self.run.grantors).map_err(|_| LeaseRefusal::Unknown)?;
-        self.check_free(now, holder, lease.place)
+        self.check_free(now, holder, lease.of())
     }
 
     fn hold(
         &mut self,
         now: Moment,
         holder: PublicKey,
-        place: ExpertPlace,
-        term: u64,
-        n_waiting: Option<u32>,
+        copy: ExpertCopy,
+        (term, load): (u64, Option<ExpertLoad>),
     ) -> Result<(), LeaseRefusal> {
-        let known = self.places.get(&place).copied();
+        let known = self.copies.get(&copy).copied();
         let before =
             known.filter(|entry| entry.is_held).map(|entry| (entry.granted.holder, entry.expires_at));
-        let n_before = known.map_or(0, |entry| entry.n_waiting);
-        if before.is_none_or(|(other, _)| other != holder) {
+        let load_before = known.map_or(ExpertLoad::default(), |entry| entry.load);
+        let is_same = before.is_some_and(|(other, _)| other == holder);
+        if !is_same {
             self.hosts.check_room(&holder)?;
-            if known.is_none() && self.places.len() >= LEASES_MAX {
+            if known.is_none() && self.copies.len() >= LEASES_MAX {
                 self.forget_longest_vacant();
-                if self.places.len() >= LEASES_MAX {
+                if self.copies.len() >= LEASES_MAX {
                     return Err(LeaseRefusal::Busy { for_ms: millis(LEASE_TIME) });
                 }
             }
         }
         if let Some((other, expires_at)) = before {
-            self.expirations.remove(&(expires_at, place));
-            self.hosts.on_places(&other, false);
+            self.expirations.remove(&(expires_at, copy));
+            self.on_held(&other, copy, false);
         }
-        self.hosts.on_places(&holder, true);
+        self.on_held(&holder, copy, true);
         let expires_at = now + LEASE_TIME;
-        self.expirations.insert((expires_at, place));
+        self.expirations.insert((expires_at, copy));
         // A renewal says that a majority has granted the term.
-        let is_renewal = n_waiting.is_some();
+        let is_renewal = load.is_some();
         let last = known.map_or(GrantedTerm::NONE, |entry| entry.before.unwrap_or(entry.granted));
         let last = (!is_renewal).then_some(last);
         let term_max = known.map_or(term, |entry| entry.term_max.max(term));
         let released = known.map_or(0, |entry| entry.released);
-        let n_waiting = n_waiting.unwrap_or(n_before);
-        self.elsewhere.remove(&place);
+        let n_waiting_before = if is_renewal { load_before.n_waiting } else { 0 };
+        let load = load.unwrap_or(load_before);
+        let known = known.filter(|_| is_same);
+        let granted_at = known.map_or(now, |entry| entry.granted_at);
+        let is_busy = self.is_busy(copy, load);
+        let busy_at = known.map_or(now, |entry| if is_busy { now } else { entry.busy_at });
+        self.elsewhere.remove(&copy);
         let granted = GrantedTerm { term, holder };
-        let entry = PlaceEntry {
+        let entry = CopyEntry {
             granted,
             before: last,
             term_max,
@@ -376,9 +441,13 @@ impl LeaseBook {
             is_renewed: is_renewal,
             is_held: true,
             expires_at,
-            n_waiting,
+            load,
+            n_waiting_before,
+            gives_way: false,
+            granted_at,
+            busy_at,
         };
-        self.places.insert(place, entry);
+        self.copies.insert(copy, entry);
         Ok(())
     }
 
@@ -386,10 +455,10 @@ impl LeaseBook {
         &mut self,
         now: Moment,
         holder: PublicKey,
-        (place, term): (ExpertPlace, u64),
+        (copy, term): (ExpertCopy, u64),
         heir: Option<PublicKey>,
     ) {
-        let Some(entry) = self.places.get_mut(&place) else { return };
+        let Some(entry) = self.copies.get_mut(&copy) else { return };
         if entry.granted.holder != holder || entry.granted.term != term {
             return;
         }
@@ -397,13 +466,18 @@ impl LeaseBook {
         entry.revert();
         if entry.is_held {
             entry.is_held = false;
-            self.expirations.remove(&(entry.expires_at, place));
+            self.expirations.remove(&(entry.expires_at, copy));
             entry.expires_at = now;
-            self.hosts.on_places(&holder, false);
-            match heir {
-                Some(heir) => self.keep(now, place, (holder, heir)),
+            self.on_held(&holder, copy, false);
+            match (copy, heir) {
+                // One that has a copy of it gets no other.
+                ((place, 0), Some(heir)) if self.check_only(now, &heir, copy).is_ok() => {
+                    self.keep(now, place, (holder, heir));
+                }
                 // Its heir has had it, or nobody is to wait for one any more.
-                None => drop(self.kept.remove(&place)),
+                ((place, 0), _) => drop(self.kept.remove(&place)),
+                // Whether there is to be another copy is for the load to say.
+                _ => {}
             }
         }
     }
@@ -418,17 +492,21 @@ impl LeaseBook {
         self.elsewhere.retain(|_, until| *until > now);
         let waiting = self.rows_waiting();
         let mut candidates = Vec::new();
-        let of_others: BTreeSet<ExpertPlace> =
-            self.kept.keys().filter(|place| self.kept_from(now, holder, place).is_some()).copied().collect();
-        let is_vacant = |(place, entry): &(&ExpertPlace, &PlaceEntry)| {
+        let of_others: BTreeSet<ExpertPlace> = self
+            .kept
+            .keys()
+            .filter(|place| self.kept_from(now, holder, &(**place, 0)).is_some())
+            .copied()
+            .collect();
+        let is_vacant = |(place, entry): &(&ExpertPlace, &CopyEntry)| {
             entry.is_vacant(now, holder) && !of_others.contains(place)
         };
-        for (place, entry) in self.places.iter().filter(is_vacant) {
+        for (place, entry) in experts(&self.copies).filter(is_vacant) {
             // Its neighbours do part of its work now.
             let load = waiting.get(&neighbourhood(place)).copied().unwrap_or_default();
             let load = match self.kept.get(place) {
                 Some(kept) if kept.until > now => u64::MAX,
-                _ => load.max(u64::from(entry.n_waiting)),
+                _ => load.max(u64::from(entry.load.n_waiting)),
             };
             candidates.push((true, load, self.random.next_u64(), *place));
         }
@@ -439,7 +517,7 @@ impl LeaseBook {
             for at in 0..n_places.min(LOOKED_AT_MAX) {
                 let Some(uid) = grid.uid((first + at) % n_places) else { continue };
                 let place = (layer, uid);
-                if !self.places.contains_key(&place) {
+                if !self.copies.contains_key(&(place, 0)) {
                     let load = waiting.get(&neighbourhood(&place)).copied().unwrap_or_default();
                     candidates.push((false, load, self.random.next_u64(), place));
                 }
@@ -450,23 +528,26 @@ impl LeaseBook {
         });
         let places = candidates.into_iter().map(|(.., place)| place);
         let is_free = |place: &ExpertPlace| {
-            !self.elsewhere.contains_key(place) && self.check_share(now, holder, *place).is_ok()
+            let copy = (*place, 0);
+            !self.elsewhere.contains_key(&copy)
+                && self.check_only(now, holder, copy).is_ok()
+                && self.check_share(now, holder, copy).is_ok()
         };
         places.filter(is_free).take(n_max).collect()
     }
 
-    /// The other backbones have granted a place that looked vacant here: it is not chosen again before that time has passed.
-    pub fn on_held_elsewhere(&mut self, now: Moment, place: ExpertPlace, time: Duration) {
+    /// The other backbones have granted a copy that looked vacant here: it is not chosen again before that time has passed.
+    pub fn on_held_elsewhere(&mut self, now: Moment, copy: ExpertCopy, time: Duration) {
         if self.elsewhere.len() < LEASES_MAX {
-            self.elsewhere.insert(place, now + time.min(LEASE_TIME));
+            self.elsewhere.insert(copy, now + time.min(LEASE_TIME));
         }
     }
 
-    /// The hosts that keep the checkpoints of an expert, the first one first; never its holder.
+    /// The hosts that keep the checkpoints of an expert, the first one first; never a holder of one of its copies.
     pub fn keepers(&self, now: Moment, place: ExpertPlace, n_max: usize) -> Vec<KnownHost> {
-        let entry = self.places.get(&place).filter(|entry| entry.is_held);
-        let holder = entry.map(|entry| entry.granted.holder);
-        self.hosts.keepers(now, place, holder, n_max)
+        let held = self.copies_of(place).filter(|(_, entry)| entry.is_held);
+        let holders: Vec<PublicKey> = held.map(|(_, entry)| entry.granted.holder).collect();
+        self.hosts.keepers(now, place, &holders, n_max)
     }
 
     /// Whether the run's grids have a place.
@@ -479,37 +560,60 @@ impl LeaseBook {
         now >= self.quiet_until || now >= self.began_at + LEARNING_TIME
     }
 
-    /// The holders of some places, as far as this backbone has granted them.
+    /// The holders of the copies of some places, as far as this backbone has granted them.
     ///
     /// # Errors
     /// [`LeaseRefusal::Quiet`], while it does not know what it granted before a restart.
-    pub fn holders(
-        &self,
-        now: Moment,
-        places: &[ExpertPlace],
-    ) -> Result<Vec<Option<PublicKey>>, LeaseRefusal> {
+    pub fn holders(&self, now: Moment, places: &[ExpertPlace]) -> Result<Vec<Vec<CopyHolder>>, LeaseRefusal> {
         if !self.knows_all(now) {
             let known_at = self.quiet_until.min(self.began_at + LEARNING_TIME);
             return Err(LeaseRefusal::Quiet { for_ms: millis(known_at.saturating_sub(now)) });
         }
-        Ok(places.iter().map(|place| self.holder(now, *place)).collect())
+        Ok(places.iter().map(|place| self.holders_of(now, *place).collect()).collect())
     }
 
-    /// The holder of a place, as far as this backbone has granted it.
+    /// The holder of an expert itself, as far as this backbone has granted it.
     pub fn holder(&self, now: Moment, place: ExpertPlace) -> Option<PublicKey> {
-        let entry = self.places.get(&place)?;
-        (entry.is_held && entry.expires_at > now).then_some(entry.granted.holder)
+        CopyHolder::of_expert(&self.holders_of(now, place).collect::<Vec<_>>())
+    }
+
+    /// The holders of the copies of a place, that of the expert itself first, as far as this backbone has granted them.
+    pub fn holders_of(&self, now: Moment, place: ExpertPlace) -> impl Iterator<Item = CopyHolder> {
+        let held = self.copies_of(place).filter(move |(_, entry)| entry.is_held && entry.expires_at > now);
+        held.map(|(copy, entry)| CopyHolder { copy, holder: entry.granted.holder })
+    }
+
+    /// Whether an expert has more copies than one, as far as this backbone has granted them.
+    pub fn is_copied(&self, now: Moment, place: ExpertPlace) -> bool {
+        self.holders_of(now, place).count() > 1
+    }
+
+    /// Whether an expert has, or had a while ago, more copies than one, so that it may have jumped when it was averaged; also where this
+    /// backbone does not know it yet.
+    pub fn has_copies(&self, now: Moment, place: ExpertPlace) -> bool {
+        let is_recent = |entry: &CopyEntry| entry.expires_at + COPIED_LATELY > now;
+        !self.knows_all(now) || self.copies_of(place).any(|(copy, entry)| copy > 0 && is_recent(entry))
     }
 
     /// How the experts stand.
     pub fn standing(&mut self, now: Moment) -> LeaseStanding {
         self.forget_expired(now);
-        let held = || self.places.values().filter(|entry| entry.is_held);
+        let held = || self.copies.values().filter(|entry| entry.is_held);
+        let n_held = self.n_held;
         LeaseStanding {
             n_places: self.n_places(),
-            n_held: held().count() as u64,
+            n_held,
+            n_copies: held().count() as u64 - n_held,
             n_hosts: held().map(|entry| entry.granted.holder).collect::<BTreeSet<_>>().len() as u64,
-            n_rows_waiting: held().map(|entry| u64::from(entry.n_waiting)).sum(),
+            n_rows_waiting: held().map(|entry| u64::from(entry.load.n_waiting)).sum(),
+        }
+    }
+
+    /// A copy has this holder from now on, or no longer.
+    fn on_held(&mut self, holder: &PublicKey, (_, number): ExpertCopy, is_more: bool) {
+        self.hosts.on_places(holder, number > 0, is_more);
+        if number == 0 {
+            self.n_held = if is_more { self.n_held + 1 } else { self.n_held.saturating_sub(1) };
         }
     }
 
@@ -520,43 +624,50 @@ impl LeaseBook {
     /// Mean of the rows that wait for each expert of a neighbourhood that has a host.
     fn rows_waiting(&self) -> BTreeMap<(LayerId, ExpertPrefix), u64> {
         let mut sums: BTreeMap<(LayerId, ExpertPrefix), (u64, u64)> = BTreeMap::new();
-        for (place, entry) in self.places.iter().filter(|(_, entry)| entry.is_held) {
+        for (place, entry) in experts(&self.copies).filter(|(_, entry)| entry.is_held) {
             let (n_rows, n_experts) = sums.entry(neighbourhood(place)).or_default();
-            *n_rows += u64::from(entry.n_waiting);
+            *n_rows += u64::from(entry.load.n_waiting);
             *n_experts += 1;
         }
         sums.into_iter().map(|(at, (n_rows, n_experts))| (at, n_rows / n_experts.max(1))).collect()
     }
 
     fn forget_expired(&mut self, now: Moment) {
-        while let Some(&(expires_at, place)) = self.expirations.first()
+        while let Some(&(expires_at, copy)) = self.expirations.first()
             && expires_at <= now
         {
             self.expirations.pop_first();
-            if let Some(entry) = self.places.get_mut(&place) {
+            if let Some(entry) = self.copies.get_mut(&copy) {
                 entry.is_held = false;
                 let holder = entry.granted.holder;
                 entry.revert();
-                self.hosts.on_places(&holder, false);
+                self.on_held(&holder, copy, false);
             }
         }
     }
 
     fn forget_longest_vacant(&mut self) {
-        let vacant = self.places.iter().filter(|(_, entry)| !entry.is_held);
-        let longest = vacant.min_by_key(|(_, entry)| entry.expires_at).map(|(place, _)| *place);
-        if let Some(place) = longest {
-            self.places.remove(&place);
+        let vacant = self.copies.iter().filter(|(_, entry)| !entry.is_held);
+        let longest = vacant.min_by_key(|(_, entry)| entry.expires_at).map(|(copy, _)| *copy);
+        if let Some(copy) = longest {
+            self.copies.remove(&copy);
         }
     }
 
     #[cfg(test)]
     pub(super) fn check_counts(&self) {
-        let held: Vec<&PlaceEntry> = self.places.values().filter(|entry| entry.is_held).collect();
+        let held: Vec<&CopyEntry> = self.copies.values().filter(|entry| entry.is_held).collect();
         assert_eq!(held.len(), self.expirations.len());
+        let n_held = experts(&self.copies).filter(|(_, entry)| entry.is_held).count();
+        assert_eq!(self.n_held, n_held as u64);
+        let mut hosts = BTreeSet::new();
+        for ((place, copy), entry) in self.copies.iter().filter(|(_, entry)| entry.is_held) {
+            let is_first = hosts.insert((*place, entry.granted.holder));
+            assert!(is_first && *copy < COPIES_MAX, "a host has two copies of {place:?}");
+        }
         for entry in held {
             let n_held = self
-                .places
+                .copies
                 .values()
                 .filter(|other| other.is_held && other.granted.holder == entry.granted.holder);
             assert_eq!(self.hosts.n_held(&entry.granted.holder), n_held.count() as u64);
@@ -564,7 +675,7 @@ impl LeaseBook {
     }
 }
 
-impl PlaceEntry {
+impl CopyEntry {
     /// Whether a host may be given the place: nobody has it, or this host, and does not know it, since the answer was lost.
     fn is_vacant(&self, now: Moment, holder: &PublicKey) -> bool {
         let granted_at = self.expires_at.saturating_sub(LEASE_TIME);
@@ -578,6 +689,11 @@ impl PlaceEntry {
             self.granted = before;
         }
     }
+}
+
+/// The experts themselves among their copies.
+fn experts(copies: &BTreeMap<ExpertCopy, CopyEntry>) -> impl Iterator<Item = (&ExpertPlace, &CopyEntry)> {
+    copies.iter().filter(|((_, copy), _)| *copy == 0).map(|((place, _), entry)| (place, entry))
 }
 
 /// The experts that share all indices but the last: those that a gating function finds together.

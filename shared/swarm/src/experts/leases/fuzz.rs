@@ -1,5 +1,6 @@
-//! Any sequence of questions, votes that are lost or late, restarts of backbones and of hosts, with clocks that run apart: no place
-//! ever has two hosts that serve it, terms grow, and what a backbone counts is what it has granted.
+//! Any sequence of questions, votes that are lost or late, restarts of backbones and of hosts, with clocks that run apart: no copy of
+//! an expert ever has two hosts that serve it, no host has two of one expert, no two copies have a term in common, terms grow, and
+//! what a backbone counts is what it has granted.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +8,8 @@ use barnraise_fuzz::arbitrary::{self, Arbitrary};
 use barnraise_fuzz::{fuzz, value};
 use barnraise_protocol::access::{KeyPair, PublicKey};
 use barnraise_protocol::dht::UnixMillis;
-use barnraise_protocol::experts::leases::{ExpertLease, Grantors, LeaseAsk, LeasingHost};
-use barnraise_protocol::experts::{GridShape, LayerId};
+use barnraise_protocol::experts::leases::{ExpertLease, ExpertLoad, Grantors, LeaseAsk, LeasingHost};
+use barnraise_protocol::experts::{ExpertCopy, ExpertPlace, GridShape, LayerId};
 
 use super::*;
 use crate::random::SplitMix64;
@@ -56,6 +57,11 @@ enum LeaseOperation {
     Pass {
         millis: u16,
     },
+    /// Rows wait for all that a host has.
+    Load {
+        host: u8,
+        n_waiting: u16,
+    },
 }
 
 enum LeaseMessage {
@@ -95,8 +101,12 @@ struct LeaseWorld {
     ballots: Vec<Ballot>,
     messages: Vec<LeaseMessage>,
     n_questions: u64,
-    /// The last term of each place, and its holder.
-    terms: BTreeMap<ExpertPlace, (u64, usize)>,
+    /// The last term of each copy, and its holder.
+    terms: BTreeMap<ExpertCopy, (u64, usize)>,
+    /// Whose each term of a place is.
+    copies: BTreeMap<(ExpertPlace, u64), (u8, usize)>,
+    n_copied: usize,
+    n_gave_way: usize,
     n_hosted: usize,
     n_moved: usize,
 }
@@ -130,6 +140,9 @@ impl LeaseWorld {
             messages: Vec::new(),
             n_questions: 0,
             terms: BTreeMap::new(),
+            copies: BTreeMap::new(),
+            n_copied: 0,
+            n_gave_way: 0,
             n_hosted: 0,
             n_moved: 0,
         }
@@ -209,6 +222,12 @@ impl LeaseWorld {
                 self.began_at[at] = self.now;
                 self.n_starts[at] += 1;
             }
+            LeaseOperation::Load { host, n_waiting } => {
+                let node = &mut self.hosts[usize::from(host) % N_HOSTS];
+                let held: Vec<ExpertPlace> = node.holder.places().collect();
+                let load = ExpertLoad { n_waiting: n_waiting.into(), ..ExpertLoad::default() };
+                held.iter().for_each(|place| node.holder.on_load(place, load));
+            }
             LeaseOperation::Pass { millis } => self.now += Duration::from_millis(millis.into()),
         }
         self.check();
@@ -240,11 +259,16 @@ impl LeaseWorld {
                     }
                     self.n_hosted += 1;
                     let (term, before) =
-                        self.terms.insert(lease.place, (lease.term, host)).unwrap_or_default();
+                        self.terms.insert(lease.of(), (lease.term, host)).unwrap_or_default();
                     // A lease that was over here may be renewed after all.
                     let is_same = lease.term == term && before == host;
                     assert!(lease.term > term || is_same, "{} after {term}", lease.term);
                     self.n_moved += usize::from(term > 0 && before != host);
+                    let is_new = !self.copies.contains_key(&(lease.place, lease.term));
+                    self.n_copied += usize::from(lease.copy > 0 && is_new);
+                    let of_term = (lease.copy, host);
+                    let known = *self.copies.entry((lease.place, lease.term)).or_insert(of_term);
+                    assert_eq!(known, of_term, "two copies have the term {}", lease.term);
                 }
                 HolderAction::Stop { place, .. } => node.served.retain(|served| *served != place),
                 HolderAction::Yield(place) => assert!(!node.served.contains(&place)),
@@ -259,17 +283,17 @@ impl LeaseWorld {
         let leasing = LeasingHost::new(2, []);
         book.on_host(now, key, AddressGroup::UNKNOWN, &leasing).unwrap();
         let n_asked = asks.len();
-        let vacant = book.vacant(now, &key, n_vacant.into());
-        let asks = asks.into_iter().chain(vacant.into_iter().map(LeaseAsk::Claim));
-        let term = |ask: LeaseAsk| {
-            let term = match &ask {
-                LeaseAsk::Claim(place) => book.next_term(wall, *place),
-                LeaseAsk::Renew { lease, .. } => lease.term,
-                LeaseAsk::Release { term, .. } => *term,
-            };
-            (ask, term)
+        let chosen = book.chosen(now, &key, n_vacant.into());
+        // Nobody votes for the term 0.
+        let n_gave_way = &mut self.n_gave_way;
+        let term = |ask: LeaseAsk| match &ask {
+            LeaseAsk::Renew { lease, .. } if book.check_wanted(now, &key, lease).is_err() => {
+                *n_gave_way += 1;
+                (ask, 0)
+            }
+            _ => (ask.clone(), book.term_of(wall, &ask)),
         };
-        let asks = asks.map(term).collect();
+        let asks = asks.into_iter().chain(chosen).map(term).collect();
         let ballot = self.ballots.len();
         self.ballots.push(Ballot {
             host,
@@ -294,7 +318,11 @@ impl LeaseWorld {
                 let key = key_of_host(of.host);
                 let book = &mut self.books[backbone];
                 book.on_host(now, key, AddressGroup::UNKNOWN, &LeasingHost::new(2, [])).unwrap();
-                let vote = |(ask, term): &(LeaseAsk, u64)| book.vote(now, wall, key, ask, *term);
+                let gives_way = LeaseVerdict::Refused(LeaseRefusal::GivesWay);
+                let vote = |(ask, term): &(LeaseAsk, u64)| match *term {
+                    0 => gives_way.clone(),
+                    term => book.vote(now, wall, key, ask, term),
+                };
                 let votes = of.asks.iter().map(vote).collect();
                 self.messages.push(LeaseMessage::Voted { ballot, backbone, votes });
             }
@@ -335,7 +363,7 @@ impl LeaseWorld {
             LeaseAsk::Release { .. } => LeaseVerdict::Released,
             _ => {
                 let votes: Vec<_> = ballots.iter().map(|ballot| ballot[at].clone()).collect();
-                count_votes(&self.grantors, (ask.place(), holder, *term), &votes)
+                count_votes(&self.grantors, (ask.of(), holder, *term), &votes)
             }
         };
         let verdicts: Vec<LeaseVerdict<ExpertLease>> = of.asks.iter().enumerate().map(count).collect();
@@ -349,13 +377,13 @@ impl LeaseWorld {
     }
 
     fn check(&self) {
-        let mut served: BTreeMap<ExpertPlace, usize> = BTreeMap::new();
+        let mut served: BTreeMap<ExpertCopy, usize> = BTreeMap::new();
         for (host, node) in self.hosts.iter().enumerate() {
             let now = self.host_time(host);
             assert!(node.holder.places().count() <= 2, "no more than there is room for");
-            for place in node.holder.places().filter(|place| node.holder.holds(now, place)) {
-                let other = served.insert(place, host);
-                assert_eq!(other, None, "{place:?} has two hosts, {host} too");
+            for lease in node.holder.places().filter_map(|place| node.holder.lease(now, &place)) {
+                let other = served.insert(lease.of(), host);
+                assert_eq!(other, None, "{:?} has two hosts, {host} too", lease.of());
             }
         }
         self.books.iter().for_each(LeaseBook::check_counts);
@@ -377,6 +405,7 @@ mod tests {
     /// Operations by chance, of which most are those of a busy run, from many seeds.
     #[test]
     fn busy_runs_by_chance() {
+        let (mut n_copied, mut n_gave_way) = (0, 0);
         for seed in 0..30 {
             let mut random = SplitMix64::new(seed);
             let mut world = LeaseWorld::new(seed as usize % 3 + 1);
@@ -392,15 +421,19 @@ mod tests {
                     27 if byte() < 30 => LeaseOperation::Suspend { host: byte() },
                     28 if byte() < 60 => LeaseOperation::RestartHost { host: byte() },
                     29 if byte() < 20 => LeaseOperation::RestartBackbone { backbone: byte() },
+                    30 => LeaseOperation::Load { host: byte(), n_waiting: u16::from(byte()) * 64 },
                     _ => LeaseOperation::Pass { millis: u16::from(byte()) * 16 },
                 };
                 world.on(&operation);
             }
+            n_copied += world.n_copied;
+            n_gave_way += world.n_gave_way;
             assert!(world.n_hosted > 5, "seed {seed}: {} leases", world.n_hosted);
             println!(
                 "seed {seed}: {} leases, {} of them of another host's place",
                 world.n_hosted, world.n_moved
             );
         }
+        assert!(n_copied > 5 && n_gave_way > 0, "{n_copied} copies, {n_gave_way} gave way");
     }
 }

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use barnraise_protocol::access::PublicKey;
-use barnraise_protocol::experts::ExpertPlace;
-use barnraise_protocol::experts::leases::{ExpertLease, LeaseAsk, LeaseRefusal, LeaseVerdict, PLACES_MAX};
+use barnraise_protocol::experts::leases::{
+    ExpertLease, ExpertLoad, LeaseAsk, LeaseRefusal, LeaseVerdict, PLACES_MAX,
+};
+use barnraise_protocol::experts::{ExpertCopy, ExpertPlace};
 
 use super::HELD_TIME;
 use crate::Moment;
@@ -36,7 +38,7 @@ pub enum HolderAction {
     Stop {
         /// The place.
         place: ExpertPlace,
-        /// Another host has it.
+        /// Another host has it, or it was a copy that is wanted no longer.
         is_taken: bool,
     },
     /// A place that is on the disk here has another host.
@@ -49,7 +51,9 @@ struct HeldLease {
     /// By then this host must have asked once more.
     ends_at: Moment,
     renew_at: Moment,
-    n_waiting: u32,
+    load: ExpertLoad,
+    /// As its backbone said last.
+    has_copies: bool,
 }
 
 #[derive(Debug)]
@@ -58,7 +62,7 @@ struct OpenQuestion {
     asks: Vec<LeaseAsk>,
 }
 
-/// The leases of one host.
+/// The leases of one host. It has one copy of a place at most.
 #[derive(Debug)]
 pub struct LeaseHolder {
     n_room: usize,
@@ -66,7 +70,7 @@ pub struct LeaseHolder {
     own: VecDeque<ExpertPlace>,
     held: BTreeMap<ExpertPlace, HeldLease>,
     /// Given back, with the term; until the backbone knows it.
-    released: BTreeMap<ExpertPlace, (u64, Option<PublicKey>)>,
+    released: BTreeMap<ExpertCopy, (u64, Option<PublicKey>)>,
     /// For whom places are meant, once they are given back.
     heirs: BTreeMap<ExpertPlace, PublicKey>,
     open: Option<OpenQuestion>,
@@ -112,10 +116,25 @@ impl LeaseHolder {
         self.held.keys().copied()
     }
 
-    /// Rows wait for an expert.
-    pub fn on_load(&mut self, place: &ExpertPlace, n_waiting: u32) {
+    /// What there is to do for an expert has changed.
+    pub fn on_load(&mut self, place: &ExpertPlace, load: ExpertLoad) {
         if let Some(held) = self.held.get_mut(place) {
-            held.n_waiting = n_waiting;
+            held.load = load;
+        }
+    }
+
+    /// Whether an expert has further copies, as its backbone said last.
+    pub fn has_copies(&self, place: &ExpertPlace) -> bool {
+        self.held.get(place).is_some_and(|held| held.has_copies)
+    }
+
+    /// Those places of the open question whose experts have further copies. Before [`Self::on_answer`].
+    pub fn on_copied(&mut self, copied: &[ExpertPlace]) {
+        for ask in self.open.iter().flat_map(|open| &open.asks) {
+            let (place, _) = ask.of();
+            if let Some(held) = self.held.get_mut(&place) {
+                held.has_copies = copied.contains(&place);
+            }
         }
     }
 
@@ -130,12 +149,12 @@ impl LeaseHolder {
         let has_more_own = !self.own.is_empty();
         for (ask, verdict) in asks.into_iter().zip(asked) {
             match (ask, verdict) {
-                (LeaseAsk::Release { place, .. }, _) => {
-                    self.released.remove(&place);
+                (LeaseAsk::Release { place, copy, .. }, _) => {
+                    self.released.remove(&(place, copy));
                 }
                 // It lapsed or was given up meanwhile. What begins again begins under another term: the state may be another one.
                 (LeaseAsk::Renew { lease: asked, .. }, LeaseVerdict::Granted(lease)) if !self.has(&asked) => {
-                    self.released.insert(lease.place, (lease.term, None));
+                    self.released.insert(lease.of(), (lease.term, None));
                 }
                 (_, LeaseVerdict::Granted(lease)) => self.on_granted(now, asked_at, lease),
                 (LeaseAsk::Claim(place), LeaseVerdict::Refused(refusal)) => {
@@ -144,7 +163,7 @@ impl LeaseHolder {
                 (LeaseAsk::Renew { lease, .. }, LeaseVerdict::Refused(refusal)) => {
                     self.on_renewal_refused(now, &lease, refusal);
                 }
-                (_, LeaseVerdict::Released) => {}
+                (_, LeaseVerdict::Released) | (LeaseAsk::Copy(_), _) => {}
             }
         }
         for lease in vacant {
@@ -174,7 +193,7 @@ impl LeaseHolder {
     pub fn on_given_up(&mut self, now: Moment, place: &ExpertPlace) {
         if let Some(held) = self.held.remove(place) {
             let heir = self.heirs.remove(place);
-            self.released.insert(*place, (held.lease.term, heir));
+            self.released.insert(held.lease.of(), (held.lease.term, heir));
             self.look_at = self.look_at.max(now + self.random.jittered(LOOK_INTERVAL));
         }
     }
@@ -251,11 +270,11 @@ impl LeaseHolder {
             return None;
         }
         let released = self.released.iter().take(PLACES_MAX);
-        let mut asks: Vec<LeaseAsk> =
-            released.map(|(&place, &(term, to))| LeaseAsk::Release { place, term, to }).collect();
+        let mut asks: Vec<LeaseAsk> = released
+            .map(|(&(place, copy), &(term, to))| LeaseAsk::Release { place, copy, term, to })
+            .collect();
         let due = self.held.values().filter(|held| held.renew_at <= now && held.ends_at > now);
-        let renew =
-            |held: &HeldLease| LeaseAsk::Renew { lease: held.lease.clone(), n_waiting: held.n_waiting };
+        let renew = |held: &HeldLease| LeaseAsk::Renew { lease: held.lease.clone(), load: held.load };
         asks.extend(due.map(renew).take(PLACES_MAX - asks.len()));
         let mut n_vacant = 0;
         if self.has_room() && self.look_at <= now {
@@ -286,7 +305,7 @@ impl LeaseHolder {
     fn on_granted(&mut self, now: Moment, asked_at: Moment, lease: ExpertLease) {
         let (place, ends_at) = (lease.place, asked_at + HELD_TIME);
         let renew_at = asked_at + self.random.jittered(RENEWAL_INTERVAL);
-        if let Some(held) = self.held.get_mut(&place) {
+        if let Some(held) = self.held.get_mut(&place).filter(|held| held.lease.copy == lease.copy) {
             let is_new = held.lease.term != lease.term;
             (held.ends_at, held.renew_at) = (ends_at, renew_at);
             held.lease = lease.clone();
@@ -295,14 +314,15 @@ impl LeaseHolder {
             }
             return;
         }
-        if !self.has_room() || ends_at <= now {
+        if !self.has_room() || ends_at <= now || self.held.contains_key(&place) {
             // Too late, or too much: somebody else may have it.
-            self.released.insert(place, (lease.term, None));
+            self.released.insert(lease.of(), (lease.term, None));
             return;
         }
-        self.released.remove(&place);
+        self.released.remove(&lease.of());
         self.own.retain(|own| *own != place);
-        let held = HeldLease { lease: lease.clone(), ends_at, renew_at, n_waiting: 0 };
+        let load = ExpertLoad::default();
+        let held = HeldLease { lease: lease.clone(), ends_at, renew_at, load, has_copies: lease.copy > 0 };
         self.held.insert(place, held);
         self.actions.push_back(HolderAction::Host(lease));
     }
@@ -332,15 +352,24 @@ impl LeaseHolder {
                 self.held.remove(&place);
                 self.actions.push_back(HolderAction::Stop { place, is_taken: true });
             }
+            LeaseRefusal::GivesWay => {
+                self.held.remove(&place);
+                self.released.insert(lease.of(), (lease.term, None));
+                self.actions.push_back(HolderAction::Stop { place, is_taken: true });
+                // For the place that it gave way to.
+                self.look_at = self.look_at.min(now + RETRY_AFTER);
+            }
             _ => held.renew_at = now + RETRY_AFTER,
         }
     }
 
-    /// A lease is over, and nobody has said that another host has the place: it is claimed again.
+    /// A lease is over, and nobody has said that another host has the place: it is claimed again, where it is not that of a copy.
     fn lapse(&mut self, now: Moment, place: ExpertPlace) {
-        if self.held.remove(&place).is_some() {
+        if let Some(HeldLease { lease, .. }) = self.held.remove(&place) {
             self.actions.push_back(HolderAction::Stop { place, is_taken: false });
-            self.own.push_back(place);
+            if lease.copy == 0 {
+                self.own.push_back(place);
+            }
             self.look_at = self.look_at.min(now);
         }
     }

@@ -23,6 +23,8 @@ struct HostStanding {
     group: AddressGroup,
     heard_at: Moment,
     n_held: u64,
+    /// Of these, replicas.
+    n_replicas: u64,
     /// Of its key, for [`HostStandings::keepers`].
     number: u64,
 }
@@ -31,8 +33,8 @@ struct HostStanding {
 #[derive(Debug, Default)]
 pub(super) struct HostStandings {
     hosts: BTreeMap<PublicKey, HostStanding>,
-    /// Places of each address. Nobody asks for those of the unknown one.
-    n_of_group: BTreeMap<AddressGroup, u64>,
+    /// Places of each address, and its replicas. Nobody asks for those of the unknown one.
+    n_of_group: BTreeMap<(AddressGroup, bool), u64>,
 }
 
 impl HostStandings {
@@ -49,10 +51,12 @@ impl HostStandings {
         let host = LeasingHost::new(n_room, host.addresses.iter().cloned());
         if let Some(known) = self.hosts.get_mut(&key) {
             if known.group != group && group != AddressGroup::UNKNOWN {
-                let n_held = known.n_held;
+                let (n_places, n_replicas) = (known.n_held - known.n_replicas, known.n_replicas);
                 let before = std::mem::replace(&mut known.group, group);
-                self.count(before, n_held, false);
-                self.count(group, n_held, true);
+                for (n_held, are_replicas) in [(n_places, false), (n_replicas, true)] {
+                    self.count((before, are_replicas), n_held, false);
+                    self.count((group, are_replicas), n_held, true);
+                }
             }
             if let Some(known) = self.hosts.get_mut(&key) {
                 known.host = host;
@@ -67,7 +71,7 @@ impl HostStandings {
             return Err(LeaseRefusal::Busy { for_ms: SILENCE_MAX.as_millis() as u32 });
         }
         let number = number_of(&key.0);
-        let standing = HostStanding { host, group, heard_at: now, n_held: 0, number };
+        let standing = HostStanding { host, group, heard_at: now, n_held: 0, n_replicas: 0, number };
         self.hosts.insert(key, standing);
         Ok(())
     }
@@ -79,18 +83,23 @@ impl HostStandings {
         if known.n_held < u64::from(n_room) { Ok(()) } else { Err(LeaseRefusal::Room { n_room }) }
     }
 
-    /// Places that hosts at the address of this one hold; `None` where the address does not tell hosts apart.
-    pub(super) fn n_of_address(&self, key: &PublicKey) -> Option<u64> {
+    /// Places, or replicas, that hosts at the address of this one hold; `None` where the address does not tell hosts apart.
+    pub(super) fn n_of_address(&self, key: &PublicKey, are_replicas: bool) -> Option<u64> {
         let group = self.hosts.get(key)?.group;
-        (group != AddressGroup::UNKNOWN).then(|| self.n_of_group.get(&group).copied().unwrap_or_default())
+        let n_held = || self.n_of_group.get(&(group, are_replicas)).copied().unwrap_or_default();
+        (group != AddressGroup::UNKNOWN).then(n_held)
     }
 
-    /// The host holds one place more, or one less.
-    pub(super) fn on_places(&mut self, key: &PublicKey, is_more: bool) {
+    /// The host holds one place, or replica, more, or one less.
+    pub(super) fn on_places(&mut self, key: &PublicKey, is_replica: bool, is_more: bool) {
         let Some(known) = self.hosts.get_mut(key) else { return };
-        known.n_held = if is_more { known.n_held + 1 } else { known.n_held.saturating_sub(1) };
+        let counted = |n: u64| if is_more { n + 1 } else { n.saturating_sub(1) };
+        known.n_held = counted(known.n_held);
+        if is_replica {
+            known.n_replicas = counted(known.n_replicas);
+        }
         let group = known.group;
-        self.count(group, 1, is_more);
+        self.count((group, is_replica), 1, is_more);
     }
 
     /// The hosts that keep the checkpoints of an expert, the first one first: those that were heard of lately, in the order of a
@@ -100,14 +109,14 @@ impl HostStandings {
         &self,
         now: Moment,
         place: ExpertPlace,
-        holder: Option<PublicKey>,
+        holders: &[PublicKey],
         n_max: usize,
     ) -> Vec<KnownHost> {
         let (layer, uid) = place;
         let indices: Vec<u8> = uid.indices().iter().flat_map(|index| index.to_le_bytes()).collect();
         let of_place = number_of(&[&layer.0.to_le_bytes()[..], &indices].concat());
         let is_there = |(key, known): &(&PublicKey, &HostStanding)| {
-            Some(**key) != holder && known.heard_at + SILENCE_MAX > now && !known.host.addresses.is_empty()
+            !holders.contains(key) && known.heard_at + SILENCE_MAX > now && !known.host.addresses.is_empty()
         };
         let there = self.hosts.iter().filter(is_there);
         let mut first: BTreeMap<(u64, &PublicKey), &HostStanding> = BTreeMap::new();
@@ -123,7 +132,7 @@ impl HostStandings {
         first.iter().map(known).collect()
     }
 
-    fn count(&mut self, group: AddressGroup, n_places: u64, is_more: bool) {
+    fn count(&mut self, group: (AddressGroup, bool), n_places: u64, is_more: bool) {
         let n_of_group = self.n_of_group.entry(group).or_default();
         *n_of_group = if is_more { *n_of_group + n_places } else { n_of_group.saturating_sub(n_places) };
         if *n_of_group == 0 {

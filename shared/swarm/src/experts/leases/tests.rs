@@ -1,5 +1,6 @@
 //! Leases: what is granted, renewed and refused; shares of addresses; which places are chosen, and who keeps checkpoints.
 
+mod copying;
 mod granting;
 mod handing;
 mod holding;
@@ -8,8 +9,10 @@ mod voting;
 
 use barnraise_protocol::access::{KeyPair, UnixTime};
 use barnraise_protocol::dht::UnixMillis;
-use barnraise_protocol::experts::leases::{LeaseAsk, LeasingHost, PLACES_MAX};
-use barnraise_protocol::experts::{ExpertUid, GridShape, LayerId};
+use barnraise_protocol::experts::leases::{
+    COPIES_MAX, CopyHolder, ExpertLoad, LeaseAsk, LeasingHost, PLACES_MAX,
+};
+use barnraise_protocol::experts::{ExpertPlace, ExpertUid, GridShape, LayerId};
 
 use super::*;
 use crate::{AddressGroup, Moment};
@@ -27,6 +30,16 @@ fn place(indices: &[u16]) -> ExpertPlace {
 
 fn key(at: u8) -> PublicKey {
     KeyPair::from_seed(&[at; 32]).public()
+}
+
+/// So many rows wait.
+fn waiting(n_waiting: u32) -> ExpertLoad {
+    ExpertLoad { n_waiting, ..ExpertLoad::default() }
+}
+
+/// The holder of an expert itself.
+fn expert(at: u8) -> CopyHolder {
+    CopyHolder { copy: 0, holder: key(at) }
 }
 
 /// A run with one backbone, whose grid has these sides.
@@ -51,13 +64,9 @@ impl Run {
 
     fn vote(&mut self, now: Moment, at: u8, ask: &LeaseAsk) -> Result<ExpertLease, LeaseRefusal> {
         let wall = WALL.after(now);
-        let term = match ask {
-            LeaseAsk::Claim(place) => self.book.next_term(wall, *place),
-            LeaseAsk::Renew { lease, .. } => lease.term,
-            LeaseAsk::Release { term, .. } => *term,
-        };
+        let term = self.book.term_of(wall, ask);
         let vote = self.book.vote(now, wall, key(at), ask, term);
-        match count_votes(&self.grantors, (ask.place(), key(at), term), &[vote]) {
+        match count_votes(&self.grantors, (ask.of(), key(at), term), &[vote]) {
             LeaseVerdict::Granted(lease) => {
                 lease.verify("barn", &self.grantors).unwrap();
                 Ok(lease)
@@ -72,11 +81,11 @@ impl Run {
     }
 
     fn renew(&mut self, now: Moment, at: u8, lease: &ExpertLease) -> Result<ExpertLease, LeaseRefusal> {
-        self.vote(now, at, &LeaseAsk::Renew { lease: lease.clone(), n_waiting: 0 })
+        self.vote(now, at, &LeaseAsk::Renew { lease: lease.clone(), load: ExpertLoad::default() })
     }
 
     fn release(&mut self, now: Moment, at: u8, lease: &ExpertLease) {
-        let ask = LeaseAsk::Release { place: lease.place, term: lease.term, to: None };
+        let ask = LeaseAsk::Release { place: lease.place, copy: lease.copy, term: lease.term, to: None };
         let verdict = self.book.vote(now, WALL.after(now), key(at), &ask, lease.term);
         assert_eq!(verdict, LeaseVerdict::Released);
     }
@@ -108,7 +117,7 @@ fn a_place_that_was_given_back_for_a_host_waits_for_it() {
     let mut run = Run::new(&[2], false);
     (1..=3).for_each(|at| run.host(secs(0), at, u64::from(at), 8));
     let leases = [0, 1].map(|index| run.claim(secs(0), 1, place(&[index])).unwrap());
-    let ask = LeaseAsk::Release { place: place(&[1]), term: leases[1].term, to: Some(key(3)) };
+    let ask = LeaseAsk::Release { place: place(&[1]), copy: 0, term: leases[1].term, to: Some(key(3)) };
     run.book.vote(secs(1), WALL, key(1), &ask, leases[1].term);
     assert_eq!(run.book.vacant(secs(2), &key(2), 8), []);
     assert_eq!(run.claim(secs(2), 2, place(&[1])), Err(LeaseRefusal::Held { for_ms: 29_000 }));
@@ -122,12 +131,12 @@ fn a_place_that_was_given_back_for_a_host_waits_for_it() {
     assert_eq!(run.book.vacant(secs(22), &key(2), 8), [place(&[1])]);
     // One that does not come loses it; and who gave it may have it again.
     let lease = run.renew(secs(23), 1, &leases[0]).unwrap();
-    let ask = LeaseAsk::Release { place: place(&[0]), term: lease.term, to: Some(key(3)) };
+    let ask = LeaseAsk::Release { place: place(&[0]), copy: 0, term: lease.term, to: Some(key(3)) };
     run.book.vote(secs(24), WALL, key(1), &ask, lease.term);
     assert!(run.claim(secs(53), 2, place(&[0])).is_err());
     run.claim(secs(54), 2, place(&[0])).unwrap();
     let taken = run.claim(secs(55), 1, place(&[1])).unwrap();
-    let ask = LeaseAsk::Release { place: place(&[1]), term: taken.term, to: Some(key(3)) };
+    let ask = LeaseAsk::Release { place: place(&[1]), copy: 0, term: taken.term, to: Some(key(3)) };
     run.book.vote(secs(56), WALL, key(1), &ask, taken.term);
     assert!(run.claim(secs(57), 2, place(&[1])).is_err());
     run.claim(secs(58), 1, place(&[1])).unwrap();
@@ -139,7 +148,7 @@ fn a_host_keeps_no_two_places_for_others_and_all_together_few() {
     (1..=12).for_each(|at| run.host(secs(0), at, u64::from(at), 8));
     let give = |run: &mut Run, at: u8, index: u16| {
         let lease = run.claim(secs(1), at, place(&[index])).unwrap();
-        let ask = LeaseAsk::Release { place: place(&[index]), term: lease.term, to: Some(key(99)) };
+        let ask = LeaseAsk::Release { place: place(&[index]), copy: 0, term: lease.term, to: Some(key(99)) };
         run.book.vote(secs(1), WALL, key(at), &ask, lease.term);
     };
     give(&mut run, 1, 0);
@@ -175,7 +184,7 @@ fn after_a_restart_only_leases_that_hold_are_renewed() {
     assert!(run.book.vacant(secs(5), &key(2), 8).is_empty());
     // Its clock of expirations has gone on: it is 40 s after the first grant, and 10 s after the second.
     let wall = WALL.after(secs(40));
-    let ask = |lease: &ExpertLease| LeaseAsk::Renew { lease: lease.clone(), n_waiting: 0 };
+    let ask = |lease: &ExpertLease| LeaseAsk::Renew { lease: lease.clone(), load: ExpertLoad::default() };
     let vote = run.book.vote(secs(5), wall, key(1), &ask(&lease), lease.term);
     assert!(matches!(vote, LeaseVerdict::Granted(_)), "{vote:?}");
     let expired = run.book.vote(secs(5), wall, key(1), &ask(&old), old.term);
@@ -200,12 +209,12 @@ fn who_has_a_place_is_said_once_all_hosts_had_time_to_renew() {
     let places = [place(&[1]), place(&[2])];
     assert_eq!(run.book.holders(secs(0), &places), Err(LeaseRefusal::Quiet { for_ms: 12_000 }));
     let held = run.claim(secs(31), 1, place(&[1])).unwrap();
-    assert_eq!(run.book.holders(secs(40), &places), Ok(vec![Some(key(1)), None]));
+    assert_eq!(run.book.holders(secs(40), &places), Ok(vec![vec![expert(1)], vec![]]));
     run.renew(secs(41), 1, &held).unwrap();
-    assert_eq!(run.book.holders(secs(70), &places), Ok(vec![Some(key(1)), None]));
-    assert_eq!(run.book.holders(secs(72), &places), Ok(vec![None, None]), "its lease is over");
+    assert_eq!(run.book.holders(secs(70), &places), Ok(vec![vec![expert(1)], vec![]]));
+    assert_eq!(run.book.holders(secs(72), &places), Ok(vec![vec![], vec![]]), "its lease is over");
     let new = Run::new(&[8], false);
-    assert_eq!(new.book.holders(secs(0), &places), Ok(vec![None, None]), "nobody had any before");
+    assert_eq!(new.book.holders(secs(0), &places), Ok(vec![vec![], vec![]]), "nobody had any before");
 }
 
 #[test]
@@ -223,13 +232,18 @@ fn a_claim_that_finds_no_majority_does_not_push_the_holder_out() {
         third.on_host(secs(0), key(at), AddressGroup(0), &LeasingHost::new(8, [])).unwrap();
     }
     let grant = |at: usize, term| {
-        LeaseGrant::sign(&backbones[at], "barn", (place(&[3]), key(1), term), UnixTime(1)).unwrap()
+        LeaseGrant::sign(&backbones[at], "barn", ((place(&[3]), 0), key(1), term), UnixTime(1)).unwrap()
     };
-    let lease =
-        ExpertLease { place: place(&[3]), holder: key(1), term: 5, grants: vec![grant(0, 5), grant(1, 5)] };
-    let renewal = LeaseAsk::Renew { lease: lease.clone(), n_waiting: 0 };
+    let lease = ExpertLease {
+        place: place(&[3]),
+        copy: 0,
+        holder: key(1),
+        term: 5,
+        grants: vec![grant(0, 5), grant(1, 5)],
+    };
+    let renewal = LeaseAsk::Renew { lease: lease.clone(), load: ExpertLoad::default() };
     let claim = LeaseAsk::Claim(place(&[3]));
-    let release = |term| LeaseAsk::Release { place: place(&[3]), term, to: None };
+    let release = |term| LeaseAsk::Release { place: place(&[3]), copy: 0, term, to: None };
     let granted = |vote: &LeaseVerdict<LeaseGrant>| matches!(vote, LeaseVerdict::Granted(_));
     assert!(granted(&third.vote(secs(1), WALL, key(2), &claim, 9)));
     let held = third.vote(secs(2), WALL, key(1), &renewal, 5);
@@ -244,7 +258,7 @@ fn a_claim_that_finds_no_majority_does_not_push_the_holder_out() {
     third.on_host(secs(40), key(1), AddressGroup(0), &LeasingHost::new(8, [])).unwrap();
     assert!(!granted(&third.vote(secs(40), WALL, key(1), &renewal, 5)), "it has given it back");
     let next = ExpertLease { term: 7, grants: vec![grant(0, 7), grant(1, 7)], ..lease };
-    let next = LeaseAsk::Renew { lease: next, n_waiting: 0 };
+    let next = LeaseAsk::Renew { lease: next, load: ExpertLoad::default() };
     assert!(granted(&third.vote(secs(40), WALL, key(1), &next, 7)));
     assert!(!granted(&third.vote(secs(80), WALL, key(2), &claim, 10)), "no term is granted twice");
     assert!(granted(&third.vote(secs(80), WALL, key(2), &claim, 11)));
@@ -253,8 +267,8 @@ fn a_claim_that_finds_no_majority_does_not_push_the_holder_out() {
         WALL,
         key(2),
         &LeaseAsk::Renew {
-            lease: ExpertLease { place: place(&[3]), holder: key(2), term: 11, grants: Vec::new() },
-            n_waiting: 0,
+            lease: ExpertLease { place: place(&[3]), copy: 0, holder: key(2), term: 11, grants: Vec::new() },
+            load: ExpertLoad::default(),
         },
         11,
     );
@@ -273,8 +287,8 @@ fn a_host_holds_no_more_than_it_has_room_for() {
     let renewed = run.renew(secs(1), 1, &second);
     assert!(matches!(renewed, Err(LeaseRefusal::Later { .. })), "which has a later term now: {renewed:?}");
     let renewed = run.claim(secs(1), 1, place(&[1])).unwrap();
-    run.vote(secs(2), 1, &LeaseAsk::Renew { lease: renewed, n_waiting: 7 }).unwrap();
-    let standing = LeaseStanding { n_places: 8, n_held: 2, n_hosts: 1, n_rows_waiting: 7 };
+    run.vote(secs(2), 1, &LeaseAsk::Renew { lease: renewed, load: waiting(7) }).unwrap();
+    let standing = LeaseStanding { n_places: 8, n_held: 2, n_copies: 0, n_hosts: 1, n_rows_waiting: 7 };
     assert_eq!(run.book.standing(secs(3)), standing);
     assert_eq!(run.book.standing(secs(40)), LeaseStanding { n_places: 8, ..LeaseStanding::default() });
     // Places that have expired count no longer.
@@ -294,7 +308,7 @@ fn no_address_has_more_than_half_of_what_others_might_take() {
     run.host(secs(0), 9, 6, 8);
     let mut n_granted = 0;
     for (at, index) in [(1, 0), (2, 1), (3, 2), (1, 3), (2, 4)] {
-        let wanted = run.book.check_share(secs(0), &key(at), place(&[index]));
+        let wanted = run.book.check_share(secs(0), &key(at), (place(&[index]), 0));
         if wanted.is_ok() {
             run.claim(secs(0), at, place(&[index])).unwrap();
             n_granted += 1;
@@ -310,7 +324,7 @@ fn no_address_has_more_than_half_of_what_others_might_take() {
     assert_eq!(run.book.vacant(VACANT_LONG, &key(3), 8).len(), 8);
     // Where addresses tell hosts apart no better than keys, keys count alone.
     run.host(secs(0), 4, 0, 8);
-    assert!(run.book.check_share(secs(0), &key(4), place(&[7])).is_ok());
+    assert!(run.book.check_share(secs(0), &key(4), (place(&[7]), 0)).is_ok());
 }
 
 #[test]
@@ -321,7 +335,7 @@ fn places_that_lost_their_host_are_filled_first_and_then_those_beside_the_busies
     let quiet = run.claim(secs(0), 1, place(&[0, 0])).unwrap();
     let busy = run.claim(secs(0), 1, place(&[1, 1])).unwrap();
     for (lease, n_waiting) in [(&quiet, 3), (&busy, 500)] {
-        run.vote(secs(5), 1, &LeaseAsk::Renew { lease: lease.clone(), n_waiting }).unwrap();
+        run.vote(secs(5), 1, &LeaseAsk::Renew { lease: lease.clone(), load: waiting(n_waiting) }).unwrap();
     }
     run.release(secs(6), 1, &lost);
     run.host(secs(6), 2, 0, 9);
@@ -360,7 +374,7 @@ fn keepers_stay_the_same_while_hosts_come_and_go() {
 fn a_majority_makes_a_lease_and_a_minority_does_not_speak_for_all() {
     let backbones: Vec<KeyPair> = (1..=3).map(|at| KeyPair::from_seed(&[at; 32])).collect();
     let grantors = Grantors::new(backbones.iter().map(KeyPair::public)).unwrap();
-    let leased = (place(&[1]), key(9), 5);
+    let leased = ((place(&[1]), 0), key(9), 5);
     let grant = |at: usize| {
         LeaseVerdict::Granted(LeaseGrant::sign(&backbones[at], "barn", leased, UnixTime(1)).unwrap())
     };
@@ -410,7 +424,7 @@ impl Host {
 }
 
 fn lease(index: u16, term: u64) -> ExpertLease {
-    ExpertLease { place: place(&[index]), holder: key(1), term, grants: Vec::new() }
+    ExpertLease { place: place(&[index]), copy: 0, holder: key(1), term, grants: Vec::new() }
 }
 
 #[test]
@@ -451,7 +465,7 @@ fn a_lease_counts_from_the_question_and_is_over_before_the_backbone_thinks_so() 
     host.holder.on_answer(secs(60), vec![LeaseVerdict::Granted(lease(1, 2))], Vec::new());
     assert_eq!(
         host.asks(secs(60)).unwrap().0[0],
-        LeaseAsk::Release { place: place(&[1]), term: 2, to: None }
+        LeaseAsk::Release { place: place(&[1]), copy: 0, term: 2, to: None }
     );
     assert!(!host.holder.holds(secs(60), &place(&[1])));
 }
@@ -484,7 +498,7 @@ fn a_host_that_leaves_gives_all_back_and_takes_nothing() {
     host.holder.on_answer(secs(10), vec![LeaseVerdict::Granted(lease(1, 1))], Vec::new());
     host.holder.on_given_up(secs(11), &place(&[1]));
     assert!(!host.holder.is_settled());
-    let release = LeaseAsk::Release { place: place(&[1]), term: 1, to: None };
+    let release = LeaseAsk::Release { place: place(&[1]), copy: 0, term: 1, to: None };
     assert_eq!(host.asks(secs(11)), Some((vec![release], 0)));
     host.holder.on_answer(secs(11), vec![LeaseVerdict::Released], Vec::new());
     assert!(host.holder.is_settled() && host.asks(secs(60)).is_none());
@@ -525,13 +539,13 @@ fn a_host_with_many_places_renews_them_in_several_questions() {
     let mut next = 0;
     for at in [0, 6, 12] {
         let (asks, n_vacant) = host.asks(secs(at)).unwrap();
-        let renewed = asks.iter().map(|ask| LeaseVerdict::Granted(lease(ask.place().1.indices()[0], 1)));
+        let renewed = asks.iter().map(|ask| LeaseVerdict::Granted(lease(ask.of().0.1.indices()[0], 1)));
         let found = (next..next + u16::from(n_vacant)).map(|index| lease(index, 1)).collect();
         next += u16::from(n_vacant);
         assert!(asks.len() + usize::from(n_vacant) <= PLACES_MAX);
         host.holder.on_answer(secs(at), renewed.collect(), found);
         while let Some((asks, 0)) = host.asks(secs(at)) {
-            let renewed = asks.iter().map(|ask| LeaseVerdict::Granted(lease(ask.place().1.indices()[0], 1)));
+            let renewed = asks.iter().map(|ask| LeaseVerdict::Granted(lease(ask.of().0.1.indices()[0], 1)));
             host.holder.on_answer(secs(at), renewed.collect(), Vec::new());
         }
     }

@@ -47,6 +47,24 @@ impl Throughput {
     }
 }
 
+/// Rows that were computed in about the last minute: the older, the less they count.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct ServedRows {
+    rows: f64,
+    last: Moment,
+}
+
+impl ServedRows {
+    /// A batch ended.
+    pub(super) fn on_batch(&mut self, now: Moment, n_rows: u32) {
+        *self = Self { rows: self.per_minute(now) + f64::from(n_rows), last: now };
+    }
+
+    pub(super) fn per_minute(&self, now: Moment) -> f64 {
+        self.rows * (-now.saturating_sub(self.last).as_secs_f64() / 60.0).exp()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,5 +107,15 @@ mod tests {
         speed.on_batch(ms(1100), ms(1000), 100);
         assert!((speed.rows_per_second() - 109.0 / 0.19).abs() < 1e-6, "{}", speed.rows_per_second());
         assert_eq!(speed.time_of(109), ms(190));
+    }
+
+    #[test]
+    fn what_is_served_evenly_is_told_by_the_minute_and_forgotten() {
+        let mut served = ServedRows::default();
+        assert!(served.per_minute(ms(500)) < 1e-9);
+        (0..6000).for_each(|at| served.on_batch(ms(at * 100), 5));
+        let per_minute = served.per_minute(ms(600_000));
+        assert!((2990.0..3010.0).contains(&per_minute), "{per_minute}");
+        assert!(served.per_minute(ms(1_200_000)) < 1.0);
     }
 }

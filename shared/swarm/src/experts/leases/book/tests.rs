@@ -20,7 +20,7 @@ fn a_backbone_remembers_a_bounded_number_of_places_and_forgets_the_longest_vacan
     book.on_host(now, holder, AddressGroup::UNKNOWN, &host).unwrap();
     let entry = |number: usize| {
         let vacant_since = [(5, 30), (7, 20), (9, 10)].iter().find(|(vacant, _)| *vacant == number);
-        PlaceEntry {
+        CopyEntry {
             granted: GrantedTerm { term: 4, holder: PublicKey([2; 32]) },
             before: None,
             term_max: 4,
@@ -28,14 +28,18 @@ fn a_backbone_remembers_a_bounded_number_of_places_and_forgets_the_longest_vacan
             is_renewed: true,
             is_held: vacant_since.is_none(),
             expires_at: vacant_since.map_or(now + LEASE_TIME, |(_, since)| Moment::from_secs(*since)),
-            n_waiting: 0,
+            load: ExpertLoad::default(),
+            n_waiting_before: 0,
+            gives_way: false,
+            granted_at: now,
+            busy_at: now,
         }
     };
-    book.places = (0..LEASES_MAX).map(|number| (place(number), entry(number))).collect();
+    book.copies = (0..LEASES_MAX).map(|number| ((place(number), 0), entry(number))).collect();
     let mut hold = |number| {
-        let held = book.hold(now, holder, place(number), 9, None);
-        let vacant = [5, 7, 9].map(|vacant| book.places.contains_key(&place(vacant)));
-        assert_eq!(book.places.len(), LEASES_MAX);
+        let held = book.hold(now, holder, (place(number), 0), (9, None));
+        let vacant = [5, 7, 9].map(|vacant| book.copies.contains_key(&(place(vacant), 0)));
+        assert_eq!(book.copies.len(), LEASES_MAX);
         held.map(|()| vacant)
     };
     assert_eq!(hold(5), Ok([true; 3]), "it is remembered already");

@@ -19,7 +19,7 @@ fn what_a_host_holds_counts_as_its_share_until_it_is_over() {
     (1..=2).for_each(|at| run.host(secs(0), at, 5, 8));
     run.claim(secs(0), 1, place(&[0])).unwrap();
     (1..=4).for_each(|index| _ = run.claim(secs(1), 2, place(&[index])).unwrap());
-    let share = |run: &Run, now, index| run.book.check_share(now, &key(1), place(&[index]));
+    let share = |run: &Run, now, index| run.book.check_share(now, &key(1), (place(&[index]), 0));
     assert_eq!(share(&run, secs(2), 0), Ok(()), "it has that one");
     let later = |for_ms| Err(LeaseRefusal::Share { max: 4, for_ms });
     assert_eq!(share(&run, secs(2), 1), later(149_000), "another one of the same address has it");
@@ -41,7 +41,9 @@ fn after_a_forged_lease_no_other_renewal_of_a_message_is_looked_at() {
     run.host(secs(0), 1, 0, 8);
     let lease = run.claim(secs(0), 1, place(&[0])).unwrap();
     let forged = ExpertLease { place: place(&[1]), ..lease.clone() };
-    let renewal = |lease: &ExpertLease| (LeaseAsk::Renew { lease: lease.clone(), n_waiting: 0 }, lease.term);
+    let renewal = |lease: &ExpertLease| {
+        (LeaseAsk::Renew { lease: lease.clone(), load: ExpertLoad::default() }, lease.term)
+    };
     let claim = (LeaseAsk::Claim(place(&[2])), lease.term);
     let asks = [renewal(&lease), renewal(&forged), renewal(&lease), claim];
     let votes = run.book.votes(secs(1), WALL.after(secs(1)), key(1), &asks);
@@ -53,8 +55,8 @@ fn after_a_forged_lease_no_other_renewal_of_a_message_is_looked_at() {
 fn a_place_that_others_have_granted_is_offered_once_that_may_be_over() {
     let mut run = Run::new(&[4], false);
     run.host(secs(100), 1, 0, 8);
-    run.book.on_held_elsewhere(secs(100), place(&[1]), secs(10));
-    run.book.on_held_elsewhere(secs(100), place(&[2]), Duration::MAX);
+    run.book.on_held_elsewhere(secs(100), (place(&[1]), 0), secs(10));
+    run.book.on_held_elsewhere(secs(100), (place(&[2]), 0), Duration::MAX);
     assert_eq!(vacant(&mut run, millis(109_999), 1), [0, 3]);
     assert_eq!(vacant(&mut run, secs(110), 1), [0, 1, 3]);
     assert_eq!(vacant(&mut run, millis(129_999), 1), [0, 1, 3]);
@@ -62,12 +64,12 @@ fn a_place_that_others_have_granted_is_offered_once_that_may_be_over() {
     // What others say takes bounded memory.
     for index in 0..LEASES_MAX as u32 {
         let other = ExpertUid::new(&[(index >> 9) as u16, (index % 512) as u16]).unwrap();
-        run.book.on_held_elsewhere(secs(130), (LayerId(9), other), secs(30));
+        run.book.on_held_elsewhere(secs(130), ((LayerId(9), other), 0), secs(30));
     }
-    run.book.on_held_elsewhere(secs(130), place(&[1]), secs(30));
+    run.book.on_held_elsewhere(secs(130), (place(&[1]), 0), secs(30));
     assert_eq!(vacant(&mut run, secs(131), 1), [0, 1, 2, 3]);
     assert_eq!(vacant(&mut run, secs(160), 1), [0, 1, 2, 3]);
-    run.book.on_held_elsewhere(secs(160), place(&[1]), secs(30));
+    run.book.on_held_elsewhere(secs(160), (place(&[1]), 0), secs(30));
     assert_eq!(vacant(&mut run, secs(160), 1), [0, 2, 3], "what is over makes room");
 }
 
@@ -143,7 +145,7 @@ fn after_a_restart_a_grant_of_its_own_counts_within_its_time_alone() {
     let vote = |wall: UnixMillis| {
         let mut run = Run::new(&[8], true);
         run.host(secs(0), 1, 0, 8);
-        let ask = LeaseAsk::Renew { lease: lease.clone(), n_waiting: 0 };
+        let ask = LeaseAsk::Renew { lease: lease.clone(), load: ExpertLoad::default() };
         run.book.vote(secs(0), wall, key(1), &ask, lease.term)
     };
     let granted = |vote: &LeaseVerdict<LeaseGrant>| matches!(vote, LeaseVerdict::Granted(_));
@@ -190,12 +192,12 @@ fn the_neighbourhood_with_the_most_rows_for_each_of_its_experts_gets_more_of_the
     // A mean of 5 rows against one of 7.
     for (indices, n_waiting) in [([0, 0], 10), ([0, 1], 0), ([1, 0], 7)] {
         let lease = run.claim(secs(0), 1, place(&indices)).unwrap();
-        run.vote(secs(1), 1, &LeaseAsk::Renew { lease, n_waiting }).unwrap();
+        run.vote(secs(1), 1, &LeaseAsk::Renew { lease, load: waiting(n_waiting) }).unwrap();
     }
     let chosen = run.book.vacant(secs(1), &key(1), 64);
     let rows: Vec<u16> = chosen.iter().map(|(_, uid)| uid.indices()[0]).collect();
     assert_eq!(rows, [vec![1; 11], vec![0; 10]].concat());
-    let standing = LeaseStanding { n_places: 24, n_held: 3, n_hosts: 1, n_rows_waiting: 17 };
+    let standing = LeaseStanding { n_places: 24, n_held: 3, n_copies: 0, n_hosts: 1, n_rows_waiting: 17 };
     assert_eq!(run.book.standing(secs(1)), standing);
 }
 

@@ -81,7 +81,7 @@ fn a_place_that_is_given_back_for_a_host_is_its_own_for_a_while() {
     host.holder.on_answer(secs(0), Vec::new(), vec![lease(1, 1), lease(2, 1)]);
     host.holder.on_heir(place(&[1]), key(3));
     [1, 2].iter().for_each(|index| host.holder.on_given_up(secs(1), &place(&[*index])));
-    let released = |index, to| LeaseAsk::Release { place: place(&[index]), term: 1, to };
+    let released = |index, to| LeaseAsk::Release { place: place(&[index]), copy: 0, term: 1, to };
     let asks = vec![released(1, Some(key(3))), released(2, None)];
     assert_eq!(host.asks(secs(1)), Some((asks, 0)));
 }
@@ -93,12 +93,12 @@ fn a_host_that_hands_over_takes_nothing_and_one_that_stays_claims_what_nobody_to
     host.holder.on_answer(secs(0), Vec::new(), vec![lease(1, 1), lease(2, 1)]);
     host.holder.on_leaving();
     host.holder.on_given_up(secs(1), &place(&[1]));
-    let released = LeaseAsk::Release { place: place(&[1]), term: 1, to: None };
+    let released = LeaseAsk::Release { place: place(&[1]), copy: 0, term: 1, to: None };
     assert_eq!(host.asks(secs(1)), Some((vec![released], 0)));
     host.holder.on_answer(secs(1), vec![LeaseVerdict::Released], Vec::new());
     assert_eq!(host.asks(secs(8)), None, "it has room, and looks for nothing");
     // What it still holds it renews.
-    let renewal = LeaseAsk::Renew { lease: lease(2, 1), n_waiting: 0 };
+    let renewal = LeaseAsk::Renew { lease: lease(2, 1), load: ExpertLoad::default() };
     assert_eq!(host.asks(secs(10)), Some((vec![renewal], 0)));
     host.holder.on_answer(secs(10), vec![LeaseVerdict::Granted(lease(2, 1))], Vec::new());
     host.holder.on_staying(secs(11), [place(&[1]), place(&[2])]);

@@ -17,9 +17,9 @@ fn refused(refusal: LeaseRefusal) -> Vec<LeaseVerdict<ExpertLease>> {
 #[test]
 fn a_renewal_says_how_many_rows_wait() {
     let mut host = host_with_a_place(1);
-    host.holder.on_load(&place(&[1]), 7);
-    host.holder.on_load(&place(&[2]), 9);
-    let renewal = LeaseAsk::Renew { lease: lease(1, 1), n_waiting: 7 };
+    host.holder.on_load(&place(&[1]), waiting(7));
+    host.holder.on_load(&place(&[2]), waiting(9));
+    let renewal = LeaseAsk::Renew { lease: lease(1, 1), load: waiting(7) };
     assert_eq!(host.asks(secs(10)), Some((vec![renewal], 0)));
 }
 
@@ -68,7 +68,7 @@ fn a_host_that_finds_nothing_looks_again_within_the_interval_and_not_at_once() {
 fn a_host_that_is_paused_renews_and_takes_nothing_more() {
     let mut host = host_with_a_place(2);
     host.holder.set_paused(true);
-    let renewal = LeaseAsk::Renew { lease: lease(1, 1), n_waiting: 0 };
+    let renewal = LeaseAsk::Renew { lease: lease(1, 1), load: ExpertLoad::default() };
     assert_eq!(host.asks(secs(10)), Some((vec![renewal], 0)));
     host.holder.on_answer(secs(10), vec![LeaseVerdict::Granted(lease(1, 1))], Vec::new());
     assert_eq!(host.asks(secs(15)), None);
@@ -102,7 +102,7 @@ fn a_place_that_was_given_up_is_given_back_at_once_and_not_looked_for() {
     assert!(host.holder.is_settled(), "it did not hold that one");
     host.holder.on_given_up(secs(6), &place(&[1]));
     assert_eq!(host.holder.next_deadline(secs(6)), Some(secs(6)));
-    let release = LeaseAsk::Release { place: place(&[1]), term: 1, to: None };
+    let release = LeaseAsk::Release { place: place(&[1]), copy: 0, term: 1, to: None };
     assert_eq!(host.asks(secs(6)), Some((vec![release], 0)));
     host.holder.on_answer(secs(6), vec![LeaseVerdict::Released], Vec::new());
     assert_eq!(host.asks(secs(10)), None);
@@ -117,7 +117,7 @@ fn what_is_granted_beyond_the_room_is_given_back() {
     host.holder.on_answer(secs(0), Vec::new(), vec![lease(1, 1), lease(2, 4)]);
     assert!(host.holder.holds(secs(0), &place(&[1])) && !host.holder.holds(secs(0), &place(&[2])));
     assert_eq!(host.holder.places().collect::<Vec<_>>(), [place(&[1])]);
-    let release = LeaseAsk::Release { place: place(&[2]), term: 4, to: None };
+    let release = LeaseAsk::Release { place: place(&[2]), copy: 0, term: 4, to: None };
     assert_eq!(host.asks(secs(0)), Some((vec![release], 0)));
     assert_eq!(host.said, [HolderAction::Host(lease(1, 1))]);
 }
@@ -145,7 +145,7 @@ fn a_renewal_that_comes_too_late_is_given_back_and_the_place_claimed_under_anoth
         assert!(!host.holder.holds(secs(28), &place(&[1])), "what it had may have been stored as of before");
         host.asks(secs(34)).unwrap().0
     };
-    let release = LeaseAsk::Release { place: place(&[1]), term: 1, to: None };
+    let release = LeaseAsk::Release { place: place(&[1]), copy: 0, term: 1, to: None };
     let lapsed = renewed(|holder| holder.on_timeout(secs(27)));
     assert_eq!(lapsed, [release.clone(), LeaseAsk::Claim(place(&[1]))]);
     let given_up = renewed(|holder| holder.on_given_up(secs(21), &place(&[1])));
