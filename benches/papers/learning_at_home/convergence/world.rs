@@ -267,7 +267,9 @@ impl ConvergenceWorld {
         let mut device = ExpertDevice::new(model, self.layers.clone(), ComputeDevice::cpu());
         let mut kept = BTreeMap::new();
         self.host_all(host, &mut device, &kept).await?;
-        let mut keep_at = self.network.now() + OFFER_INTERVAL;
+        // Of use to a host that is killed.
+        let mut keep_at =
+            if self.conditions.killed > 0.0 { self.network.now() + OFFER_INTERVAL } else { Moment::MAX };
         while !self.is_over.get() {
             if let Some(until) = host.away_until.get() {
                 self.network.sleep_until(until).await;
@@ -275,7 +277,7 @@ impl ConvergenceWorld {
                 self.host_all(host, &mut device, &kept).await?;
                 host.away_until.set(None);
             }
-            if self.conditions.killed > 0.0 && keep_at <= self.network.now() {
+            if keep_at <= self.network.now() {
                 keep_at += OFFER_INTERVAL;
                 for expert in self.experts_of(host) {
                     let stored = device.work(ExpertJob::Store { expert }).await;

@@ -8,8 +8,8 @@ use barnraise_protocol::access::{KeyPair, PublicKey};
 use barnraise_protocol::dht::UnixMillis;
 use barnraise_protocol::experts::checkpoints::CheckpointVersion;
 use barnraise_protocol::experts::leases::{
-    self, CopyHolder, ExpertLease, Grantors, KEEPERS_MAX, KnownHost, LeaseAnswer, LeaseAsk, LeaseAskError,
-    LeaseGrant, LeaseQuestion, LeaseRefusal, LeaseVerdict, LeasingHost,
+    self, CopyHolder, ExpertLease, Grantors, KEEPERS_MAX, KnownHost, LEASE_TIME, LeaseAnswer, LeaseAsk,
+    LeaseAskError, LeaseGrant, LeaseQuestion, LeaseRefusal, LeaseVerdict, LeasingHost,
 };
 use barnraise_protocol::experts::{ExpertPlace, LayerId};
 use barnraise_relay::tasks::TaskSet;
@@ -212,12 +212,20 @@ impl LeaseService {
             LeaseQuestion::Vote { holder, .. } => Some(holder),
             LeaseQuestion::Holders { .. } | LeaseQuestion::Keepers { .. } => None,
         };
+        let is_named = self.run.grantors.keys().contains(&peer);
         if let Some(left) = asks_for.and_then(|host| books.answers.distrusted_for(now, host)) {
+            if let LeaseQuestion::Vote { asks, .. } = question
+                && is_named
+            {
+                // Where the others renew it, the place only looks vacant here.
+                for ask in asks.iter().filter(|(ask, _)| matches!(ask, LeaseAsk::Renew { .. })) {
+                    books.leases.on_held_elsewhere(now, ask.0.of(), LEASE_TIME);
+                }
+            }
             let for_ms = u32::try_from(left.as_millis()).unwrap_or(u32::MAX);
             return Err(LeaseRefusal::Distrusted { for_ms });
         }
         if matches!(question, LeaseQuestion::Vote { .. }) {
-            let is_named = self.run.grantors.keys().contains(&peer);
             return if is_named { Ok(()) } else { Err(LeaseRefusal::NotNamed) };
         }
         // In this order, so that a host which asks too often does not use up the rate of its address.

@@ -29,12 +29,11 @@ use self::begin::Begun;
 pub use self::begin::{HostConfig, HostError};
 use super::conversation::converse;
 use super::copies::{
-    AveragedCopies, CopyState, KeeperNetwork, NewestError, StoredCheckpoint, give_stored, newest,
-    other_copies,
+    AveragedCopies, KeeperNetwork, NewestError, StoredCheckpoint, give_stored, newest, other_copies,
 };
 use super::device::{AddError, ExpertDevice, ExpertJob, JobDone};
 use super::state::{HostState, Inner, LeasingError, ServedExpert};
-use super::stored::StoredExpert;
+use super::stored::{CopyState, StoredExpert};
 use crate::experts::next;
 use crate::kit::sleep::SleepWatch;
 use crate::platform::{Platform, PlatformError};

@@ -14,7 +14,7 @@
 //! The backbone that a host asks chooses the vacant places, and not the host: it knows all leases and how many rows wait for
 //! each expert, so that hosts that look at the same time get different places, without a search in the DHT.
 //!
-//! Where no place is vacant, it chooses a copy of the expert for which the most rows wait. All that is said of a place holds for each
+//! Where no place is vacant, it chooses a copy of an expert for which many rows wait. All that is said of a place holds for each
 //! copy: a lease of its own, with the grants of a majority. No host has two of an expert. A copy ends when its lease is not renewed,
 //! which the backbone of its host decides alone, as it chose it.
 

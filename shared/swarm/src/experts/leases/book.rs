@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use barnraise_protocol::access::{KeyPair, PublicKey, UnixTime};
 use barnraise_protocol::dht::UnixMillis;
+use barnraise_protocol::experts::checkpoints::TRANSFER_TIMEOUT;
 use barnraise_protocol::experts::leases::{
     COPIES_MAX, CopyHolder, ExpertLease, ExpertLoad, Grantors, KnownHost, LEASE_TIME, LeaseAsk, LeaseGrant,
     LeaseRefusal, LeaseVerdict, LeasingHost,
@@ -73,7 +74,9 @@ struct CopyEntry {
     gives_way: bool,
     /// When this holder got it.
     granted_at: Moment,
-    /// When its holder said last that not few rows wait for it; when it got it, before.
+    /// Whether its holder has said that it computes rows.
+    has_served: bool,
+    /// When it was wanted last for its load, or its state was on the way to its holder.
     busy_at: Moment,
 }
 
@@ -128,6 +131,8 @@ pub struct LeaseBook {
     expirations: BTreeSet<(Moment, ExpertCopy)>,
     /// When copies have given way lately.
     gave_way: VecDeque<Moment>,
+    /// When a copy has ended last as it was idle.
+    idle_ended_at: Option<Moment>,
     /// Places that have a host.
     n_held: u64,
     hosts: HostStandings,
@@ -148,6 +153,7 @@ impl LeaseBook {
             kept: BTreeMap::new(),
             expirations: BTreeSet::new(),
             gave_way: VecDeque::new(),
+            idle_ended_at: None,
             n_held: 0,
             hosts: HostStandings::default(),
             random: SplitMix64::new(seed),
@@ -429,7 +435,9 @@ impl LeaseBook {
         let load = load.unwrap_or(load_before);
         let known = known.filter(|_| is_same);
         let granted_at = known.map_or(now, |entry| entry.granted_at);
-        let is_busy = self.is_busy(copy, load);
+        let has_served = load.n_served > 0 || known.is_some_and(|entry| entry.has_served);
+        let is_awaited = !has_served && now < granted_at + TRANSFER_TIMEOUT;
+        let is_busy = is_awaited || self.is_busy(copy, load);
         let busy_at = known.map_or(now, |entry| if is_busy { now } else { entry.busy_at });
         self.elsewhere.remove(&copy);
         let granted = GrantedTerm { term, holder };
@@ -445,6 +453,7 @@ impl LeaseBook {
             n_waiting_before,
             gives_way: false,
             granted_at,
+            has_served,
             busy_at,
         };
         self.copies.insert(copy, entry);

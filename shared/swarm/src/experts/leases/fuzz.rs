@@ -225,7 +225,11 @@ impl LeaseWorld {
             LeaseOperation::Load { host, n_waiting } => {
                 let node = &mut self.hosts[usize::from(host) % N_HOSTS];
                 let held: Vec<ExpertPlace> = node.holder.places().collect();
-                let load = ExpertLoad { n_waiting: n_waiting.into(), ..ExpertLoad::default() };
+                let load = ExpertLoad {
+                    n_waiting: n_waiting.into(),
+                    n_served: n_waiting.into(),
+                    n_spare: (!n_waiting).into(),
+                };
                 held.iter().for_each(|place| node.holder.on_load(place, load));
             }
             LeaseOperation::Pass { millis } => self.now += Duration::from_millis(millis.into()),

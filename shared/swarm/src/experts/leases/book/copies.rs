@@ -67,9 +67,8 @@ impl LeaseBook {
         self.check_share(now, holder, copy).ok().map(|()| copy)
     }
 
-    /// Whether a host that asked this backbone may renew its lease of a copy. It gives way to a place that nobody has, if this host may
-    /// take that then, and ends where it is idle; one for each place, and one that is idle, in [`TAKING_TIME`], so that not all go for
-    /// one place.
+    /// Whether a host that asked this backbone may renew its lease of a copy. It ends where it is idle, and gives way to a place that
+    /// nobody has, if this host may take that then: one for each place in [`TAKING_TIME`], so that not all go for one.
     ///
     /// # Errors
     /// [`LeaseRefusal::GivesWay`], from then on: nobody else is to be asked.
@@ -88,15 +87,18 @@ impl LeaseBook {
         if entry.gives_way {
             return Err(LeaseRefusal::GivesWay);
         }
-        let is_idle = entry.busy_at + IDLE_LONG <= now;
-        let n_max = self.n_vacant_for(now, holder, lease.place).max(usize::from(is_idle));
+        let is_idle = entry.busy_at + IDLE_LONG <= now && self.may_end(now, lease.of());
         while self.gave_way.front().is_some_and(|at| *at + TAKING_TIME <= now) {
             self.gave_way.pop_front();
         }
-        if self.gave_way.len() >= n_max {
+        let n_more = self.gave_way.len() + 1;
+        if self.n_vacant_for(now, holder, lease.place, n_more) == n_more {
+            self.gave_way.push_back(now);
+        } else if is_idle {
+            self.idle_ended_at = Some(now);
+        } else {
             return Ok(());
         }
-        self.gave_way.push_back(now);
         if let Some(entry) = self.copies.get_mut(&lease.of()) {
             entry.gives_way = true;
         }
@@ -107,12 +109,30 @@ impl LeaseBook {
     /// third of their spare time left. Without it they would wait, and there would be a copy again.
     pub(super) fn is_busy(&self, (place, number): ExpertCopy, load: ExpertLoad) -> bool {
         let others = self.copies_of(place).filter(|(other, entry)| *other != number && entry.is_held);
-        let n_spare: u64 = others.map(|(_, entry)| u64::from(entry.load.n_spare)).sum();
-        load.n_waiting >= IDLE_ROWS || 3 * u64::from(load.n_served) > 2 * n_spare
+        let (mut n_spare, mut served_max) = (0, 0);
+        for (_, CopyEntry { load, .. }) in others {
+            n_spare += u64::from(load.n_spare);
+            served_max = served_max.max(load.n_served);
+        }
+        // A host that lies has its copy for no more than that.
+        let n_served = load.n_served.min(served_max.saturating_mul(2));
+        load.n_waiting >= IDLE_ROWS || 3 * u64::from(n_served) > 2 * n_spare
     }
 
-    /// Places that nobody has taken for [`VACANT_SHORT`] and that this host may take once it has no copy of `copied`.
-    fn n_vacant_for(&self, now: Moment, holder: &PublicKey, copied: ExpertPlace) -> usize {
+    /// Whether an idle copy may end now: the last one of its expert, one after the other. What the others do without it shows in what
+    /// they say by the next one, also where a host has copies of many experts.
+    fn may_end(&self, now: Moment, (place, number): ExpertCopy) -> bool {
+        let is_lately = |at: Moment| at + COPY_INTERVAL > now;
+        let is_before = |(other, entry): (u8, &CopyEntry)| match entry.is_held {
+            true => other > number,
+            false => other > 0 && is_lately(entry.expires_at),
+        };
+        !self.idle_ended_at.is_some_and(is_lately) && !self.copies_of(place).any(is_before)
+    }
+
+    /// Places that nobody has taken for [`VACANT_SHORT`] and that this host may take once it has no copy of `copied`; no more than
+    /// `n_max` are looked for.
+    fn n_vacant_for(&self, now: Moment, holder: &PublicKey, copied: ExpertPlace, n_max: usize) -> usize {
         // Leases that were renewed while it was quiet are known by then.
         if self.n_held >= self.n_places() || now < self.quiet_until + VACANT_SHORT || !self.is_grantor() {
             return 0;
@@ -138,6 +158,7 @@ impl LeaseBook {
         let n_known = experts(&self.copies).count() + of_others.count();
         let n_never_held = if has_room { 0 } else { self.n_places().saturating_sub(n_known as u64) };
         let n_never_held = usize::try_from(n_never_held).unwrap_or(usize::MAX);
-        experts(&self.copies).filter(|entry| is_vacant(*entry)).count().saturating_add(n_never_held)
+        let vacant = experts(&self.copies).filter(|entry| is_vacant(*entry));
+        vacant.take(n_max).count().saturating_add(n_never_held).min(n_max)
     }
 }

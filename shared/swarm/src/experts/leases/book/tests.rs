@@ -29,6 +29,7 @@ fn a_backbone_remembers_a_bounded_number_of_places_and_forgets_the_longest_vacan
             is_held: vacant_since.is_none(),
             expires_at: vacant_since.map_or(now + LEASE_TIME, |(_, since)| Moment::from_secs(*since)),
             load: ExpertLoad::default(),
+            has_served: false,
             n_waiting_before: 0,
             gives_way: false,
             granted_at: now,

@@ -1,5 +1,7 @@
 //! Copies of experts for load: who gets one, and when they end.
 
+use barnraise_protocol::experts::checkpoints::TRANSFER_TIMEOUT;
+
 use super::*;
 
 /// A run with these places, all of which the host 1 has. `n_waiting` rows wait for the first, and none for the others.
@@ -171,33 +173,76 @@ fn a_copy_whose_host_is_full_makes_room_for_a_place_of_another_expert() {
     assert_eq!(wanted(&mut run, now, &copy), Err(LeaseRefusal::GivesWay));
 }
 
-#[test]
-fn a_copy_that_few_wait_for_ends() {
-    let (mut run, leases) = loaded(1, COPIED_ROWS);
-    let second = take(&mut run, secs(1), 2);
-    for at in (11..IDLE_LONG.as_secs()).step_by(10) {
-        renew(&mut run, secs(at), &leases[0], COPIED_ROWS);
-        renew(&mut run, secs(at), &second, 3);
-        assert_eq!(wanted(&mut run, secs(at), &second), Ok(()), "{at}");
+/// Few rows wait.
+const fn rows(n_served: u32, n_spare: u32) -> ExpertLoad {
+    ExpertLoad { n_waiting: 3, n_served, n_spare }
+}
+
+/// Has these be renewed every ten seconds with what their hosts say, each as long as it is wanted. Returns when each ended, in seconds.
+fn ended(run: &mut Run, leases: &[(&ExpertLease, ExpertLoad)], until: u64) -> Vec<Option<u64>> {
+    let mut ended = vec![None; leases.len()];
+    for at in (11..until).step_by(10) {
+        for ((lease, load), ended) in leases.iter().zip(&mut ended).filter(|(_, ended)| ended.is_none()) {
+            let holder = (1..=9).find(|at| key(*at) == lease.holder).unwrap();
+            if wanted(run, secs(at), lease) == Err(LeaseRefusal::GivesWay) {
+                *ended = Some(at);
+                run.release(secs(at), holder, lease);
+            } else {
+                let renewal = LeaseAsk::Renew { lease: (*lease).clone(), load: *load };
+                run.vote(secs(at), holder, &renewal).unwrap();
+            }
+        }
     }
-    assert_eq!(wanted(&mut run, secs(1) + IDLE_LONG, &second), Err(LeaseRefusal::GivesWay));
+    ended
 }
 
 #[test]
-fn a_copy_stays_that_the_others_could_not_do_without() {
-    let rows = |n_served, n_spare| ExpertLoad { n_waiting: 0, n_served, n_spare };
-    // Two that are busy for half of the time, and two that are for a third of it.
-    for (of_each, stays) in [(rows(500, 500), true), (rows(333, 667), false)] {
+fn a_copy_is_idle_where_few_rows_wait_and_the_others_could_do_what_it_does() {
+    let idle_at = Some(1 + IDLE_LONG.as_secs());
+    for (of_expert, of_copy, ends_at) in [
+        // Two that are busy for half of the time, and two that are for a third of it.
+        (rows(500, 500), rows(500, 500), None),
+        (rows(333, 667), rows(333, 667), idle_at),
+        // Nobody asks for its rows, or for hardly any.
+        (rows(900, 0), rows(1, 900), None),
+        (rows(900, 100), rows(1, 900), idle_at),
+        (rows(333, 667), ExpertLoad { n_waiting: COPIED_ROWS, ..rows(333, 667) }, None),
+        // What its host says that it computes counts as twice what the other does.
+        (rows(3, 1000), rows(u32::MAX, 0), idle_at),
+        (rows(3, u32::MAX), rows(1, u32::MAX), idle_at),
+    ] {
         let (mut run, leases) = loaded(1, COPIED_ROWS);
-        let second = take(&mut run, secs(1), 2);
-        for at in (11..1200).step_by(10) {
-            for (at_host, lease) in [(1, &leases[0]), (2, &second)] {
-                let renewal = LeaseAsk::Renew { lease: lease.clone(), load: of_each };
-                let _ = run.vote(secs(at), at_host, &renewal);
-            }
-        }
-        assert_eq!(wanted(&mut run, secs(1200), &second).is_ok(), stays, "{of_each:?}");
+        let copy = take(&mut run, secs(1), 2);
+        let ended = ended(&mut run, &[(&leases[0], of_expert), (&copy, of_copy)], 1500);
+        assert_eq!(ended, [None, ends_at], "{of_expert:?} {of_copy:?}");
     }
+}
+
+#[test]
+fn a_copy_whose_state_is_on_its_way_is_not_idle() {
+    let (mut run, leases) = loaded(1, COPIED_ROWS);
+    let copy = take(&mut run, secs(1), 2);
+    let ended = ended(&mut run, &[(&leases[0], rows(9, 900)), (&copy, rows(0, 0))], 3000);
+    let at = ended[1].unwrap();
+    assert!(at > TRANSFER_TIMEOUT.as_secs() && at < (TRANSFER_TIMEOUT + 2 * IDLE_LONG).as_secs(), "{at}");
+}
+
+#[test]
+fn idle_copies_end_one_after_the_other_the_last_one_first() {
+    let (mut run, leases) = loaded(1, COPIED_ROWS);
+    let mut copies = Vec::new();
+    for number in 1..COPIES_MAX {
+        run.host(secs(1), 1 + number, 0, 8);
+        copies.push(run.vote(secs(1), 1 + number, &LeaseAsk::Copy((place(&[0]), number))).unwrap());
+    }
+    let all: Vec<_> = leases.iter().chain(&copies).map(|lease| (lease, rows(100, 900))).collect();
+    let ended: Vec<u64> = ended(&mut run, &all, 1500).into_iter().flatten().collect();
+    let [first, second, third] = ended.as_slice() else { panic!("{ended:?}") };
+    let interval = COPY_INTERVAL.as_secs();
+    assert!(
+        *third > IDLE_LONG.as_secs() && *second >= third + interval && *first >= second + interval,
+        "{ended:?}"
+    );
 }
 
 #[test]

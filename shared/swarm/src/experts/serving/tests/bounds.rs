@@ -40,6 +40,11 @@ fn what_is_held_and_what_waits_is_known() {
     // The second batch ends first.
     runtime.on_computed(ms(1000), given[1].id);
     assert_eq!(runtime.load(), ServingLoad { rows_waiting: 15, rows_per_second: 8.0 });
+    // Eight rows in the last minute, and 60 times 8 would have been possible.
+    let idle = ExpertLoad { n_waiting: 0, n_served: 0, n_spare: 472 };
+    let busy = ExpertLoad { n_waiting: 4, n_served: 8, n_spare: 472 };
+    assert_eq!([0, 1, 9].map(|expert| runtime.expert_load(ms(1000), expert)), [idle, busy, idle]);
+    runtime.on_expert_removed(ms(1000), 9);
     runtime.on_answered(ms(1000), first);
     assert!(runtime.holds(first), "it is not computed yet");
     runtime.on_computed(ms(1000), given[0].id);
