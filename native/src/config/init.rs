@@ -376,11 +376,15 @@ impl Answers {
             "\n[storage]\n# Checkpoints, journal, keys: back it up.\nfolder = {}",
             quoted(&format!("{id}-run"))
         );
+        text.push_str(
+            "\n[network]\n# For `barnraise run` and `barnraise peers` on this machine, which find its port in the folder above.\n\
+             operator = \"127.0.0.1:0\"\n",
+        );
         if let Some(page) = &self.page {
             let host = page.host_str().unwrap_or_default();
             let _ = writeln!(
                 text,
-                "\n[network]\n# A proxy with a certificate for {host} stands before it (deploy/Caddyfile).\n\
+                "# A proxy with a certificate for {host} stands before it (deploy/Caddyfile).\n\
                 http = \"127.0.0.1:8080\"\ntrusted_proxies = [\"127.0.0.1\"]\n\
                 # These ports have to be reachable from outside.\nlisten = [\n\
                 \x20   \"/ip4/0.0.0.0/udp/4001/quic-v1/webtransport\",\n\
@@ -582,6 +586,7 @@ mod tests {
         assert_eq!(config.data.text.unwrap().sources[0].path, book.into());
         assert!(config.access.room && config.access.mode == AccessMode::Invitation);
         assert_eq!(config.model.license.as_deref(), Some("MIT"));
+        assert!(config.network.operator.unwrap().ip().is_loopback(), "it can be paused");
         assert!(config.network.announce.iter().any(|it| it.to_string() == "/dns4/barn.example/tcp/443/wss"));
         assert!(said.contains("barnraise invite --room"), "{said}");
     }

@@ -117,20 +117,26 @@ impl EvidenceStore {
         let mut conviction = Conviction { peer, work: evidence.work(), evidence: None };
         if is_kept {
             let bytes = evidence.encode()?;
-            conviction.evidence = Some(Transfer::of(&bytes));
-            self.storage.put(&path(peer), bytes).await?;
+            let transfer = Transfer::of(&bytes);
+            match self.storage.put(&path(peer), bytes).await {
+                Ok(()) => conviction.evidence = Some(transfer),
+                // It is as large as a model. The list is small, and a full disk lets nobody off.
+                Err(error) => tracing::warn!(%peer, %error, "the evidence against a peer is not stored"),
+            }
         }
-        convicted.push(conviction);
-        let n_over = convicted.len().saturating_sub(CONVICTED_MAX);
-        convicted.drain(..n_over);
+        let mut list = convicted.clone();
+        list.push(conviction);
+        let n_over = list.len().saturating_sub(CONVICTED_MAX);
+        list.drain(..n_over);
         // Of old convictions the evidence is deleted.
-        let mut with_evidence = convicted.iter_mut().rev().filter(|known| known.evidence.is_some());
+        let mut with_evidence = list.iter_mut().rev().filter(|known| known.evidence.is_some());
         let gone = with_evidence.nth(ENTRIES_MAX).map(|known| {
             known.evidence = None;
             known.peer
         });
-        let list = sealed::seal_parts(CONVICTED, &*convicted, &[])?;
-        self.storage.put(&convicted_path(), list).await?;
+        self.storage.put(&convicted_path(), sealed::seal_parts(CONVICTED, &list, &[])?).await?;
+        // One that was not written is tried again.
+        *convicted = list;
         if let Some(gone) = gone {
             self.storage.delete(&path(gone)).await?;
         }

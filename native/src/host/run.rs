@@ -155,7 +155,14 @@ impl OpenedRun {
             _ => folder.clone(),
         };
         // The folder belongs to this process from here on: an address from before is stale.
-        note_address(operator.as_ref().map(OperatorPage::address), &config.storage.folder)?;
+        if let Err(error) = note_address(operator.as_ref().map(OperatorPage::address), &config.storage.folder)
+        {
+            // The run begins also where the disk is full; room is made later.
+            tracing::warn!(
+                error = format!("{error:#}"),
+                "commands do not find the operator's page in this folder"
+            );
+        }
         let (source, cache) = (config.data_source(), config.data_cache());
         let streamed = source.streamed().cloned();
         let loaded = tokio::task::spawn_blocking(move || source.load(&cache));

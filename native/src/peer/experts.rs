@@ -39,7 +39,6 @@ use barnraise_contributor::hosting::ExpertDevice;
 use barnraise_learning::hosted::HostedLayer;
 use barnraise_learning::{ComputeDevice, DeviceChoice, open_device};
 use barnraise_protocol::access::KeyPair;
-use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::experts::{self, AnswerSigner, ExpertPlace, LayerId};
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_relay::Node;
@@ -204,12 +203,13 @@ async fn opened(
     n_room: u32,
 ) -> anyhow::Result<(HostState, ExpertStore)> {
     let layers = layers(described)?;
-    let run = run_hash(described)?;
+    let parameters = experts::parameters_hash(described)?;
     let run_id = described.identity.run_id.clone();
     let largest = layers.iter().map(HostedLayer::checkpoint_bytes_max).max().unwrap_or_default();
     let bytes_max = largest.saturating_mul(KEPT_PER_EXPERT).saturating_mul(n_room.into());
-    let keeper = CheckpointKeeper::open((&run_id, run), layers.clone(), storage.clone(), bytes_max).await?;
-    let store = ExpertStore::new(storage, run);
+    let keeper =
+        CheckpointKeeper::open((&run_id, parameters), layers.clone(), storage.clone(), bytes_max).await?;
+    let store = ExpertStore::new(storage, parameters);
     let (own, frozen) = (store.places(&layers).await?, store.frozen().await?);
     let inner = batches::idle(frozen, &layers);
     let seed = key.public().seed();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use barnraise_contributor::{Credentials, shards_of};
-use barnraise_learning::{ComputeDevice, ParameterLayout};
+use barnraise_learning::{ComputeDevice, DeviceError, ParameterLayout};
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::commitment::run_hash;
@@ -31,6 +31,7 @@ use futures::future::Abortable;
 use futures::{FutureExt, StreamExt, stream};
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId, Stream};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -99,8 +100,8 @@ impl<'p> Participation<'p> {
         // What is prepared ends with the node, at once: nobody knows this participant yet.
         let preparing = self.leaving.run_until_cancelled(Box::pin(self.prepare()));
         let Some(prepared) = preparing.await else { return Ok(0) };
-        let PreparedParticipant { described, access: (own_access, home, gate), place, driver, preprocessing } =
-            prepared?;
+        let PreparedParticipant { described, access, place, driver, preprocessing, lost } = prepared?;
+        let (own_access, home, gate) = access;
         let (node, at) = (place.node.clone(), place.home);
         // Circuits lead through the backbone, and are of no use where it is gone.
         for address in node.addresses().into_iter().filter(|address| !is_circuit(address)) {
@@ -125,11 +126,15 @@ impl<'p> Participation<'p> {
             () = telling => Ok(()),
             () = home.keep(&gate) => Ok(()),
             () = stay_with_authority(&home, &driver, authority) => Ok(()),
-            error = Box::pin(own_access.keep(&home, |token| driver.on_approval(token))) => Err(error),
+            error = Box::pin(own_access.keep(&home, |token| driver.on_approval(token))) => {
+                Err(anyhow::Error::from(error).context("this machine may not take part any longer"))
+            }
+            // Who answers and trains nothing would take another one's turns.
+            Ok(lost) = lost => Err(anyhow::Error::from(lost).context("this machine trains no longer")),
         };
         drop(answering);
         node.shutdown().await;
-        ended.context("this machine may not take part any longer")?;
+        ended?;
         Ok(driver.n_trained())
     }
 
@@ -156,7 +161,8 @@ impl<'p> Participation<'p> {
             samples.n_samples()
         ));
         let data = LocalData { samples, is_own: self.data.is_some(), seed: self.seed };
-        let trainer = LocalTrainer::start(&described, scheme, data, self.device.clone(), self.pacing)?;
+        let (trainer, lost) =
+            LocalTrainer::start(&described, scheme, data, self.device.clone(), self.pacing)?;
         let n_parameters = ParameterLayout::of_run(&described)?.n_parameters();
         let mut place = OwnPlace::of(node.clone(), home).await;
         let (roles, addresses) = place.found().await;
@@ -193,6 +199,7 @@ impl<'p> Participation<'p> {
             place,
             driver,
             preprocessing,
+            lost,
         })
     }
 
@@ -287,6 +294,8 @@ struct PreparedParticipant<'p> {
     driver: SampledDriver,
     /// How its own data became samples.
     preprocessing: Option<Arc<[u8]>>,
+    /// Why its device computes no more.
+    lost: oneshot::Receiver<DeviceError>,
 }
 
 /// Where others find this machine. It changes with its networks, and with what is found out about them.

@@ -279,7 +279,7 @@ fn fitting(
     if checkpoint.run_id != run_id {
         return Err(CheckpointError::Run { path, want: run_id.to_owned(), got: checkpoint.run_id });
     }
-    if checkpoint.model != *model {
+    if !checkpoint.model.has_parameters_of(model) {
         let (want, got) = (Box::new(model.clone()), Box::new(checkpoint.model));
         return Err(CheckpointError::Model { path, want, got });
     }

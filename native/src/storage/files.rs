@@ -78,20 +78,24 @@ fn write_staged(files: &dyn Files, staged: &Path, pieces: &[Bytes]) -> io::Resul
     files.write_new(staged, pieces)
 }
 
-/// A unique name for a file that is being written: `name#1`, `name#2`, ….
+/// Digits of a number in the name of a file that is being written, after those of the process.
+const STAGED_DIGITS: usize = 10;
+
+/// A unique name for a file that is being written: `name#170000000001`, ….
 fn staged(path: &Path) -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let mut name = path.file_name().unwrap_or_default().to_owned();
     // Processes may share a folder.
-    name.push(format!("#{}{number:010}", std::process::id()));
+    name.push(format!("#{}{number:0STAGED_DIGITS$}", std::process::id()));
     path.with_file_name(name)
 }
 
 /// Whether it is the name of a file that was being written.
 pub(super) fn is_staged(name: &str) -> bool {
-    name.rsplit_once('#')
-        .is_some_and(|(_, suffix)| !suffix.is_empty() && suffix.bytes().all(|byte| byte.is_ascii_digit()))
+    name.rsplit_once('#').is_some_and(|(_, suffix)| {
+        suffix.len() > STAGED_DIGITS && suffix.bytes().all(|byte| byte.is_ascii_digit())
+    })
 }
 
 /// Removes files that a process left unfinished.
@@ -99,7 +103,13 @@ pub(super) fn sweep(files: &dyn Files, folder: &Path) -> io::Result<()> {
     for DirectoryEntry { name, is_folder, .. } in files.list(folder)? {
         let path = folder.join(&name);
         if is_folder {
-            sweep(files, &path)?;
+            match sweep(files, &path) {
+                // Such as `lost+found`: this process has written nothing there.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    tracing::warn!(folder = %path.display(), %error, "a folder that cannot be read is left as it is");
+                }
+                swept => swept?,
+            }
         } else if is_staged(&name) {
             tracing::info!(file = %path.display(), "unfinished upload removed");
             files.remove(&path)?;

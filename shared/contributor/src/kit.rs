@@ -190,7 +190,7 @@ pub(crate) struct Kit<'a, P: Platform> {
     /// Samples of the user's own.
     pub(crate) own_data: Option<Arc<Samples>>,
     /// Whether they changed since the run was described last.
-    is_data_new: bool,
+    pub(crate) is_data_new: bool,
     /// Session of the next service of experts, from a number that was drawn at random.
     expert_session: u32,
     meter: Rc<TrafficMeter>,

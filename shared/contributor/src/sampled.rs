@@ -591,7 +591,9 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
         let (n_bytes, epoch) = (self.member.settings().n_bytes(), self.epoch());
         self.member.look(|peer| {
             let own = peer.own_round();
-            if let Some(epoch) = peer.aggregated_round() {
+            // What too few have sent may lie here, while the others are in later rounds.
+            let is_current = |aggregated: &u64| aggregated.saturating_add(1) >= epoch;
+            if let Some(epoch) = peer.aggregated_round().filter(is_current) {
                 return Activity::Averaging { epoch };
             }
             if peer.is_handing_in() {

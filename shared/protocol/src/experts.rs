@@ -25,7 +25,7 @@ use futures::future::{self, Either};
 use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use serde::{Deserialize, Serialize};
 
-pub use self::answers::{AnswerSigner, SignedAnswer, model_hash};
+pub use self::answers::{AnswerSigner, SignedAnswer, model_hash, parameters_hash};
 use self::checkpoints::CheckpointVersion;
 pub use self::place::{
     DIMENSIONS_MAX, ExpertCopy, ExpertPlace, ExpertPrefix, ExpertUid, GRID_SIDE_MAX, GridShape, LayerId,

@@ -13,11 +13,13 @@ use barnraise_protocol::experts::checkpoints::{CheckpointVersion, ExpertCheckpoi
 use barnraise_protocol::experts::leases::{ExpertLease, LeaseGrant};
 use barnraise_protocol::experts::{
     AnswerSigner, DIMENSIONS_MAX, ExpertPass, ExpertPlace, ExpertRequest, ExpertRows, ExpertUid, LayerId,
-    PreparedRequest, SignedAnswer, model_hash,
+    PreparedRequest, SignedAnswer, model_hash, parameters_hash,
 };
 use barnraise_protocol::framing;
 use barnraise_protocol::receipt::RUN_ID_BYTES_MAX;
-use barnraise_protocol::run::RunDescription;
+use barnraise_protocol::run::{
+    HostedExperts, ModelSpec, OptimizerDescription, RunDescription, ScheduleDescription,
+};
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
 
 use crate::{fixture, golden};
@@ -329,4 +331,35 @@ fn evidence_that_a_backbone_puts_together_convicts_nobody() {
     let (lease, transfer) = (of_other.header.checkpoint.lease.clone(), Transfer::of(STATE));
     of_other.header.checkpoint = ExpertCheckpoint::sign(&key(1), RUN_ID, (lease, 300, transfer)).unwrap();
     assert!(matches!(of_other.verify(), Err(EvidenceError::NotSigned)));
+}
+
+#[test]
+fn a_run_goes_on_with_its_experts_where_its_words_change_and_how_they_learn() {
+    let parameters_of = |change: fn(&mut RunDescription)| {
+        let mut run = run();
+        change(&mut run);
+        (parameters_hash(&run).unwrap(), run.model)
+    };
+    let (own, model) = parameters_of(|_| {});
+    let allowed: [fn(&mut RunDescription); 3] = [
+        |run| run.identity.title = "Another title".into(),
+        |run| run.data.shuffle_buffer_samples += 1,
+        |run| run.data.manifest.name = "more of the same".into(),
+    ];
+    for change in allowed {
+        let (hash, changed) = parameters_of(change);
+        assert!(hash == own && changed.has_parameters_of(&model));
+    }
+    let (hash, changed) = parameters_of(|run| run.model.seed += 1);
+    assert!(hash != own && !changed.has_parameters_of(&model));
+    assert_ne!(parameters_of(|run| run.identity.run_id.push('2')).0, own);
+    let mut learning_faster = model.clone();
+    let schedule = ScheduleDescription::constant(0.5);
+    let optimizer = OptimizerDescription::SgdMomentum { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+    learning_faster.hosted = Some(HostedExperts { optimizer, schedule, codec: TensorCodec::F32 });
+    let mut as_before = learning_faster.clone();
+    as_before.hosted.as_mut().unwrap().schedule = ScheduleDescription::constant(0.1);
+    assert!(learning_faster.has_parameters_of(&as_before));
+    let of = |model: &ModelSpec| parameters_hash(&RunDescription { model: model.clone(), ..run() }).unwrap();
+    assert_eq!(of(&learning_faster), of(&as_before));
 }

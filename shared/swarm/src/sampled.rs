@@ -619,7 +619,7 @@ impl SampledPeer {
     /// `UPDATEACTIVITY(i, k)`: this peer is active in a round, which it proves from now on.
     fn on_active(&mut self, now: Moment, round: u64) {
         if self.active.is_none_or(|last| last < round) {
-            self.pace.on_active(now, round);
+            self.pace.on_active(now, round, self.settings.round_estimate);
             self.active = Some(round);
             self.limit.on_active(now, round);
         }

@@ -8,13 +8,12 @@ use anyhow::bail;
 use barnraise_learning::hosted::HostedLayer;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::PublicKey;
-use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::experts::audits::{self, AuditError, AuditRefusal, AuditReply};
 use barnraise_protocol::experts::checkpoints::{self, CheckpointAnswer, CheckpointError, CheckpointRefusal};
 use barnraise_protocol::experts::leases::{
     self, FROZEN_MAX, Grantors, LeaseAnswer, LeaseQuestion, LeaseRefusal,
 };
-use barnraise_protocol::experts::{LayerId, model_hash};
+use barnraise_protocol::experts::{LayerId, model_hash, parameters_hash};
 use barnraise_protocol::framing::{self, FrameError};
 use barnraise_relay::Paced;
 use barnraise_swarm::experts::leases::LeasedRun;
@@ -73,7 +72,7 @@ pub(crate) async fn serve(
     let run = LeasedRun { run_id: run_id.clone(), grids, grantors };
     let leased = (run, frozen_layers(config, &layers)?);
     let leases = Arc::new(LeaseService::new(host.node.clone(), key.clone(), leased, run_host.was_served));
-    let of_run = (&run_id[..], run_hash(description)?);
+    let of_run = (&run_id[..], parameters_hash(description)?);
     let of_auditor = layers.clone();
     let keeper =
         CheckpointKeeper::open(of_run, layers, run_host.storage().clone(), KEPT_BYTES_MAX.as_u64()).await?;

@@ -61,8 +61,9 @@ type ReadyPlace = (ExpertLease, Option<StoredExpert>);
 /// A file that was compared with what other peers have: its version, and theirs.
 type CheckedFile = (LostCheck, Option<(CheckpointVersion, CheckpointVersion)>);
 
-/// A place that is served no longer, with what its keepers get, if there is a lease for it.
-type RemovedPlace = (ExpertPlace, Option<StoredCheckpoint>);
+/// A place that is served no longer, with what its keepers get, if there is a lease for it, and whether this host needs them for its
+/// last state: the disk has not taken it.
+type RemovedPlace = (ExpertPlace, Option<StoredCheckpoint>, bool);
 
 impl ExpertHosting<'_> {
     /// Hosts until `leaving` or until the operator has drained it, then stores the experts and hands them over.
@@ -124,7 +125,7 @@ impl ExpertHosting<'_> {
                 saved = saver.saved() => match saved {
                     Some(saved) => {
                         let removed = self.on_saved(&mut places, saved, Some(&stored));
-                        if let Some((place, checkpoint)) = removed.filter(|(place, _)| places.is_leaving(place)) {
+                        if let Some((place, checkpoint, _)) = removed.filter(|(place, ..)| places.is_leaving(place)) {
                             let time = places.time_to_give(state.now());
                             handing.give_back(state.clone(), place, (checkpoint, time));
                         }
@@ -173,16 +174,23 @@ impl ExpertHosting<'_> {
         let ended = tokio::time::timeout(LEAVE_TIMEOUT, async {
             let stored = ending.await?;
             // What one of them waits for holds up no other.
-            let handing =
-                stored.into_iter().map(|(place, last)| hand_over(state, place, (last, LEAVE_TIMEOUT)));
-            futures::stream::iter(handing).buffer_unordered(HANDED_MAX).collect::<()>().await;
-            anyhow::Ok(())
+            let handing = stored.into_iter().map(|(place, last, is_needed)| async move {
+                let n_keepers = hand_over(state, place, (last, LEAVE_TIMEOUT)).await;
+                usize::from(is_needed && n_keepers == 0)
+            });
+            let handed = futures::stream::iter(handing).buffer_unordered(HANDED_MAX);
+            anyhow::Ok(handed.collect::<Vec<usize>>().await.iter().sum::<usize>())
         })
         .await;
         self.release().await;
         self.on_drained();
         match ended {
-            Ok(ended) => ended.map(|()| self.display.say("All experts are handed over."))?,
+            Ok(ended) => match ended? {
+                0 => self.display.say("All experts are handed over."),
+                n_lost => bail!(
+                    "the last steps of {n_lost} experts are lost: the disk did not take them, and nobody else keeps them"
+                ),
+            },
             Err(_) => bail!(
                 "some experts were not handed over within {LEAVE_TIMEOUT:?}; those on the disk stay there"
             ),
@@ -479,6 +487,7 @@ impl ExpertHosting<'_> {
     ) -> Option<RemovedPlace> {
         let SavedExpert { place, copy, version, is_last, bytes, error } = saved;
         let (state, now) = (&self.state, self.state.now());
+        let is_needed = error.is_some();
         match error {
             Some(error) => self.display.say(&format!("An expert could not be stored: {error}")),
             None => {
@@ -494,7 +503,7 @@ impl ExpertHosting<'_> {
             if copy == 0 {
                 places.lost.on_lost(now, place);
             }
-            return Some((place, checkpoint));
+            return Some((place, checkpoint, is_needed));
         }
         places.is_storing = false;
         // Where others are on their way, the disk has it.

@@ -82,17 +82,23 @@ async fn holders(state: &HostState, places: &[ExpertPlace]) -> Result<Holders, L
 }
 
 /// Gives the last state of an expert to its keepers, if there is one, and then its place to other hosts: after `time` also where
-/// the keepers do not have it yet.
+/// the keepers do not have it yet. Returns how many keep it.
 pub(super) async fn hand_over(
     state: &HostState,
     place: ExpertPlace,
     (checkpoint, time): (Option<StoredCheckpoint>, Duration),
-) {
-    if let Some(checkpoint) = checkpoint
-        && tokio::time::timeout(time, give_stored(state, checkpoint)).await.is_err()
-    {
+) -> usize {
+    let giving = async {
+        match checkpoint {
+            Some(checkpoint) => give_stored(state, checkpoint).await,
+            None => 0,
+        }
+    };
+    let n_keepers = tokio::time::timeout(time, giving).await.unwrap_or_else(|_| {
         let (layer, uid) = (place.0.0, place.1);
         tracing::warn!(layer, %uid, "the keepers of an expert that is handed over are slow: they have its state of before");
-    }
+        0
+    });
     state.with_leases(|leases, now| leases.on_given_up(now, &place));
+    n_keepers
 }

@@ -41,13 +41,13 @@ pub(super) enum ExpertStoreError {
 #[derive(Debug, Clone)]
 pub(super) struct ExpertStore {
     storage: Storage,
-    /// The folder is that of a run whose description is this.
-    run: Sha256Hash,
+    /// [`parameters_hash`](barnraise_protocol::experts::parameters_hash), after which the folder is named.
+    parameters: Sha256Hash,
 }
 
 impl ExpertStore {
-    pub(super) fn new(storage: Storage, run: Sha256Hash) -> Self {
-        Self { storage, run }
+    pub(super) fn new(storage: Storage, parameters: Sha256Hash) -> Self {
+        Self { storage, parameters }
     }
 
     /// The experts that are stored, in the order of their places.
@@ -101,11 +101,11 @@ impl ExpertStore {
     }
 
     fn folder(&self) -> ObjectPath {
-        ObjectPath::from_iter([FOLDER.to_owned(), self.run.to_string()])
+        ObjectPath::from_iter([FOLDER.to_owned(), self.parameters.to_string()])
     }
 
     fn path(&self, place: ExpertPlace) -> ObjectPath {
-        ObjectPath::from_iter([FOLDER.to_owned(), self.run.to_string(), name(place)])
+        ObjectPath::from_iter([FOLDER.to_owned(), self.parameters.to_string(), name(place)])
     }
 }
 

@@ -1,5 +1,6 @@
 //! Local training on a thread of its own: some passes over this participant's data, from the model of a round.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, Thread};
@@ -7,9 +8,10 @@ use std::time::Instant;
 
 use anyhow::Context;
 use barnraise_contributor::{local_trainer, trained_model};
-use barnraise_learning::{ComputeDevice, Trainer};
+use barnraise_learning::{ComputeDevice, DeviceError, Trainer};
 use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::run::{RunDescription, Sampled};
+use barnraise_relay::tasks;
 use barnraise_swarm::Moment;
 use barnraise_swarm::pacing::{Pacer, PacingSettings};
 use barnraise_swarm::random::SplitMix64;
@@ -45,7 +47,7 @@ pub(crate) struct LocalTrainer {
 }
 
 impl LocalTrainer {
-    /// Starts the thread, which rests between batches as the user wants it.
+    /// Starts the thread, which rests between batches as the user wants it. The receiver hears why it ends where the device is lost.
     ///
     /// # Errors
     /// The model does not fit the device.
@@ -55,16 +57,17 @@ impl LocalTrainer {
         data: LocalData,
         device: ComputeDevice,
         pacing: PacingSettings,
-    ) -> anyhow::Result<Self> {
+    ) -> anyhow::Result<(Self, oneshot::Receiver<DeviceError>)> {
         let own = data.is_own.then_some(&data.samples);
-        let trainer = local_trainer(run, &scheme, (data.samples.n_samples(), own), device)?;
+        let trainer = local_trainer(run, &scheme, (data.samples.n_samples(), own), device.clone())?;
+        let (losing, lost) = oneshot::channel();
         let (orders, ordered) = mpsc::channel(2);
         let wanted = Arc::new(AtomicU64::new(NONE));
         let turn = TrainingTurn::new(Arc::clone(&wanted), pacing);
-        let training = TrainingThread { trainer, scheme, data, turn };
-        let work = move || training.run(ordered);
+        let training = TrainingThread { trainer, device, scheme, data, turn };
+        let work = move || training.run(ordered, losing);
         let thread = thread::Builder::new().name("training".to_owned()).spawn(work)?.thread().clone();
-        Ok(Self { orders, wanted, thread })
+        Ok((Self { orders, wanted, thread }, lost))
     }
 
     /// Trains the model of a round. `None` where that was overtaken or failed.
@@ -120,21 +123,31 @@ impl TrainingTurn {
 
 struct TrainingThread {
     trainer: Trainer,
+    device: ComputeDevice,
     scheme: Sampled,
     data: LocalData,
     turn: TrainingTurn,
 }
 
 impl TrainingThread {
-    fn run(mut self, mut ordered: mpsc::Receiver<TrainingOrder>) {
+    fn run(mut self, mut ordered: mpsc::Receiver<TrainingOrder>, losing: oneshot::Sender<DeviceError>) {
         while let Some(TrainingOrder { round, model, result }) = ordered.blocking_recv() {
-            let trained = block_on(self.train(round, &model));
+            // By a panic some backends say that their driver has failed.
+            let trained = catch_unwind(AssertUnwindSafe(|| block_on(self.train(round, &model))));
+            let trained = trained.unwrap_or_else(|panic| {
+                self.device.lose(tasks::panic_message(&*panic));
+                Ok(None)
+            });
             let trained = trained.unwrap_or_else(|error| {
                 tracing::error!(round, error = format!("{error:#}"), "a round could not be trained");
                 None
             });
             // The receiver is gone where the run ends.
             let _ = result.send(trained);
+            if let Err(lost) = self.device.check() {
+                let _ = losing.send(lost);
+                return;
+            }
         }
     }
 

@@ -17,7 +17,21 @@ impl Checkpoints {
     /// The checkpoint is not stored, and nothing has changed.
     pub async fn begin_branch(&self, checkpoint: Checkpoint) -> Result<(), CheckpointError> {
         let begins = checkpoint.epoch;
-        self.write(&line_path(begins), checkpoint).await?;
+        if let Err(error) = self.write(&line_path(begins), checkpoint).await {
+            // It may be there all the same, where only the answer is lost.
+            if let Err(left) = self.storage.delete(&line_path(begins)).await {
+                tracing::warn!(epoch = begins, error = %left, "a branch that was not begun may be there");
+            }
+            return Err(error);
+        }
+        // The newest counts.
+        if let Err(error) = self.forget_lines_before(begins).await {
+            tracing::warn!(%error, "the beginning of an earlier branch is still there");
+        }
+        Ok(())
+    }
+
+    async fn forget_lines_before(&self, begins: u64) -> Result<(), CheckpointError> {
         for (epoch, path) in self.lines().await? {
             if epoch < begins {
                 self.storage.delete(&path).await?;

@@ -83,6 +83,10 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
         if !self.has_joined || self.incoming.is_some() || !has_failed || kit.session.is_stopping() {
             return;
         }
+        // It would train on data that were taken back; with a backbone it begins anew on those that are wanted.
+        if kit.is_data_new {
+            return;
+        }
         if let Ok(incoming) = kit.platform.accept(sampled::PROTOCOL) {
             self.incoming = Some(incoming);
             self.member.forget_home();

@@ -9,7 +9,7 @@ use crate::access::{KeyPair, PublicKey, Signature};
 use crate::bulk::Transfer;
 use crate::codec::TensorCodec;
 use crate::hash::Sha256Hash;
-use crate::run::RunDescription;
+use crate::run::{ModelSpec, RunDescription};
 
 /// Domain separator: nothing else that a host signs begins with it.
 const DOMAIN: &[u8] = b"barnraise expert answer 1\0";
@@ -47,6 +47,16 @@ pub struct SignedAnswer {
 /// Does not happen.
 pub fn model_hash(run: &RunDescription) -> Result<Sha256Hash, postcard::Error> {
     Ok(Sha256Hash::of(&postcard::to_allocvec(&(&run.model, &run.data.manifest.samples))?))
+}
+
+/// Whose parameters a stored expert has. A run goes on with them where its words, its access or how it learns change.
+///
+/// # Errors
+/// Does not happen.
+pub fn parameters_hash(run: &RunDescription) -> Result<Sha256Hash, postcard::Error> {
+    let ModelSpec { graph, seed, weights, hosted: _ } = &run.model;
+    let of = (&run.identity.run_id, graph, seed, weights, &run.data.manifest.samples);
+    Ok(Sha256Hash::of(&postcard::to_allocvec(&of)?))
 }
 
 /// With what a host signs.

@@ -31,6 +31,14 @@ pub struct ModelSpec {
     pub hosted: Option<HostedExperts>,
 }
 
+impl ModelSpec {
+    /// Whether the parameters of the other one are parameters of this one. How hosted experts learn may change while a run goes on.
+    pub fn has_parameters_of(&self, other: &Self) -> bool {
+        let of = |model: &Self| (model.seed, model.hosted.is_some());
+        self.graph == other.graph && self.weights == other.weights && of(self) == of(other)
+    }
+}
+
 impl fmt::Display for ModelSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, seed {}", self.graph.name, self.seed)

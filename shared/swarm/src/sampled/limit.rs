@@ -21,6 +21,9 @@ const ROUNDS_PER_ESTIMATE: u32 = ROUNDS_PER_ESTIMATE_MAX / 2;
 /// Rounds over which their mean time is taken, and twice as many at most: a run that was slow for days may be quick from now on.
 const MEAN_ROUNDS: u64 = 64;
 
+/// A round that takes longer than so many of those before, or of the estimate, counts as that: the run stood still.
+const STANDSTILL: u32 = 4;
+
 /// How long a round takes at least.
 pub(super) fn shortest_round(estimate: Duration) -> Duration {
     estimate / ROUNDS_PER_ESTIMATE
@@ -29,10 +32,14 @@ pub(super) fn shortest_round(estimate: Duration) -> Duration {
 /// How long rounds take, by those in which this peer was active.
 #[derive(Debug, Default)]
 pub(super) struct RoundPace {
-    /// Round and time since which the mean is taken.
-    since: Option<(u64, Moment)>,
+    /// The last round, and when it was.
+    last: Option<(u64, Moment)>,
+    /// The time of all rounds.
+    elapsed: Duration,
+    /// Round and `elapsed` since which the mean is taken.
+    since: Option<(u64, Duration)>,
     /// Since which it is taken next.
-    next: Option<(u64, Moment)>,
+    next: Option<(u64, Duration)>,
     mean: Option<Duration>,
 }
 
@@ -42,9 +49,17 @@ impl RoundPace {
         self.mean
     }
 
-    /// This peer is active in a round, its latest.
-    pub(super) fn on_active(&mut self, now: Moment, round: u64) {
-        // One round after the other may be begun at once, or after a pause of the run.
+    /// This peer is active in a round, its latest. `estimate` is how long one was estimated to take.
+    pub(super) fn on_active(&mut self, now: Moment, round: u64, estimate: Duration) {
+        let (last, at) = self.last.unwrap_or((round, now));
+        let n_rounds = u32::try_from(round.saturating_sub(last)).unwrap_or(u32::MAX);
+        let longest = self.mean.unwrap_or_default().max(estimate).saturating_mul(STANDSTILL);
+        let took = now.saturating_sub(at).min(longest.saturating_mul(n_rounds));
+        if round >= last {
+            self.last = Some((round, now));
+        }
+        self.elapsed = self.elapsed.saturating_add(took);
+        let now = self.elapsed;
         let (first, at) = *self.since.get_or_insert((round, now));
         let (next, _) = *self.next.get_or_insert((round, now));
         if round.saturating_sub(next) >= MEAN_ROUNDS {

@@ -334,6 +334,23 @@ mod tests {
     }
 
     #[test]
+    fn nothing_else_is_trained_on_in_place_of_files_that_are_too_large_or_cannot_be_read() {
+        for event in [begun(u64::MAX), PageEvent::OwnFile(OwnFile::FilesRead(None))] {
+            let mut page = fixture::sampled_table_page();
+            page.on_event(0.0, ready());
+            page.on_event(0.0, begun(9));
+            page.on_event(1.0, event);
+            let posts = posted(page.on_event(2.0, PageEvent::Toggle));
+            assert!(!page.contributing && posts.is_empty(), "{posts:?}");
+            assert!(
+                page.notice.as_ref().unwrap().starts_with("mine.csv cannot be used: "),
+                "{:?}",
+                page.notice
+            );
+        }
+    }
+
+    #[test]
     fn a_table_goes_to_this_tabs_worker_and_to_no_other_tab() {
         let mut page = fixture::sampled_table_page();
         page.on_event(0.0, begun(9));

@@ -27,6 +27,10 @@ impl PageState {
         if !self.is_supported() {
             return Vec::new();
         }
+        if let Some(notice) = self.unusable_files() {
+            self.notice = Some(notice);
+            return Vec::new();
+        }
         self.contributing = true;
         self.broke_off = false;
         self.started_at_ms = Some(now_ms);

@@ -37,7 +37,8 @@ impl EveryoneView {
         let n_samples = progress.n_samples.min(target);
         set_attribute(&self.batch, "max", &target.max(1).to_string());
         set_attribute(&self.batch, "value", &n_samples.to_string());
-        self.batch_text.set_text(&match page.run.as_ref().and_then(RunDescription::sampled) {
+        let sampled = page.run.as_ref().and_then(RunDescription::sampled);
+        self.batch_text.set_text(&match sampled {
             Some(scheme) => format!("{} train a round", format::count(scheme.sample_size.into())),
             None => {
                 let (so_far, of) = (format::count(n_samples), format::count(target));
@@ -46,9 +47,15 @@ impl EveryoneView {
         });
         let n_contributors = progress.n_contributors;
         self.contributors.set_number(&format::count(n_contributors.into()), n_contributors.into());
-        self.speed
-            .set_number(&format::speed(progress.samples_per_second), progress.samples_per_second.into());
-        self.devices.set_text(&devices(&page.devices));
+        if sampled.is_some() {
+            // What others train on, and how fast, is told to nobody.
+            self.speed.set_number("—", 0.0);
+            self.devices.set_text("not told");
+        } else {
+            let speed = progress.samples_per_second;
+            self.speed.set_number(&format::speed(speed), speed.into());
+            self.devices.set_text(&devices(&page.devices));
+        }
     }
 }
 

@@ -69,10 +69,10 @@ fn rounds_that_were_fast_or_slow_have_bounds() {
 fn the_mean_time_is_that_of_the_last_rounds() {
     let mut pace = RoundPace::default();
     let mut after = |now, round| {
-        pace.on_active(now, round);
+        pace.on_active(now, round, 5 * S);
         pace.mean()
     };
-    assert_eq!([0, 1].map(|at| after(at * S, 10)), [None; 2], "the first");
+    assert_eq!(after(Moment::ZERO, 10), None, "the first");
     assert_eq!(after(4 * S, 12), Some(2 * S));
     assert_eq!(after(5 * S, 9), Some(2 * S), "an earlier one changes nothing");
     // Ten seconds each, and then one.
@@ -80,4 +80,28 @@ fn the_mean_time_is_that_of_the_last_rounds() {
     assert_eq!(after(640 * S, 74), Some(10 * S));
     assert_eq!(after(704 * S, 138), Some(704 * S / 128));
     assert_eq!(after(705 * S, 139), Some(S));
+}
+
+#[test]
+fn a_run_that_stood_still_is_not_slow_for_ever() {
+    let (mut pace, night) = (RoundPace::default(), 12 * 3600 * S);
+    let mut after = |now, round| {
+        pace.on_active(now, round, 5 * S);
+        pace.mean().unwrap_or_default()
+    };
+    // Nobody was there to train the first round.
+    assert_eq!(after(Moment::ZERO, 1), Duration::ZERO);
+    assert_eq!(after(night, 2), 20 * S);
+    assert_eq!(after(night + 4 * S, 3), 12 * S);
+    for at in 1..10 {
+        assert!(after(night + 4 * S + at * 4 * S, 3 + u64::from(at)) < 12 * S, "{at}");
+    }
+    assert!(after(2 * night, 13) < 10 * S);
+    // One that is slow is known after a few rounds.
+    let (mut pace, mut now) = (RoundPace::default(), Moment::ZERO);
+    for round in 0..20 {
+        pace.on_active(now, round, 5 * S);
+        now += 200 * S;
+    }
+    assert!(pace.mean().unwrap() > 150 * S, "{:?}", pace.mean());
 }

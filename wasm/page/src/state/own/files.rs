@@ -196,15 +196,26 @@ impl PageState {
         if is_refused { self.take_start_back(now_ms) } else { Vec::new() }
     }
 
+    /// Why files that were chosen are not trained on.
+    fn refusal(&self) -> Option<String> {
+        match self.own_files()? {
+            (name, FilesProgress::Refused { reason }) => Some(format!("{name} cannot be used: {reason}.")),
+            _ => None,
+        }
+    }
+
+    /// Likewise, where another try would be no other. Without them a start would train on the data of the run.
+    pub(in crate::state) fn unusable_files(&self) -> Option<String> {
+        if self.own_files.contents.is_some() { None } else { self.refusal() }
+    }
+
     /// A start that waited for files that are refused is taken back, and the page says why.
     fn take_start_back(&mut self, now_ms: f64) -> Vec<PageAction> {
         if !self.contributing || self.is_start_posted {
             return Vec::new();
         }
         let actions = self.stop(now_ms);
-        if let Some((name, FilesProgress::Refused { reason })) = self.own_files() {
-            self.notice = Some(format!("{name} cannot be used: {reason}."));
-        }
+        self.notice = self.refusal().or(self.notice.take());
         actions
     }
 }
