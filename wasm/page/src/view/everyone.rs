@@ -49,7 +49,7 @@ impl EveryoneView {
         self.contributors.set_number(&format::count(n_contributors.into()), n_contributors.into());
         if sampled.is_some() {
             // What others train on, and how fast, is told to nobody.
-            self.speed.set_number("—", 0.0);
+            self.speed.set_number("–", 0.0);
             self.devices.set_text("not told");
         } else {
             let speed = progress.samples_per_second;
