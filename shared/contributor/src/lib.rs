@@ -32,6 +32,8 @@ pub use kit::model_cache::decode as decode_cached_model;
 pub use platform::{IncomingStreams, PeerShardOutcome, Platform, PlatformError};
 pub use race::race;
 pub use run_access::{RunAccess, RunAccessError};
-pub use sampled::{EncodedModel, EncodedModels, encode, local_trainer, shards_of, trained_model};
+pub use sampled::{
+    EncodedModel, EncodedModels, OfferTurns, encode, local_trainer, shards_of, sketch_of, trained_model,
+};
 pub use scheme::contribute;
 pub use synchronous::trainer;

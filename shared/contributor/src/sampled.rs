@@ -9,6 +9,7 @@ mod alone;
 mod encoded;
 mod member;
 mod training;
+mod turns;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -32,10 +33,11 @@ use futures::future::{Fuse, LocalBoxFuture};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 
-pub use self::encoded::{EncodedModel, EncodedModels, encode};
+pub use self::encoded::{EncodedModel, EncodedModels, encode, sketch_of};
 use self::member::{Member, MemberError, MemberSettings};
 use self::training::TakenRound;
 pub use self::training::{local_trainer, shards_of, trained_model};
+pub use self::turns::OfferTurns;
 use crate::error::OperationError;
 use crate::kit::operation::NetworkOperation;
 use crate::kit::scheme::{SampleSource, SchemeParticipant};
@@ -260,6 +262,7 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
                         None => peer.on_collected_lost(round),
                     });
                 }
+                SampledAction::Turn { to, task, turn } => self.member.tell_turn(to, task, turn),
                 action => self.work.push(Rc::clone(&self.member).carry(action).boxed_local()),
             }
         }

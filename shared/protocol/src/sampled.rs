@@ -5,14 +5,21 @@
 //! dialler -> acceptor   Ping                     acceptor -> dialler   Pong
 //! dialler -> acceptor   Meet: a view, a digest   acceptor -> dialler   View: what the dialler lacks
 //! dialler -> acceptor   Offer: task and model    acceptor -> dialler   Declined, Busy, or Wanted with a digest
-//! dialler -> acceptor   View: what the acceptor lacks; then the acceptor pulls the model
+//! dialler -> acceptor   View: what the acceptor lacks
+//!                                                acceptor -> dialler   Compare: a seed
+//! dialler -> acceptor   Sketch of the model
+//!                                                acceptor -> dialler   Pull, Declined or Busy; after Pull it pulls the model
 //! ```
+//!
+//! A sketch is asked for where a trainer compares the averages of several aggregators before it takes one: the hash in the offer has
+//! fixed the model before its sender knows the seed.
 //!
 //! A stream carries any number of requests, one after the other. The model is that of [`crate::bulk`]. An overtaken task, or a
 //! model that another aggregator has pushed already, is declined before a byte of it travels.
 
 mod activity;
 mod membership;
+mod sketch;
 mod view;
 
 use futures::io::{AsyncRead, AsyncWrite};
@@ -29,10 +36,11 @@ pub use self::membership::{
     Aggregates, JoinedEvent, MEMBER_ADDRESS_BYTES_MAX, MEMBER_ADDRESSES_MAX, Membership, MembershipError,
     MembershipEvent, SampledRoles,
 };
+pub use self::sketch::{ModelSketch, SKETCH_VALUES};
 pub use self::view::{DIGEST_BYTES_MAX, REGISTERED_MAX, VIEW_BYTES_MAX, View, ViewDigest};
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/sampled/4";
+pub const PROTOCOL: &str = "/barnraise/sampled/5";
 /// Latest round that any peer speaks of: a run of a round each microsecond gets there in 290,000 years. What goes beyond is left
 /// aside, so that no sum of rounds overflows.
 pub const ROUND_MAX: u64 = u64::MAX / 2;
@@ -73,7 +81,7 @@ pub struct ModelOffer {
 }
 
 /// Dialler to acceptor.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum DiallerToAcceptor {
     /// Are you live for this round?
     Ping {
@@ -86,6 +94,8 @@ pub enum DiallerToAcceptor {
     Offer(ModelOffer),
     /// After [`AcceptorToDialler::Wanted`].
     View(View),
+    /// Of the offered model, after [`AcceptorToDialler::Compare`].
+    Sketch(ModelSketch),
 }
 
 /// Acceptor to dialler.
@@ -104,6 +114,40 @@ pub enum AcceptorToDialler {
     Declined,
     /// The models that are pulled now are enough. One of them may not come: the offer may be repeated.
     Busy,
+    /// The sketch of the offered model by this seed is to come, after [`DiallerToAcceptor::View`].
+    Compare {
+        /// Unknown to all until then.
+        seed: u64,
+    },
+    /// The model is pulled now, after [`DiallerToAcceptor::View`].
+    Pull,
+}
+
+/// What a sender is told after its view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OfferTurn {
+    /// Its model is compared with those of others: [`AcceptorToDialler::Compare`].
+    Compare {
+        /// Of the sketch.
+        seed: u64,
+    },
+    /// Its model is pulled.
+    Pull,
+    /// It is not wanted.
+    Declined,
+    /// It is not wanted now.
+    Busy,
+}
+
+impl OfferTurn {
+    fn message(self) -> AcceptorToDialler {
+        match self {
+            Self::Compare { seed } => AcceptorToDialler::Compare { seed },
+            Self::Pull => AcceptorToDialler::Pull,
+            Self::Declined => AcceptorToDialler::Declined,
+            Self::Busy => AcceptorToDialler::Busy,
+        }
+    }
 }
 
 /// How a push ended, where the stream did not fail.
@@ -145,7 +189,8 @@ where
     }
 }
 
-/// Pushes a model of the encoded `bytes`. `view_for` returns what the receiver lacks by its digest.
+/// Pushes a model of the encoded `bytes`. `view_for` returns what the receiver lacks by its digest, `sketch` that of the model as the
+/// receiver decodes it, by a seed.
 ///
 /// # Errors
 /// The stream failed.
@@ -154,33 +199,47 @@ pub async fn push<S>(
     task: SampledTask,
     (transfer, bytes): (Transfer, &impl ChunkSource),
     view_for: impl AsyncFnOnce(ViewDigest) -> View,
+    sketch: impl AsyncFnOnce(u64) -> Result<ModelSketch, ConversationError>,
 ) -> Result<PushEnd, ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    match ask(stream, &DiallerToAcceptor::Offer(ModelOffer { task, transfer })).await? {
-        AcceptorToDialler::Wanted(digest) => {
-            let view = DiallerToAcceptor::View(view_for(digest).await);
-            framing::write(stream, &view, MESSAGE_BYTES_MAX).await?;
-            bulk::serve_source(stream, bytes).await?;
-            Ok(PushEnd::Delivered)
-        }
-        AcceptorToDialler::Declined => Ok(PushEnd::Declined),
-        AcceptorToDialler::Busy => Ok(PushEnd::Busy),
-        _ => Err(ConversationError::Unexpected("something else than the answer to an offer")),
+    let unexpected = || ConversationError::Unexpected("something else than the answer to an offer");
+    let digest = match ask(stream, &DiallerToAcceptor::Offer(ModelOffer { task, transfer })).await? {
+        AcceptorToDialler::Wanted(digest) => digest,
+        other => return refusal(&other).ok_or_else(unexpected),
+    };
+    let mut answer = ask(stream, &DiallerToAcceptor::View(view_for(digest).await)).await?;
+    if let AcceptorToDialler::Compare { seed } = answer {
+        answer = ask(stream, &DiallerToAcceptor::Sketch(sketch(seed).await?)).await?;
+    }
+    if answer != AcceptorToDialler::Pull {
+        return refusal(&answer).ok_or_else(unexpected);
+    }
+    bulk::serve_source(stream, bytes).await?;
+    Ok(PushEnd::Delivered)
+}
+
+fn refusal(answer: &AcceptorToDialler) -> Option<PushEnd> {
+    match answer {
+        AcceptorToDialler::Declined => Some(PushEnd::Declined),
+        AcceptorToDialler::Busy => Some(PushEnd::Busy),
+        _ => None,
     }
 }
 
 /// The next request of the dialler; `None` where it closed the stream.
 ///
 /// # Errors
-/// The stream failed, or a view came that was not asked for.
+/// The stream failed, or a view or a sketch came that was not asked for.
 pub async fn next_request<S>(stream: &mut S) -> Result<Option<DiallerToAcceptor>, ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     match framing::read(stream, MESSAGE_BYTES_MAX).await {
-        Ok(DiallerToAcceptor::View(_)) => Err(ConversationError::Unexpected("a view that was not asked for")),
+        Ok(DiallerToAcceptor::View(_) | DiallerToAcceptor::Sketch(_)) => {
+            Err(ConversationError::Unexpected("a view or a sketch that was not asked for"))
+        }
         Ok(request) => Ok(Some(request)),
         Err(FrameError::Closed) => Ok(None),
         Err(error) => Err(error.into()),
@@ -198,8 +257,11 @@ where
     Ok(framing::write(stream, response, MESSAGE_BYTES_MAX).await?)
 }
 
-/// After [`AcceptorToDialler::Wanted`]: reads the view, which `on_view` gets, and pulls the model of exactly `n_bytes`. Where `on_view`
-/// returns that the sender has not proven enough, no byte of the model is asked for.
+/// After [`AcceptorToDialler::Wanted`]: reads the view, and pulls the model of exactly `n_bytes`; `None` where it is not wanted after all.
+///
+/// - `on_view`: what comes next, after the view; `None` where the sender has not proven enough: then no byte of the model is asked for.
+///   It may take its time
+/// - `on_sketch`: the same after the sketch, where that was asked for
 ///
 /// # Errors
 /// A sender that has not proven enough, another length, another hash, or the stream failed.
@@ -207,8 +269,9 @@ pub async fn receive<S>(
     stream: &mut S,
     transfer: Transfer,
     n_bytes: u64,
-    on_view: impl AsyncFnOnce(View) -> bool,
-) -> Result<Vec<u8>, ConversationError>
+    on_view: impl AsyncFnOnce(View) -> Option<OfferTurn>,
+    on_sketch: impl AsyncFnOnce(ModelSketch) -> Option<OfferTurn>,
+) -> Result<Option<Vec<u8>>, ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -222,11 +285,22 @@ where
             got: transfer.n_bytes,
         });
     }
-    if !on_view(view).await {
-        return Err(ConversationError::Unexpected("a view that does not prove what the model needs"));
+    let mut turn = on_view(view).await;
+    if let Some(compare @ OfferTurn::Compare { .. }) = turn {
+        respond(stream, &compare.message()).await?;
+        let DiallerToAcceptor::Sketch(sketch) = framing::read(stream, MESSAGE_BYTES_MAX).await? else {
+            return Err(ConversationError::Unexpected("something else than a sketch"));
+        };
+        turn = on_sketch(sketch).await;
+    }
+    let turn =
+        turn.ok_or(ConversationError::Unexpected("a sender that does not prove what its model needs"))?;
+    respond(stream, &turn.message()).await?;
+    if turn != OfferTurn::Pull {
+        return Ok(None);
     }
     let mut partial = Partial::new(transfer, n_bytes)?;
-    Ok(bulk::pull(stream, &mut partial, |_| ()).await?)
+    Ok(Some(bulk::pull(stream, &mut partial, |_| ()).await?))
 }
 
 async fn ask<S>(stream: &mut S, request: &DiallerToAcceptor) -> Result<AcceptorToDialler, ConversationError>

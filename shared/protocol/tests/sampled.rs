@@ -7,8 +7,8 @@ use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::framing;
 use barnraise_protocol::sampled::{
     self, AcceptorToDialler, ActivityProof, ActivityToken, Aggregates, DiallerToAcceptor, JoinedEvent,
-    MESSAGE_BYTES_MAX, Membership, MembershipEvent, ModelOffer, PeerPrefix, PushEnd, SampledRoles,
-    SampledTask, View, ViewDigest,
+    MESSAGE_BYTES_MAX, Membership, MembershipEvent, ModelOffer, ModelSketch, OfferTurn, PeerPrefix, PushEnd,
+    SKETCH_VALUES, SampledRoles, SampledTask, View, ViewDigest,
 };
 use barnraise_protocol::{ConversationError, Sha256Hash};
 use futures::AsyncWriteExt;
@@ -50,6 +50,10 @@ fn golden_bytes() {
     check(&AcceptorToDialler::Pong { round: 300 }, "00ac02");
     check(&AcceptorToDialler::Declined, "03");
     check(&AcceptorToDialler::Busy, "04");
+    check(&AcceptorToDialler::Compare { seed: 300 }, "05ac02");
+    check(&AcceptorToDialler::Pull, "06");
+    let sketch = ModelSketch::try_from(vec![1.0; SKETCH_VALUES]).unwrap();
+    check(&DiallerToAcceptor::Sketch(sketch), &format!("048001{}", "0000803f".repeat(SKETCH_VALUES)));
     let mut digest = ViewDigest::new(7, 1);
     digest.insert_membership(PeerPrefix([1, 2, 3, 4]), 1);
     check(&AcceptorToDialler::Wanted(digest.clone()), "0207020c21");
@@ -93,19 +97,20 @@ fn golden_bytes() {
     check(&approved, &format!("{peer}040101{token}{signature}"));
 }
 
-/// A dialler that pushes `bytes`, and an acceptor that wants them, of so many bytes.
+/// A dialler that pushes `bytes`, and an acceptor that wants them, of so many bytes. `turns` come after the view and the sketch.
 async fn pushed(
     bytes: Vec<u8>,
     n_bytes: u64,
-    is_proven: bool,
-) -> (Result<PushEnd, ConversationError>, Result<Vec<u8>, ConversationError>) {
+    turns: [Option<OfferTurn>; 2],
+) -> (Result<PushEnd, ConversationError>, Result<Option<Vec<u8>>, ConversationError>) {
     let (dialler, acceptor) = tokio::io::duplex(1 << 16);
     let (mut dialler, mut acceptor) = (dialler.compat(), acceptor.compat());
     let pushing = async {
         let transfer = Transfer::of(&bytes);
         let task = SampledTask::Train { round: 1 };
         let bytes: Arc<[u8]> = bytes.into();
-        let pushed = sampled::push(&mut dialler, task, (transfer, &bytes), async |_| view()).await;
+        let sketch = async |seed| Ok(ModelSketch::of(&[2.0], seed));
+        let pushed = sampled::push(&mut dialler, task, (transfer, &bytes), async |_| view(), sketch).await;
         // As a driver does in any case.
         let _ = dialler.close().await;
         pushed
@@ -115,16 +120,23 @@ async fn pushed(
             panic!("no offer came")
         };
         sampled::respond(&mut acceptor, &AcceptorToDialler::Wanted(ViewDigest::default())).await?;
-        let mut seen = None;
-        let taken = sampled::receive(&mut acceptor, offer.transfer, n_bytes, async |view| {
+        let (mut seen, mut told) = (None, None);
+        let [after_view, after_sketch] = turns;
+        let on_view = async |view| {
             seen = Some(view);
-            is_proven
-        })
-        .await;
+            after_view
+        };
+        let on_sketch = async |sketch| {
+            told = Some(sketch);
+            after_sketch
+        };
+        let taken = sampled::receive(&mut acceptor, offer.transfer, n_bytes, on_view, on_sketch).await;
         drop(acceptor);
         if taken.is_ok() {
             assert_eq!(seen, Some(view()));
         }
+        let compared = matches!(after_view, Some(OfferTurn::Compare { seed: 7 }));
+        assert_eq!(told, compared.then(|| ModelSketch::of(&[2.0], 7)));
         taken
     };
     tokio::join!(pushing, taking)
@@ -133,18 +145,36 @@ async fn pushed(
 #[tokio::test]
 async fn a_model_is_pushed_where_it_is_wanted_and_has_the_length_of_the_run() {
     let bytes: Vec<u8> = (0..200_000u32).map(|at| at as u8).collect();
-    let (sent, received) = pushed(bytes.clone(), 200_000, true).await;
-    assert_eq!(sent.unwrap(), PushEnd::Delivered);
-    assert_eq!(received.unwrap(), bytes);
-    let (sent, received) = pushed(bytes.clone(), 100, true).await;
+    let (compare, pull) = (Some(OfferTurn::Compare { seed: 7 }), Some(OfferTurn::Pull));
+    for turns in [[pull, None], [compare, pull]] {
+        let (sent, received) = pushed(bytes.clone(), 200_000, turns).await;
+        assert_eq!(sent.unwrap(), PushEnd::Delivered);
+        assert_eq!(received.unwrap(), Some(bytes.clone()));
+    }
+    for (refusal, end) in [(OfferTurn::Declined, PushEnd::Declined), (OfferTurn::Busy, PushEnd::Busy)] {
+        for turns in [[Some(refusal), None], [compare, Some(refusal)]] {
+            let (sent, received) = pushed(bytes.clone(), 200_000, turns).await;
+            assert_eq!((sent.unwrap(), received.unwrap()), (end, None));
+        }
+    }
+    let (sent, received) = pushed(bytes.clone(), 100, [pull, None]).await;
     assert!(
         matches!(received, Err(ConversationError::Mismatch { want: 100, got: 200_000, .. })),
         "{received:?}"
     );
     sent.unwrap_err();
-    let (sent, received) = pushed(bytes, 200_000, false).await;
-    assert!(matches!(received, Err(ConversationError::Unexpected(_))), "{received:?}");
+    for turns in [[None, None], [compare, None]] {
+        let (sent, received) = pushed(bytes.clone(), 200_000, turns).await;
+        assert!(matches!(received, Err(ConversationError::Unexpected(_))), "{received:?}");
+        sent.unwrap_err();
+    }
+    let (sent, received) = pushed(bytes, 200_000, [compare, compare]).await;
+    assert_eq!(received.unwrap(), None);
     sent.unwrap_err();
+}
+
+async fn no_sketch(_: u64) -> Result<ModelSketch, ConversationError> {
+    panic!("nobody asked for a sketch")
 }
 
 #[tokio::test]
@@ -160,7 +190,7 @@ async fn a_peer_is_asked_met_and_declines() {
         let transfer = Transfer::of(&bytes);
         let never = async |_| panic!("nobody asked for a view");
         let task = SampledTask::Aggregate { round: 2 };
-        let pushed = sampled::push(&mut dialler, task, (transfer, &bytes), never).await;
+        let pushed = sampled::push(&mut dialler, task, (transfer, &bytes), never, no_sketch).await;
         assert_eq!(pushed.unwrap(), PushEnd::Declined);
         dialler.close().await.unwrap();
     };
@@ -177,7 +207,7 @@ async fn a_peer_is_asked_met_and_declines() {
                     AcceptorToDialler::View(view())
                 }
                 DiallerToAcceptor::Offer(_) => AcceptorToDialler::Declined,
-                DiallerToAcceptor::View(_) => panic!("it was not asked for"),
+                DiallerToAcceptor::View(_) | DiallerToAcceptor::Sketch(_) => panic!("it was not asked for"),
             };
             sampled::respond(&mut acceptor, &response).await.unwrap();
         }
@@ -198,7 +228,7 @@ async fn a_model_that_is_not_taken_is_declined_for_good_or_for_now() {
         let bytes: Arc<[u8]> = vec![1, 2].into();
         let task = SampledTask::Train { round: 2 };
         let never = async |_| panic!("nobody asked for a view");
-        let pushing = sampled::push(&mut dialler, task, (Transfer::of(&bytes), &bytes), never);
+        let pushing = sampled::push(&mut dialler, task, (Transfer::of(&bytes), &bytes), never, no_sketch);
         let answering = async {
             sampled::next_request(&mut acceptor).await.unwrap();
             sampled::respond(&mut acceptor, &answer).await.unwrap();
@@ -216,9 +246,12 @@ fn a_task_is_of_a_round() {
 }
 
 #[tokio::test]
-async fn a_view_that_nobody_asked_for_is_refused() {
-    let (dialler, acceptor) = tokio::io::duplex(4096);
-    let (mut dialler, mut acceptor) = (dialler.compat(), acceptor.compat());
-    framing::write(&mut dialler, &DiallerToAcceptor::View(view()), MESSAGE_BYTES_MAX).await.unwrap();
-    assert!(matches!(sampled::next_request(&mut acceptor).await, Err(ConversationError::Unexpected(_))));
+async fn a_view_or_a_sketch_that_nobody_asked_for_is_refused() {
+    for message in [DiallerToAcceptor::View(view()), DiallerToAcceptor::Sketch(ModelSketch::of(&[1.0], 1))] {
+        let (dialler, acceptor) = tokio::io::duplex(4096);
+        let (mut dialler, mut acceptor) = (dialler.compat(), acceptor.compat());
+        framing::write(&mut dialler, &message, MESSAGE_BYTES_MAX).await.unwrap();
+        let next = sampled::next_request(&mut acceptor).await;
+        assert!(matches!(next, Err(ConversationError::Unexpected(_))));
+    }
 }

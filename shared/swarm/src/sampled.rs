@@ -18,6 +18,8 @@
 //! - A peer that is told of a round that too few peers have been near, or that its own time does not allow, ignores it
 //!   ([`SampledSettings::round_leap`]).
 //! - A model is taken only of a peer that can be in the sample that makes it, by what the receiver knows.
+//! - Where aggregators bound what dishonest trainers do, trainers compare the averages of several aggregators ([`comparison`]), and
+//!   take none that is far from all that they know ([`continuity`]).
 //! - A peer that was silent for too long proves that it is active by another token, and signs another joined event only where its
 //!   tokens are at their end.
 //! - A peer that nobody can dial calls on aggregators now and then, which reach it on the connections that it made.
@@ -46,6 +48,8 @@
 mod aggregation;
 mod calling;
 mod collected;
+mod comparison;
+mod continuity;
 #[cfg(test)]
 mod fuzz;
 mod joining;
@@ -64,10 +68,10 @@ use std::time::Duration;
 
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{AccessToken, Authority, KeyPair, PublicKey, TokenId, UnixTime};
-use barnraise_protocol::run::Sampled;
+use barnraise_protocol::run::{ModelAverage, Sampled};
 use barnraise_protocol::sampled::{
-    ActivityProof, ActivityToken, Membership, PeerPrefix, PushEnd, ROUND_MAX, SampledRoles, SampledTask,
-    View, ViewDigest,
+    ActivityProof, ActivityToken, Membership, ModelSketch, OfferTurn, PeerPrefix, PushEnd, ROUND_MAX,
+    SampledRoles, SampledTask, View, ViewDigest,
 };
 
 use self::aggregation::Aggregation;
@@ -104,6 +108,8 @@ pub struct SampledSettings {
     pub activity_window: u64,
     /// How long a round takes, until that was measured.
     pub round_estimate: Duration,
+    /// How aggregators average. Where that bounds what dishonest trainers do, trainers compare what several aggregators offer.
+    pub average: ModelAverage,
 }
 
 impl SampledSettings {
@@ -116,7 +122,13 @@ impl SampledSettings {
             ping_timeout: Duration::from_millis(scheme.ping_timeout_ms.into()),
             activity_window: scheme.activity_window.into(),
             round_estimate: Duration::from_millis(scheme.round_estimate_ms.into()),
+            average: scheme.average,
         }
+    }
+
+    /// Whether dishonest aggregators are reckoned with.
+    fn is_robust(&self) -> bool {
+        self.average == ModelAverage::CenteredClip
     }
 
     /// Models that an aggregator waits for: `sf * s`, at least 1.
@@ -189,6 +201,16 @@ pub enum SampledAction {
     Average {
         /// The round.
         round: u64,
+    },
+    /// Tell the sender of a wanted model, after its view, what comes next. Where that is a comparison, its sketch is to come:
+    /// [`SampledPeer::on_sketch`]. Then there is another turn. No answer otherwise.
+    Turn {
+        /// The sender.
+        to: PublicKey,
+        /// What the model is for.
+        task: SampledTask,
+        /// What comes next.
+        turn: OfferTurn,
     },
     /// Offer the peer a model: [`SampledPeer::on_pushed`]. With the digest of a peer that wants it,
     /// [`SampledPeer::view_beyond`] is what goes before the model.
@@ -267,6 +289,10 @@ pub struct SampledPeer {
     pace: RoundPace,
     /// How far the run can be by this peer's clock.
     limit: RoundLimit,
+    /// Aggregators of a round whose averages are waited for, asked whether they are live.
+    compared: Option<Sampling>,
+    /// Seeds of comparisons so far.
+    n_seeds: u64,
     actions: VecDeque<SampledAction>,
 }
 
@@ -292,6 +318,8 @@ impl SampledPeer {
             active: None,
             pace: RoundPace::default(),
             limit: RoundLimit::default(),
+            compared: None,
+            n_seeds: 0,
             actions: VecDeque::new(),
         }
     }
@@ -416,10 +444,14 @@ impl SampledPeer {
             is_expected = false;
         }
         let pull = Pull { round: task.round(), since: now, is_expected };
-        // As long as a round takes: a sender that is slower has not sent it in time.
-        let patience = self.round_duration().max(2 * self.settings.ping_timeout);
+        let patience = self.patience();
         let has_place = match task {
-            SampledTask::Train { .. } => self.training.pull(from, pull, patience),
+            // Its own average needs no proof.
+            SampledTask::Train { .. } if self.settings.is_robust() && from == self.peer => true,
+            SampledTask::Train { .. } => {
+                let n_compared = self.n_compared(from, task).map(|n| 2 * n);
+                self.training.pull(from, pull, (patience, n_compared))
+            }
             SampledTask::Aggregate { .. } => self.aggregation.pull(from, pull, &self.settings),
         };
         if !has_place {
@@ -435,8 +467,8 @@ impl SampledPeer {
         Ok(self.digest())
     }
 
-    /// The view before a wanted model. Returns whether the sender has proven that it can have the model: only then it is to be
-    /// pulled, and otherwise [`Self::on_transfer_failed`] comes.
+    /// The view before a wanted model. Returns whether the sender has proven that it can have the model: only then its turn comes
+    /// ([`SampledAction::Turn`]), and otherwise [`Self::on_transfer_failed`].
     #[must_use]
     pub fn on_view_before(&mut self, now: Moment, from: PublicKey, task: SampledTask, view: &View) -> bool {
         self.on_time(now);
@@ -448,8 +480,17 @@ impl SampledPeer {
                 SampledTask::Train { .. } => self.training.on_proven(from),
                 SampledTask::Aggregate { .. } => self.aggregation.on_proven(from),
             }
+            self.take_turn(now, from, task);
         }
         is_plausible
+    }
+
+    /// The sketch of a model that is compared.
+    pub fn on_sketch(&mut self, now: Moment, from: PublicKey, task: SampledTask, sketch: ModelSketch) {
+        if let Some(turn) = self.training.comparison.on_sketch(from, task.round(), sketch) {
+            self.actions.push_back(SampledAction::Turn { to: from, task, turn });
+        }
+        self.go_on(now);
     }
 
     /// A view.
@@ -467,8 +508,9 @@ impl SampledPeer {
     /// before, by what it proves itself, where it cannot be in the sample, or where too few peers have been near that round.
     pub fn on_model(&mut self, now: Moment, from: PublicKey, task: SampledTask, model: SampledModel) {
         self.on_time(now);
+        let is_chosen = self.is_chosen(from, task, &model);
         self.on_transfer_ended(from, task);
-        if !self.joining.is_member() || !self.is_plausible(from, task) {
+        if !self.joining.is_member() || !self.is_plausible(from, task) || !is_chosen {
             return self.go_on(now);
         }
         self.heard_at = now;
@@ -490,7 +532,11 @@ impl SampledPeer {
     /// A push has ended. Where none of a task has reached anybody, the sample is drawn again.
     pub fn on_pushed(&mut self, now: Moment, to: PublicKey, task: SampledTask, outcome: PushOutcome) {
         // All repetitions together last four times as long as a receiver waits for others.
-        let again = now + self.settings.ping_timeout.max(self.some_rounds() / (REPEATS_MAX / 4));
+        let again = match task {
+            SampledTask::Train { .. } if self.settings.is_robust() => self.comparison_times().again(),
+            _ => self.settings.ping_timeout.max(self.some_rounds() / (REPEATS_MAX / 4)),
+        };
+        let again = now + again;
         let is_lost = match task {
             SampledTask::Train { round } => self.aggregation.on_pushed(round, to, (again, outcome)),
             SampledTask::Aggregate { round } => self.training.on_pushed(round, to, (again, outcome)),
@@ -529,11 +575,12 @@ impl SampledPeer {
 
     /// When to call [`Self::on_timeout`].
     pub fn next_deadline(&self) -> Option<Moment> {
-        let samplings = [self.training.sampling(), self.aggregation.sampling()];
+        let samplings = [self.training.sampling(), self.aggregation.sampling(), self.compared.as_ref()];
         let samplings = samplings.into_iter().flatten().filter_map(Sampling::next_deadline);
-        let pushes = [self.training.pushes(), self.aggregation.pushes()];
-        let pushes = pushes.into_iter().flatten().filter_map(|(_, pushes)| pushes.next_deadline());
-        let others = [self.enough_at(), self.joining_deadline(), self.calling.deadline()];
+        let pushes = self.training.pushes().and_then(|(_, pushes)| pushes.next_deadline());
+        let pushes = pushes.into_iter().chain(self.aggregation.next_push());
+        let compared = self.training.comparison.deadline(&self.comparison_times());
+        let others = [self.enough_at(), self.joining_deadline(), self.calling.deadline(), compared];
         samplings.chain(pushes).chain(others.into_iter().flatten()).min()
     }
 
@@ -604,14 +651,19 @@ impl SampledPeer {
     }
 
     fn samplings(&mut self) -> impl Iterator<Item = &mut Sampling> {
-        let samplings =
-            [self.training.sampling_mut(), self.aggregation.sampling_mut(), self.dialled.sampling_mut()];
+        let samplings = [
+            self.training.sampling_mut(),
+            self.aggregation.sampling_mut(),
+            self.dialled.sampling_mut(),
+            self.compared.as_mut(),
+        ];
         samplings.into_iter().flatten()
     }
 
     /// What the completed samples, sums and steps allow next.
     fn go_on(&mut self, now: Moment) {
         self.on_time(now);
+        self.compare(now);
         self.push_trained(now);
         self.average(now);
     }
@@ -638,6 +690,11 @@ impl SampledPeer {
     /// How long a round takes: `Δt_S`.
     fn round_duration(&self) -> Duration {
         self.pace.mean().unwrap_or(self.settings.round_estimate)
+    }
+
+    /// As long as a round takes: a sender that is slower has not sent its model in time.
+    fn patience(&self) -> Duration {
+        self.round_duration().max(2 * self.settings.ping_timeout)
     }
 
     /// Some rounds' time, after which those that are missing are not waited for.
@@ -757,12 +814,14 @@ impl SampledPeer {
 
     /// Offers models again to those that were busy or not reached.
     fn push_again(&mut self, now: Moment) {
-        let of_trainer = SampledTask::Aggregate { round: self.training.round().saturating_add(1) };
-        let of_aggregator = SampledTask::Train { round: self.aggregation.round() };
-        let pushes =
-            [(of_trainer, self.training.pushes_mut()), (of_aggregator, self.aggregation.pushes_mut())];
-        for (task, pushes) in pushes {
-            let Some((model, pushes)) = pushes else { continue };
+        let next = self.training.round().saturating_add(1);
+        let of_trainer = self.training.pushes_mut().into_iter();
+        let of_trainer =
+            of_trainer.map(|(model, pushes)| (SampledTask::Aggregate { round: next }, model, pushes));
+        let of_aggregator = self.aggregation.pushes_mut();
+        let of_aggregator =
+            of_aggregator.map(|(round, model, pushes)| (SampledTask::Train { round }, model, pushes));
+        for (task, model, pushes) in of_trainer.chain(of_aggregator) {
             for to in pushes.take_due(now) {
                 self.actions.push_back(SampledAction::Push { to, task, model: model.clone() });
             }

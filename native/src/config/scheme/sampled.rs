@@ -24,7 +24,7 @@ pub struct SampledSection {
     pub n_aggregators: u16,
     /// Fraction of a sample whose models an aggregator waits for (`sf`).
     pub success_fraction: f32,
-    /// How an aggregator makes one model of those of a sample.
+    /// How an aggregator makes one model of those of a sample, and whether trainers compare those of three or more aggregators.
     pub average: ModelAverage,
     /// A peer that does not answer for so long is not live (`Δt`).
     #[serde(with = "humantime_serde")]
@@ -115,10 +115,16 @@ impl SampledSection {
     }
 
     pub(super) fn warning(&self) -> Option<(&'static str, &'static str)> {
-        (self.n_aggregators < 2).then_some((
-            "scheme.sampled.n_aggregators",
-            "where the only aggregator of a round fails, the run waits until participants notice its silence",
-        ))
+        let about = match self.n_aggregators {
+            0..2 => {
+                "where the only aggregator of a round fails, the run waits until participants notice its silence"
+            }
+            2 if self.average == ModelAverage::CenteredClip => {
+                "trainers believe an aggregator that lies: they compare what aggregators offer where there are three or more"
+            }
+            _ => return None,
+        };
+        Some(("scheme.sampled.n_aggregators", about))
     }
 }
 
@@ -184,6 +190,18 @@ mod tests {
         assert!(parse(&with_access("token_lifetime = \"14m\"")).is_ok(), "twice 40 rounds of 10 seconds");
         let open = example() + "\n[access]\ntoken_lifetime = \"3s\"\n";
         assert!(parse(&open).is_ok(), "an open run has no tokens");
+    }
+
+    #[test]
+    fn few_aggregators_are_warned_of() {
+        use ModelAverage::{CenteredClip, Mean};
+        let warned = |n_aggregators, average| {
+            SampledSection { n_aggregators, average, ..Default::default() }.warning()
+        };
+        for (n_aggregators, average, part) in [(1, Mean, "silence"), (2, CenteredClip, "lies")] {
+            assert!(warned(n_aggregators, average).is_some_and(|(_, about)| about.contains(part)));
+        }
+        assert!(warned(2, Mean).is_none() && warned(3, CenteredClip).is_none());
     }
 
     #[test]

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use barnraise_contributor::{EncodedModel, EncodedModels, encode};
+use barnraise_contributor::{EncodedModel, EncodedModels, OfferTurns, encode, sketch_of};
 use barnraise_protocol::access::{AccessMode, AccessToken, PublicKey};
 use barnraise_protocol::codec::CodecError;
 use barnraise_protocol::run::ModelAverage;
 use barnraise_protocol::sampled::{
-    self, AcceptorToDialler, Aggregates, DiallerToAcceptor, Membership, ModelOffer, PushEnd, SampledRoles,
-    SampledTask, View, ViewDigest,
+    self, AcceptorToDialler, Aggregates, DiallerToAcceptor, Membership, ModelOffer, ModelSketch, PushEnd,
+    SampledRoles, SampledTask, View, ViewDigest,
 };
 use barnraise_protocol::{ConversationError, TensorCodec};
 use barnraise_relay::tasks::TaskSet;
@@ -94,6 +94,7 @@ struct DriverState {
     encoded: tokio::sync::Mutex<EncodedModels>,
     /// Those of a round that are averaged next.
     collected: Mutex<(u64, Vec<SampledModel>)>,
+    turns: Mutex<OfferTurns>,
     peer: Mutex<SampledPeer>,
     /// Notified after each event.
     woken: Notify,
@@ -109,8 +110,9 @@ impl SampledDriver {
         let (newest, _) = watch::channel(newest);
         let (peer, woken, started) = (Mutex::new(peer), Notify::new(), Instant::now());
         let (encoded, n_trained) = (tokio::sync::Mutex::default(), AtomicU64::new(0));
-        let collected = Mutex::default();
-        Self(Arc::new(DriverState { means, encoded, collected, peer, woken, newest, n_trained, started }))
+        let (collected, turns) = Default::default();
+        let state = DriverState { means, encoded, collected, turns, peer, woken, newest, n_trained, started };
+        Self(Arc::new(state))
     }
 
     /// Rounds that were trained here.
@@ -206,6 +208,7 @@ impl SampledDriver {
                     }
                 }
                 SampledAction::Collect { round, model } => self.collect(round, model),
+                SampledAction::Turn { to, task, turn } => self.turns(|turns| turns.tell(to, task, turn)),
                 action => {
                     let driver = self.clone();
                     work.spawn("a step of a sampled run", async move { driver.carry(action).await });
@@ -267,8 +270,12 @@ impl SampledDriver {
                 );
                 self.with(|peer, now| peer.on_pushed(now, to, task, outcome));
             }
-            SampledAction::CancelTraining | SampledAction::Collect { .. } => {}
+            SampledAction::CancelTraining | SampledAction::Collect { .. } | SampledAction::Turn { .. } => {}
         }
+    }
+
+    fn turns<T>(&self, act: impl FnOnce(&mut OfferTurns) -> T) -> T {
+        act(&mut self.0.turns.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     async fn within<T>(
@@ -345,7 +352,14 @@ impl SampledDriver {
         let (transfer, bytes) = self.encoded(task, model).await?;
         let mut stream = self.open(to).await?;
         let view_for = async |digest: ViewDigest| self.look(|peer| peer.view_beyond(&digest));
-        Ok(sampled::push(&mut stream, task, (transfer, &bytes), view_for).await?)
+        let sketch = async |seed| self.sketch(bytes.clone(), seed).await;
+        Ok(sampled::push(&mut stream, task, (transfer, &bytes), view_for, sketch).await?)
+    }
+
+    /// The sketch of an encoded model by a seed.
+    async fn sketch(&self, bytes: Arc<[u8]>, seed: u64) -> Result<ModelSketch, ConversationError> {
+        let DriverMeans { codec, n_parameters, .. } = self.0.means;
+        Ok(compute(bytes.len(), move || sketch_of(codec, &bytes, n_parameters, seed)).await?)
     }
 
     /// A model as it is pulled. All pushes of a task have the same one, which is encoded once.
@@ -405,8 +419,8 @@ impl SampledDriver {
                     sampled::respond(&mut stream, &response).await?;
                 }
                 DiallerToAcceptor::Offer(offer) => self.take(from, offer, &mut stream).await?,
-                // It was refused above.
-                DiallerToAcceptor::View(_) => {}
+                // They were refused above.
+                DiallerToAcceptor::View(_) | DiallerToAcceptor::Sketch(_) => {}
             }
             // The next request has its own time.
             pace.wait();
@@ -436,15 +450,26 @@ impl SampledDriver {
         sampled::respond(stream, &AcceptorToDialler::Wanted(digest)).await?;
         let DriverMeans { codec, n_parameters, .. } = self.0.means;
         let n_bytes = codec.encoded_len(n_parameters) as u64;
-        let on_view = async |view: View| self.with(|peer, now| peer.on_view_before(now, from, task, &view));
-        let bytes = sampled::receive(stream, transfer, n_bytes, on_view).await?;
-        let model = compute(bytes.len(), move || codec.decode(&bytes, n_parameters)).await?;
-        pulling.done(model.into());
+        let wait = || self.turns(|turns| turns.wait(from, task));
+        let on_view = async |view: View| {
+            let turn = wait();
+            let is_proven = self.with(|peer, now| peer.on_view_before(now, from, task, &view));
+            if is_proven { turn.await.ok() } else { None }
+        };
+        let on_sketch = async |sketch: ModelSketch| {
+            let turn = wait();
+            self.with(|peer, now| peer.on_sketch(now, from, task, sketch));
+            turn.await.ok()
+        };
+        if let Some(bytes) = sampled::receive(stream, transfer, n_bytes, on_view, on_sketch).await? {
+            let model = compute(bytes.len(), move || codec.decode(&bytes, n_parameters)).await?;
+            pulling.done(model.into());
+        }
         Ok(())
     }
 }
 
-/// A model that is pulled. Dropped before it is done, the transfer has failed.
+/// A wanted model. Dropped before it is done, the transfer has failed.
 struct Pulling<'d> {
     driver: &'d SampledDriver,
     from: PublicKey,
@@ -461,6 +486,7 @@ impl Pulling<'_> {
 
 impl Drop for Pulling<'_> {
     fn drop(&mut self) {
+        self.driver.turns(|turns| turns.forget(self.from, self.task));
         if !self.is_done {
             self.driver.with(|peer, now| peer.on_transfer_failed(now, self.from, self.task));
         }
@@ -501,6 +527,7 @@ mod tests {
             ping_timeout: Duration::from_secs(1),
             activity_window: 4,
             round_estimate: Duration::from_secs(1),
+            average: ModelAverage::Mean,
         };
         let identity = SampledIdentity {
             key: KeyPair::from_seed(&[seed; 32]),
@@ -585,9 +612,20 @@ mod tests {
             let mut near = Paced::new(near.compat(), driver.pace());
             let (task, transfer) = (SampledTask::Aggregate { round: 1 }, Transfer::of(&bytes));
             let view_for = async |_: ViewDigest| sender.view();
-            sampled::push(&mut near, task, (transfer, &Slow(bytes.clone())), view_for).await
+            let sketch = async |_| panic!("nobody compares what is aggregated");
+            sampled::push(&mut near, task, (transfer, &Slow(bytes.clone())), view_for, sketch).await
         };
-        let (pushed, ended) = tokio::join!(pushing, driver.answer(from, far.compat()));
+        let turning = async {
+            loop {
+                driver.0.woken.notified().await;
+                driver.carry_out(&TaskSet::default());
+            }
+        };
+        let answering = async { tokio::join!(pushing, driver.answer(from, far.compat())) };
+        let (pushed, ended) = tokio::select! {
+            ended = answering => ended,
+            () = turning => unreachable!("it does not end"),
+        };
         assert_eq!(pushed.unwrap(), PushEnd::Delivered);
         ended.unwrap();
         assert_eq!(driver.look(SampledPeer::own_round), 1);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::CodecError;
-use barnraise_protocol::sampled::SampledTask;
+use barnraise_protocol::sampled::{ModelSketch, SampledTask};
 use barnraise_swarm::sampled::SampledModel;
 
 /// The bytes of a model, and what is told of them before.
@@ -18,6 +18,19 @@ pub type EncodedModel = (Transfer, Arc<[u8]>);
 pub fn encode(codec: TensorCodec, model: &SampledModel) -> Result<EncodedModel, CodecError> {
     let bytes: Arc<[u8]> = codec.encode(model)?.into();
     Ok((Transfer::of(&bytes), bytes))
+}
+
+/// The sketch of encoded `bytes` by a seed, as who pulls them makes it of what it decodes.
+///
+/// # Errors
+/// They are no `n_parameters` values of the codec.
+pub fn sketch_of(
+    codec: TensorCodec,
+    bytes: &[u8],
+    n_parameters: usize,
+    seed: u64,
+) -> Result<ModelSketch, CodecError> {
+    Ok(ModelSketch::of(&codec.decode(bytes, n_parameters)?, seed))
 }
 
 /// Models that are pushed now, each encoded once for all who pull it: the newest for trainers, and the newest for aggregators.

@@ -11,14 +11,16 @@ use std::time::Duration;
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::codec::CodecError;
 use barnraise_protocol::sampled::{
-    self, AcceptorToDialler, DiallerToAcceptor, ModelOffer, PushEnd, SampledTask, View, ViewDigest,
+    self, AcceptorToDialler, DiallerToAcceptor, ModelOffer, ModelSketch, OfferTurn, PushEnd, SampledTask,
+    View, ViewDigest,
 };
 use barnraise_protocol::{ConversationError, TensorCodec};
 use barnraise_swarm::sampled::{OfferRefusal, PushOutcome, SampledAction, SampledModel, SampledPeer};
 use barnraise_swarm::{Moment, PeerKey};
 use futures::channel::oneshot;
 
-use super::encoded::{EncodedModel, EncodedModels, encode};
+use super::encoded::{EncodedModel, EncodedModels, encode, sketch_of};
+use super::turns::OfferTurns;
 use crate::error::OperationError;
 use crate::kit::meter::{Metered, TrafficMeter};
 use crate::kit::operation::{CountedStream, NetworkOperation, StallLimits};
@@ -85,6 +87,7 @@ pub(super) struct Member<'a, P: Platform> {
     answered: RefCell<BTreeMap<PublicKey, usize>>,
     /// Models that are pulled now.
     n_pulled: Cell<u64>,
+    turns: RefCell<OfferTurns>,
 }
 
 impl<'a, P: Platform> Member<'a, P> {
@@ -104,6 +107,7 @@ impl<'a, P: Platform> Member<'a, P> {
             delivered: Cell::new(None),
             answered: RefCell::default(),
             n_pulled: Cell::new(0),
+            turns: RefCell::default(),
         }
     }
 
@@ -151,6 +155,11 @@ impl<'a, P: Platform> Member<'a, P> {
         self.sending.borrow().get()
     }
 
+    /// Tells the sender of a wanted model what comes next.
+    pub(super) fn tell_turn(&self, to: PublicKey, task: SampledTask, turn: OfferTurn) {
+        self.turns.borrow_mut().tell(to, task, turn);
+    }
+
     /// Carries out a ping, a meeting or a push, and tells the state machine what came of it. All else is the participant's.
     pub(super) async fn carry(self: Rc<Self>, action: SampledAction) {
         match action {
@@ -182,6 +191,7 @@ impl<'a, P: Platform> Member<'a, P> {
             SampledAction::Train { .. }
             | SampledAction::CancelTraining
             | SampledAction::Collect { .. }
+            | SampledAction::Turn { .. }
             | SampledAction::Average { .. } => {}
         }
     }
@@ -241,7 +251,9 @@ impl<'a, P: Platform> Member<'a, P> {
         let moved = stream.moved();
         self.sending.replace(Rc::clone(&moved));
         let view_for = async |digest: ViewDigest| self.look(|peer| peer.view_beyond(&digest));
-        let push = sampled::push(&mut stream, task, (transfer, &bytes), view_for);
+        let MemberSettings { codec, n_parameters, .. } = self.settings;
+        let sketch = async |seed| Ok(sketch_of(codec, &bytes, n_parameters, seed)?);
+        let push = sampled::push(&mut stream, task, (transfer, &bytes), view_for, sketch);
         let limits = StallLimits::of_model(transfer.n_bytes, MODEL_MAX);
         Ok(operation.guard_with(limits, &moved, push).await??)
     }
@@ -371,8 +383,8 @@ impl<P: Platform> Answering<'_, P> {
                         Err(OfferRefusal::Busy) => AcceptorToDialler::Busy,
                     }
                 }
-                // It was refused above.
-                DiallerToAcceptor::View(_) => continue,
+                // They were refused above.
+                DiallerToAcceptor::View(_) | DiallerToAcceptor::Sketch(_) => continue,
             };
             sampled::respond(stream, &response).await?;
         }
@@ -391,25 +403,50 @@ impl<P: Platform> Answering<'_, P> {
         // Also where this conversation is ended from outside.
         let pulling = Pulling::new(member, from, task);
         sampled::respond(stream, &AcceptorToDialler::Wanted(digest)).await?;
-        let on_view = async |view: View| member.with(|peer, now| peer.on_view_before(now, from, task, &view));
-        let bytes = sampled::receive(stream, transfer, member.settings.n_bytes(), on_view).await?;
-        pulling.done(codec.decode(&bytes, n_parameters)?.into());
+        let on_view = async |view: View| {
+            let turn = member.turns.borrow_mut().wait(from, task);
+            let is_proven = member.with(|peer, now| peer.on_view_before(now, from, task, &view));
+            if is_proven { pulling.turn(turn).await } else { None }
+        };
+        let on_sketch = async |sketch: ModelSketch| {
+            let turn = member.turns.borrow_mut().wait(from, task);
+            member.with(|peer, now| peer.on_sketch(now, from, task, sketch));
+            pulling.turn(turn).await
+        };
+        let n_bytes = member.settings.n_bytes();
+        if let Some(bytes) = sampled::receive(stream, transfer, n_bytes, on_view, on_sketch).await? {
+            pulling.done(codec.decode(&bytes, n_parameters)?.into());
+        }
         Ok(())
     }
 }
 
-/// A model that is pulled. Dropped before it is done, the transfer has failed.
+/// A wanted model. Dropped before it is done, the transfer has failed.
 struct Pulling<'m, 'a, P: Platform> {
     member: &'m Member<'a, P>,
     from: PublicKey,
     task: SampledTask,
+    /// There is memory for it.
+    has_room: Cell<bool>,
     is_done: bool,
 }
 
 impl<'m, 'a, P: Platform> Pulling<'m, 'a, P> {
     fn new(member: &'m Member<'a, P>, from: PublicKey, task: SampledTask) -> Self {
-        member.n_pulled.set(member.n_pulled.get() + 1);
-        Self { member, from, task, is_done: false }
+        Self { member, from, task, has_room: Cell::new(false), is_done: false }
+    }
+
+    /// What comes next, once that is told. A model for which there is no memory now is to be offered again.
+    async fn turn(&self, turn: oneshot::Receiver<OfferTurn>) -> Option<OfferTurn> {
+        let turn = turn.await.ok()?;
+        if turn == OfferTurn::Pull {
+            if !self.member.has_room() {
+                return Some(OfferTurn::Busy);
+            }
+            self.member.n_pulled.set(self.member.n_pulled.get() + 1);
+            self.has_room.set(true);
+        }
+        Some(turn)
     }
 
     fn done(mut self, model: SampledModel) {
@@ -420,7 +457,10 @@ impl<'m, 'a, P: Platform> Pulling<'m, 'a, P> {
 
 impl<P: Platform> Drop for Pulling<'_, '_, P> {
     fn drop(&mut self) {
-        self.member.n_pulled.set(self.member.n_pulled.get().saturating_sub(1));
+        if self.has_room.get() {
+            self.member.n_pulled.set(self.member.n_pulled.get().saturating_sub(1));
+        }
+        self.member.turns.borrow_mut().forget(self.from, self.task);
         if !self.is_done {
             self.member.with(|peer, now| peer.on_transfer_failed(now, self.from, self.task));
         }

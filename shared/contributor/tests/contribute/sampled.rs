@@ -7,7 +7,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use barnraise_contributor::{ContributorCommand, ContributorEvent, IncomingStreams, Platform, PlatformError};
+use barnraise_contributor::{
+    ContributorCommand, ContributorEvent, IncomingStreams, OfferTurns, Platform, PlatformError, sketch_of,
+};
 use barnraise_learning::{PIXEL_MEAN, PIXEL_STD};
 use barnraise_protocol::access::{KeyPair, PublicKey};
 use barnraise_protocol::bulk::Transfer;
@@ -73,6 +75,7 @@ struct Home {
     clock: Box<dyn Fn() -> Moment>,
     to_participant: RefCell<Option<mpsc::Sender<(PeerKey, CutStream)>>>,
     n_averaged: Cell<u64>,
+    turns: RefCell<OfferTurns>,
     answers: RefCell<Vec<AbortHandle>>,
 }
 
@@ -122,6 +125,7 @@ impl Home {
             clock: Box::new(clock),
             to_participant: RefCell::default(),
             n_averaged: Cell::new(0),
+            turns: RefCell::default(),
             answers: RefCell::default(),
         })
     }
@@ -163,6 +167,9 @@ impl Home {
                     let average = collected.take().unwrap();
                     self.with(|peer, now| peer.on_averaged(now, round, &average));
                 }
+                Some(SampledAction::Turn { to, task, turn }) => {
+                    self.turns.borrow_mut().tell(to, task, turn);
+                }
                 Some(action) => {
                     spawn_local(Rc::clone(&self).carry(action));
                 }
@@ -187,12 +194,16 @@ impl Home {
                     Err(_) => self.with(|peer, now| peer.on_not_met(now, to)),
                 }
             }
-            SampledAction::Collect { .. } | SampledAction::Average { .. } => panic!("it is done at once"),
+            SampledAction::Collect { .. } | SampledAction::Average { .. } | SampledAction::Turn { .. } => {
+                panic!("it is done at once")
+            }
             SampledAction::Push { to, task, model } => {
                 let bytes: Arc<[u8]> = CODEC.encode(&model).unwrap().into();
                 let pushed = async {
                     let view_for = async |digest: ViewDigest| self.peer.borrow().view_beyond(&digest);
-                    sampled::push(&mut self.open(to)?, task, (Transfer::of(&bytes), &bytes), view_for).await
+                    let sketch = async |seed| Ok(sketch_of(CODEC, &bytes, self.n_parameters, seed)?);
+                    let model = (Transfer::of(&bytes), &bytes);
+                    sampled::push(&mut self.open(to)?, task, model, view_for, sketch).await
                 };
                 let outcome = pushed.await.map_or(PushOutcome::Failed, PushOutcome::from);
                 self.with(|peer, now| peer.on_pushed(now, to, task, outcome));
@@ -252,16 +263,20 @@ impl Home {
                     let n_bytes = CODEC.encoded_len(self.n_parameters) as u64;
                     let task: SampledTask = offer.task;
                     let mut pulling = ModelUnderWay { home: &self, from, task, has_come: false };
-                    let on_view =
-                        async |view: View| self.with(|peer, now| peer.on_view_before(now, from, task, &view));
-                    let bytes =
-                        sampled::receive(&mut stream, offer.transfer, n_bytes, on_view).await.unwrap();
+                    let on_view = async |view: View| {
+                        let turn = self.turns.borrow_mut().wait(from, task);
+                        let is_proven = self.with(|peer, now| peer.on_view_before(now, from, task, &view));
+                        if is_proven { turn.await.ok() } else { None }
+                    };
+                    let never = async |_| panic!("the aggregators of this run are not compared");
+                    let received = sampled::receive(&mut stream, offer.transfer, n_bytes, on_view, never);
+                    let bytes = received.await.unwrap().unwrap();
                     let model = CODEC.decode(&bytes, self.n_parameters).unwrap();
                     pulling.has_come = true;
                     self.with(|peer, now| peer.on_model(now, from, task, model.into()));
                     continue;
                 }
-                DiallerToAcceptor::View(_) => panic!("it was not asked for"),
+                DiallerToAcceptor::View(_) | DiallerToAcceptor::Sketch(_) => panic!("it was not asked for"),
             };
             if sampled::respond(&mut stream, &response).await.is_err() {
                 return;

@@ -98,7 +98,7 @@ fn hash(salt: u64, peer: PeerPrefix, counter: u64, round: u64) -> u64 {
 }
 
 /// The mixer of splitmix64 (Steele, Lea and Flood 2014).
-fn mix(word: u64) -> u64 {
+pub(super) fn mix(word: u64) -> u64 {
     let mut z = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

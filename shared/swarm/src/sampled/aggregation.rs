@@ -17,6 +17,15 @@ pub(super) struct Aggregation {
     round: u64,
     step: AggregationStep,
     pulls: Pulls,
+    /// The average of the round before that somebody may still take: trainers wait for most aggregators, or pull another's.
+    earlier: Option<Earlier>,
+}
+
+#[derive(Debug)]
+struct Earlier {
+    round: u64,
+    average: SampledModel,
+    pushes: Pushes,
 }
 
 #[derive(Debug, Default)]
@@ -76,6 +85,10 @@ impl Aggregation {
 
     /// Returns whether the pushes are lost, and the sample is to be drawn again.
     pub(super) fn on_pushed(&mut self, round: u64, to: PublicKey, ended: (Moment, PushOutcome)) -> bool {
+        if let Some(earlier) = self.earlier.as_mut().filter(|earlier| earlier.round == round) {
+            earlier.pushes.on_pushed(to, ended);
+            return false;
+        }
         let AggregationStep::Pushing { pushes, .. } = &mut self.step else { return false };
         if round != self.round {
             return false;
@@ -116,18 +129,33 @@ impl Aggregation {
         };
     }
 
-    pub(super) fn pushes(&self) -> Option<(&SampledModel, &Pushes)> {
-        match &self.step {
-            AggregationStep::Pushing { average, pushes } => Some((average, pushes)),
+    /// Averages that are offered, with their rounds.
+    pub(super) fn pushes_mut(&mut self) -> impl Iterator<Item = (u64, &SampledModel, &mut Pushes)> {
+        let now = match &mut self.step {
+            AggregationStep::Pushing { average, pushes } => Some((self.round, &*average, pushes)),
             _ => None,
-        }
+        };
+        let earlier = self.earlier.as_mut();
+        now.into_iter().chain(earlier.map(|of| (of.round, &of.average, &mut of.pushes)))
     }
 
-    pub(super) fn pushes_mut(&mut self) -> Option<(&SampledModel, &mut Pushes)> {
-        match &mut self.step {
-            AggregationStep::Pushing { average, pushes } => Some((average, pushes)),
+    /// When one of them is offered again.
+    pub(super) fn next_push(&self) -> Option<Moment> {
+        let now = match &self.step {
+            AggregationStep::Pushing { pushes, .. } => pushes.next_deadline(),
             _ => None,
+        };
+        now.into_iter().chain(self.earlier.as_ref().and_then(|of| of.pushes.next_deadline())).min()
+    }
+
+    /// Begins with the models of a later round.
+    fn begin(&mut self, now: Moment, round: u64) {
+        let collecting =
+            AggregationStep::Collecting { since: now, trainers: BTreeSet::new(), sampling: None };
+        if let AggregationStep::Pushing { average, pushes } = std::mem::replace(&mut self.step, collecting) {
+            self.earlier = Some(Earlier { round: self.round, average, pushes });
         }
+        self.round = round;
     }
 
     pub(super) fn round(&self) -> u64 {
@@ -159,6 +187,7 @@ impl Aggregation {
 
     pub(super) fn end(&mut self) {
         self.step = AggregationStep::Done;
+        self.earlier = None;
     }
 }
 
@@ -170,9 +199,7 @@ impl SampledPeer {
         }
         self.on_active(now, round);
         if round > self.aggregation.round {
-            self.aggregation.round = round;
-            self.aggregation.step =
-                AggregationStep::Collecting { since: now, trainers: BTreeSet::new(), sampling: None };
+            self.aggregation.begin(now, round);
         }
         let AggregationStep::Collecting { trainers, sampling, .. } = &mut self.aggregation.step else {
             return;
@@ -193,7 +220,8 @@ impl SampledPeer {
         if round != self.aggregation.round {
             return;
         }
-        self.on_average_seen(round, average);
+        // Who gets it decides for itself.
+        self.continued(round, average.clone());
         if let AggregationStep::Averaging { sample } = &mut self.aggregation.step {
             let sample = std::mem::take(sample);
             self.push_average(now, sample, average);
@@ -253,6 +281,7 @@ impl SampledPeer {
 
     fn push_average(&mut self, now: Moment, sample: Vec<PublicKey>, average: &SampledModel) {
         let task = SampledTask::Train { round: self.aggregation.round };
+        self.aggregation.earlier = None;
         self.aggregation.step =
             AggregationStep::Pushing { average: average.clone(), pushes: Pushes::new(sample.len()) };
         self.push(now, sample, task, average);

@@ -12,7 +12,7 @@ use barnraise_protocol::sampled::{Aggregates, JoinedEvent, MembershipEvent};
 use super::*;
 
 const RUN: Sha256Hash = Sha256Hash([5; 32]);
-const N_PEERS: u8 = 4;
+const N_PEERS: u8 = 5;
 const SETTINGS: SampledSettings = SampledSettings {
     sample_size: 2,
     n_aggregators: 2,
@@ -20,11 +20,25 @@ const SETTINGS: SampledSettings = SampledSettings {
     ping_timeout: Duration::from_secs(1),
     activity_window: 4,
     round_estimate: Duration::from_secs(2),
+    average: ModelAverage::Mean,
+};
+
+/// Trainers compare averages.
+const ROBUST: SampledSettings = SampledSettings {
+    sample_size: 3,
+    n_aggregators: 3,
+    success_fraction: 0.6,
+    // What is to be carried out waits for some seconds.
+    ping_timeout: Duration::from_secs(4),
+    round_estimate: Duration::from_secs(8),
+    average: ModelAverage::CenteredClip,
+    ..SETTINGS
 };
 
 #[derive(Debug, Arbitrary)]
 struct SampledCase {
     is_open: bool,
+    is_robust: bool,
     operations: Vec<SampledOperation>,
 }
 
@@ -56,6 +70,12 @@ enum SampledOperation {
         is_training: bool,
         has_view: bool,
     },
+    /// A peer tells a sketch that it was perhaps not asked for.
+    Sketch {
+        from: u8,
+        to: u8,
+        round: u64,
+    },
     /// Of another peer, of another round, or not signed.
     Forge {
         to: u8,
@@ -78,8 +98,18 @@ enum SampledOperation {
 /// A peer's action that waits.
 type OpenAction = (usize, SampledAction);
 
+/// A model whose receiver wants it, and has not told its turn.
+struct OpenPush {
+    from: usize,
+    to: usize,
+    task: SampledTask,
+    model: SampledModel,
+}
+
 struct SampledWorld {
     now: Moment,
+    settings: SampledSettings,
+    pushes: Vec<OpenPush>,
     is_open: bool,
     n_tokens: u8,
     /// Of which each peer has heard that they were taken back.
@@ -108,16 +138,19 @@ fn approval(of: PublicKey, token: u8, expires_at: UnixTime) -> AccessToken {
 }
 
 impl SampledWorld {
-    fn new(is_open: bool) -> Self {
+    fn new(is_open: bool, is_robust: bool) -> Self {
+        let settings = if is_robust { ROBUST } else { SETTINGS };
         let peers = (0..N_PEERS).map(|at| {
-            let aggregates =
-                [Aggregates::Dialled, Aggregates::Dialled, Aggregates::Relayed, Aggregates::Never]
-                    [usize::from(at)];
+            let aggregates = match at {
+                0..3 => Aggregates::Dialled,
+                3 => Aggregates::Relayed,
+                _ => Aggregates::Never,
+            };
             let roles = SampledRoles { trains: true, aggregates };
             let addresses = Vec::new();
             let identity =
                 SampledIdentity { key: key(at), run: RUN, counter: 0, roles, addresses, seed: at.into() };
-            let mut peer = SampledPeer::new(SETTINGS, identity);
+            let mut peer = SampledPeer::new(settings, identity);
             if !is_open {
                 let approval = approval(peer.peer(), at, UnixTime(50));
                 let authority = Authority { key: authority().public(), run_id: "barn".into() };
@@ -130,6 +163,8 @@ impl SampledWorld {
         let peers = peers.collect();
         let mut world = Self {
             now: Moment::ZERO,
+            settings,
+            pushes: Vec::new(),
             is_open,
             n_tokens: N_PEERS,
             revoked: vec![BTreeSet::new(); n],
@@ -175,16 +210,14 @@ impl SampledWorld {
                 let (from, to) = (at(from), at(to));
                 let task =
                     if is_training { SampledTask::Train { round } } else { SampledTask::Aggregate { round } };
-                let sender = self.peers[from].peer();
-                if self.peers[to].on_offer(now, sender, task).is_ok() {
-                    let digest = if has_view { ViewDigest::default() } else { ViewDigest::of_everything() };
-                    let view = self.peers[from].view_beyond(&digest);
-                    if self.peers[to].on_view_before(now, sender, task, &view) {
-                        self.peers[to].on_model(now, sender, task, Arc::new([1.0]));
-                    } else {
-                        self.peers[to].on_transfer_failed(now, sender, task);
-                    }
+                if self.offer((from, to), task, has_view) == Ok(true) {
+                    self.pushes.push(OpenPush { from, to, task, model: Arc::new([1.0]) });
                 }
+            }
+            SampledOperation::Sketch { from, to, round } => {
+                let sender = self.peers[at(from)].peer();
+                let sketch = ModelSketch::of(&[2.0], round);
+                self.peers[at(to)].on_sketch(now, sender, SampledTask::Train { round }, sketch);
             }
             SampledOperation::Forge { to, about, round, has_left } => {
                 self.forge(at(to), about, round, has_left);
@@ -216,6 +249,54 @@ impl SampledWorld {
         (n_open > 0).then(|| self.open.remove(usize::from(which) % n_open))
     }
 
+    /// Returns whether the sender has proven enough, where the model is wanted.
+    fn offer(
+        &mut self,
+        (from, to): (usize, usize),
+        task: SampledTask,
+        has_view: bool,
+    ) -> Result<bool, OfferRefusal> {
+        let (now, sender) = (self.now, self.peers[from].peer());
+        let digest = self.peers[to].on_offer(now, sender, task)?;
+        let digest = if has_view { digest } else { ViewDigest::of_everything() };
+        let view = self.peers[from].view_beyond(&digest);
+        let is_proven = self.peers[to].on_view_before(now, sender, task, &view);
+        if !is_proven {
+            self.peers[to].on_transfer_failed(now, sender, task);
+        }
+        Ok(is_proven)
+    }
+
+    /// `at` has told a sender its turn, or nobody hears it.
+    fn turn(&mut self, at: usize, (sender, task): (PublicKey, SampledTask), turn: Option<OfferTurn>) {
+        let now = self.now;
+        let is_it = |push: &OpenPush, peers: &[SampledPeer]| {
+            push.to == at && push.task == task && peers[push.from].peer() == sender
+        };
+        let Some(place) = self.pushes.iter().position(|push| is_it(push, &self.peers)) else { return };
+        if let Some(OfferTurn::Compare { seed }) = turn {
+            let sketch = ModelSketch::of(&self.pushes[place].model, seed);
+            return self.peers[at].on_sketch(now, sender, task, sketch);
+        }
+        let OpenPush { from, model, .. } = self.pushes.remove(place);
+        let outcome = match turn {
+            Some(OfferTurn::Pull) => {
+                self.peers[at].on_model(now, sender, task, model);
+                PushOutcome::Delivered
+            }
+            refused => {
+                self.peers[at].on_transfer_failed(now, sender, task);
+                match refused {
+                    Some(OfferTurn::Declined) => PushOutcome::Declined,
+                    Some(_) => PushOutcome::Busy,
+                    None => PushOutcome::Failed,
+                }
+            }
+        };
+        let to = self.peers[at].peer();
+        self.peers[from].on_pushed(now, to, task, outcome);
+    }
+
     fn carry(&mut self, from: usize, action: SampledAction) {
         let (now, sender) = (self.now, self.peers[from].peer());
         let at =
@@ -244,34 +325,32 @@ impl SampledWorld {
             }
             SampledAction::Push { to, task, model } => {
                 let place = at(&self.peers, to);
-                let outcome = match self.peers[place].on_offer(now, sender, task) {
-                    Ok(digest) => {
-                        let view = self.peers[from].view_beyond(&digest);
-                        if self.peers[place].on_view_before(now, sender, task, &view) {
-                            self.peers[place].on_model(now, sender, task, model);
-                            PushOutcome::Delivered
-                        } else {
-                            self.peers[place].on_transfer_failed(now, sender, task);
-                            PushOutcome::Failed
-                        }
-                    }
+                let outcome = match self.offer((from, place), task, true) {
+                    Ok(true) => return self.pushes.push(OpenPush { from, to: place, task, model }),
+                    Ok(false) => PushOutcome::Failed,
                     Err(OfferRefusal::Declined) => PushOutcome::Declined,
                     Err(OfferRefusal::Busy) => PushOutcome::Busy,
                 };
                 self.peers[from].on_pushed(now, to, task, outcome);
             }
+            SampledAction::Turn { to, task, turn } => self.turn(from, (to, task), Some(turn)),
         }
     }
 
     fn lose(&mut self, from: usize, action: &SampledAction) {
         let now = self.now;
+        if let SampledAction::Turn { to, task, .. } = *action {
+            return self.turn(from, (to, task), None);
+        }
         let peer = &mut self.peers[from];
         match *action {
             SampledAction::Ping { to, round } => peer.on_unreachable(now, to, round),
             SampledAction::Meet { to, .. } => peer.on_not_met(now, to),
             SampledAction::Train { round, .. } => peer.on_training_failed(round),
-            SampledAction::CancelTraining | SampledAction::Collect { .. } | SampledAction::Average { .. } => {
-            }
+            SampledAction::CancelTraining
+            | SampledAction::Collect { .. }
+            | SampledAction::Average { .. }
+            | SampledAction::Turn { .. } => {}
             SampledAction::Push { to, task, .. } => peer.on_pushed(now, to, task, PushOutcome::Failed),
         }
     }
@@ -315,7 +394,7 @@ impl SampledWorld {
                         assert!(*round > self.averaged[at], "a round is averaged once, and rounds grow");
                         let (of, n_models) = self.collected[at];
                         assert_eq!(of, *round);
-                        assert!((1..=2 * SETTINGS.sample_size).contains(&n_models));
+                        assert!((1..=2 * self.settings.sample_size).contains(&n_models));
                         self.averaged[at] = *round;
                     }
                     SampledAction::Ping { to, .. }
@@ -323,7 +402,7 @@ impl SampledWorld {
                     | SampledAction::Push { to, .. } => {
                         assert_ne!(*to, peer.peer(), "nobody sends to itself");
                     }
-                    SampledAction::CancelTraining => {}
+                    SampledAction::CancelTraining | SampledAction::Turn { .. } => {}
                 }
                 self.open.push((at, action));
             }
@@ -332,6 +411,11 @@ impl SampledWorld {
         let n_over = self.open.len().saturating_sub(64);
         for (at, action) in self.open.drain(..n_over).collect::<Vec<OpenAction>>() {
             self.lose(at, &action);
+        }
+        // Nor does a stream last for ever.
+        while self.pushes.len() > 64 {
+            let OpenPush { from, to, task, .. } = self.pushes[0];
+            self.turn(to, (self.peers[from].peer(), task), None);
         }
     }
 
@@ -360,7 +444,7 @@ impl SampledWorld {
 fn sampled_sequence() {
     fuzz!("sampled_sequence", |input| {
         let Some(case) = value::<SampledCase>(input) else { return };
-        let mut world = SampledWorld::new(case.is_open);
+        let mut world = SampledWorld::new(case.is_open, case.is_robust);
         case.operations.iter().take(200).for_each(|operation| world.on(operation));
     });
 }
@@ -373,11 +457,11 @@ mod tests {
     fn sequences_reach_later_rounds() {
         for seed in 0..4 {
             let mut random = SplitMix64::new(seed);
-            let mut world = SampledWorld::new(seed % 2 == 0);
+            let mut world = SampledWorld::new(seed % 2 == 0, seed >= 2);
             for peer in 1..N_PEERS {
                 world.on(&SampledOperation::Join { peer, through: 0 });
             }
-            for at in 0..3000 {
+            for at in 0..if seed >= 2 { 9000 } else { 3000 } {
                 if at % 1000 == 0 {
                     (0..N_PEERS).for_each(|peer| {
                         world.on(&SampledOperation::Approve { peer, seconds: u8::MAX });

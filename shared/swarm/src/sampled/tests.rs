@@ -25,6 +25,7 @@ const SETTINGS: SampledSettings = SampledSettings {
     ping_timeout: S,
     activity_window: 4,
     round_estimate: Duration::from_secs(2),
+    average: ModelAverage::Mean,
 };
 
 fn stranger(at: u8, settings: SampledSettings, roles: SampledRoles) -> SampledPeer {

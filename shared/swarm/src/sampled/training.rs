@@ -6,6 +6,8 @@ use std::time::Duration;
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::sampled::SampledTask;
 
+use super::comparison::Comparison;
+use super::continuity::Continuity;
 use super::limit::shortest_round;
 use super::pull::{Pull, Pulls};
 use super::sampling::Sampling;
@@ -27,6 +29,8 @@ pub(super) struct Training {
     round: u64,
     step: TrainingStep,
     pulls: Pulls,
+    pub(super) comparison: Comparison,
+    pub(super) continuity: Continuity,
 }
 
 #[derive(Debug, Default)]
@@ -36,6 +40,7 @@ enum TrainingStep {
     Done,
     Computing {
         since: Moment,
+        model: SampledModel,
     },
     Sampling {
         result: SampledModel,
@@ -105,8 +110,18 @@ impl Pushes {
 
 impl Training {
     /// Whether a model is pulled: the first of its round, or one more where that has not come within `patience`. One whose sender
-    /// may have nothing keeps out no other.
-    pub(super) fn pull(&mut self, from: PublicKey, pull: Pull, patience: Duration) -> bool {
+    /// may have nothing keeps out no other. Where averages are compared, so many of a round are.
+    pub(super) fn pull(
+        &mut self,
+        from: PublicKey,
+        pull: Pull,
+        (patience, n_compared): (Duration, Option<usize>),
+    ) -> bool {
+        if let Some(n_compared) = n_compared {
+            return self.comparison.is_open_to(pull.since, &from, pull.round, patience)
+                && self.pulls.of(pull.round).count() < n_compared + UNPROVEN_MAX
+                && self.pulls.take(from, pull, n_compared + PULLS_MAX, UNPROVEN_MAX);
+        }
         let others = || self.pulls.of(pull.round).filter(|other| other.is_expected || !pull.is_expected);
         if others().count() >= PULLS_OF_ROUND_MAX || others().any(|other| other.since + patience > pull.since)
         {
@@ -121,6 +136,7 @@ impl Training {
 
     pub(super) fn on_transfer_ended(&mut self, from: PublicKey, round: u64) {
         self.pulls.end(from, round);
+        self.comparison.end(from, round);
     }
 
     /// Returns whether the pushes are lost, and the sample is to be drawn again.
@@ -191,7 +207,7 @@ impl Training {
 impl SampledPeer {
     /// `upon train(k, θ, V)`, after the view: a later round cancels what is in progress. No round is trained twice.
     pub(super) fn on_train(&mut self, now: Moment, round: u64, model: SampledModel) {
-        self.on_average_seen(round, &model);
+        let model = self.continued(round, model);
         self.on_active(now, round);
         if round <= self.training.round {
             return;
@@ -200,16 +216,19 @@ impl SampledPeer {
             self.actions.push_back(SampledAction::CancelTraining);
         }
         self.training.round = round;
-        self.training.step = TrainingStep::Computing { since: now };
+        self.training.step = TrainingStep::Computing { since: now, model: model.clone() };
         self.actions.push_back(SampledAction::Train { round, model });
     }
 
     /// The model of a round is trained. Where that took less time than a round takes, it is handed on when that is over.
     pub fn on_trained(&mut self, now: Moment, round: u64, result: SampledModel) {
-        if let TrainingStep::Computing { since } = self.training.step
+        if let TrainingStep::Computing { since, model } = &self.training.step
             && round == self.training.round
         {
-            let until = since + shortest_round(self.settings.round_estimate);
+            if self.settings.is_robust() {
+                self.training.continuity.on_trained(model, &result);
+            }
+            let until = *since + shortest_round(self.settings.round_estimate);
             let next = round + 1;
             let sampling = match now < until {
                 true => Sampling::later(now, next, until - now),

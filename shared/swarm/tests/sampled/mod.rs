@@ -1,6 +1,7 @@
 //! Runs without a server in virtual time (MoDEST §4): peers join, train, average, crash and come back. The decisions are those
 //! that ship; models are one number, which local training moves half the way to a number of each peer's own.
 
+mod lying;
 mod node;
 mod world;
 

@@ -9,14 +9,16 @@ use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{KeyPair, PublicKey};
 use barnraise_protocol::bulk::{CHUNK_BYTES, Transfer};
 use barnraise_protocol::framing::{self, HEADER_BYTES};
+use barnraise_protocol::run::ModelAverage;
 use barnraise_protocol::sampled::{
-    AcceptorToDialler, Aggregates, DiallerToAcceptor, MESSAGE_BYTES_MAX, ModelOffer, SampledRoles,
-    SampledTask, View, ViewDigest,
+    AcceptorToDialler, Aggregates, DiallerToAcceptor, MESSAGE_BYTES_MAX, ModelOffer, ModelSketch, OfferTurn,
+    SampledRoles, SampledTask, View, ViewDigest,
 };
 use barnraise_simulation::{NodeAction, NodeId, SimulatedNode};
 use barnraise_swarm::Moment;
 use barnraise_swarm::sampled::{
-    OfferRefusal, PushOutcome, SampledAction, SampledIdentity, SampledModel, SampledPeer, SampledSettings,
+    CollectedModels, OfferRefusal, PushOutcome, SampledAction, SampledIdentity, SampledModel, SampledPeer,
+    SampledSettings,
 };
 use serde::Serialize;
 
@@ -28,9 +30,10 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) enum SimulatedMessage {
     Request(DiallerToAcceptor),
     Response(AcceptorToDialler, Option<SampledTask>),
-    /// The rest of a push: the view, and the model once its receiver pulls it.
+    /// The rest of a push: the view, the sketch where its receiver compares, and the model once it pulls that.
     View(SampledTask, View),
-    Pull(SampledTask),
+    Turn(SampledTask, OfferTurn),
+    Sketch(SampledTask, ModelSketch),
     Model(SampledTask, SampledModel),
     Received(SampledTask),
     /// A computation of this node is done.
@@ -74,6 +77,7 @@ pub(crate) struct SimulatedPeer {
     /// Where local training moves a model: half the way to it.
     target: f32,
     training_time: Duration,
+    average: ModelAverage,
     model_bytes: u64,
     transfer_patience: Duration,
     open: Vec<(Moment, Open)>,
@@ -98,6 +102,18 @@ pub(crate) struct SimulatedPeer {
     pub(crate) n_refused: usize,
     /// It takes models that others trained, and averages none.
     pub(crate) swallows: bool,
+    /// What it trains and averages is this.
+    pub(crate) lie: Option<Lie>,
+    /// What a liar would offer if it were honest.
+    honest: SampledModel,
+}
+
+/// What a dishonest peer says that it computed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lie {
+    pub(crate) model: f32,
+    /// It tells the sketch of an honest average.
+    pub(crate) forges: bool,
 }
 
 /// Which peers there are and how they learn.
@@ -158,6 +174,7 @@ impl Population {
             nodes: Arc::clone(&self.nodes),
             target: at as f32,
             training_time: self.training_time,
+            average: self.settings.average,
             model_bytes: self.model_bytes,
             transfer_patience: self.transfer_patience,
             open: Vec::new(),
@@ -173,6 +190,8 @@ impl Population {
             sample_times: Vec::new(),
             n_refused: 0,
             swallows: false,
+            lie: None,
+            honest: Arc::new([0.0]),
         }
     }
 }
@@ -258,7 +277,9 @@ impl SimulatedPeer {
                 };
                 self.respond(from, response, Some(offer.task));
             }
-            DiallerToAcceptor::View(_) => unreachable!("it comes with the model"),
+            DiallerToAcceptor::View(_) | DiallerToAcceptor::Sketch(_) => {
+                unreachable!("they come on their own")
+            }
         }
     }
 
@@ -300,6 +321,30 @@ impl SimulatedPeer {
         let view = self.peer.view_beyond(digest);
         self.sent.views += n_bytes(&view);
         self.outbox.push_back(NodeAction::Send { to, message: SimulatedMessage::View(task, view) });
+    }
+
+    /// What comes of its offer.
+    fn on_turn(&mut self, now: Moment, from: NodeId, task: SampledTask, turn: OfferTurn) {
+        let refusal = match turn {
+            OfferTurn::Pull => return self.send_model(from, task),
+            OfferTurn::Compare { seed } => {
+                let mut offered = self.offered.iter();
+                let Some((_, _, model)) = offered.find(|(peer, of, _)| (*peer, *of) == (from, task)) else {
+                    return;
+                };
+                let forges = self.lie.is_some_and(|lie| lie.forges);
+                let sketch = ModelSketch::of(if forges { &self.honest } else { model }, seed);
+                self.sent.offers += n_bytes(&sketch);
+                let message = SimulatedMessage::Sketch(task, sketch);
+                return self.outbox.push_back(NodeAction::Send { to: from, message });
+            }
+            OfferTurn::Declined => PushOutcome::Declined,
+            OfferTurn::Busy => PushOutcome::Busy,
+        };
+        if self.close(&Open::Push(from, task)) {
+            self.offered.retain(|(peer, of, _)| (*peer, *of) != (from, task));
+            self.peer.on_pushed(now, self.keys[from.0], task, refusal);
+        }
     }
 
     fn send_model(&mut self, to: NodeId, task: SampledTask) {
@@ -345,7 +390,8 @@ impl SimulatedPeer {
             SimulatedMessage::Response(AcceptorToDialler::Wanted(digest), _) => n_bytes(digest),
             SimulatedMessage::Response(response, _) => n_bytes(response),
             SimulatedMessage::Model(..) => self.model_bytes + transfer_overhead(self.model_bytes),
-            SimulatedMessage::Pull(_)
+            SimulatedMessage::Sketch(_, sketch) => n_bytes(sketch),
+            SimulatedMessage::Turn(..)
             | SimulatedMessage::Received(_)
             | SimulatedMessage::Trained(..)
             | SimulatedMessage::Averaged(..) => 0,
@@ -394,7 +440,8 @@ impl SimulatedPeer {
                         "no round is trained twice"
                     );
                     self.trained.push((round, now));
-                    let result = Arc::new([model[0] + (self.target - model[0]) / 2.0]);
+                    let trained = model[0] + (self.target - model[0]) / 2.0;
+                    let result = Arc::new([self.lie.map_or(trained, |lie| lie.model)]);
                     let message = SimulatedMessage::Trained(round, result);
                     self.outbox.push_back(NodeAction::Compute { work: self.training_time, message });
                 }
@@ -416,9 +463,25 @@ impl SimulatedPeer {
                     );
                     self.averaged.push((round, now));
                     self.end_sampling(now, SampledTask::Train { round });
-                    let mean = models.iter().map(|model| model[0]).sum::<f32>() / models.len() as f32;
-                    let message = SimulatedMessage::Averaged(round, Arc::new([mean]));
+                    let mut collected = CollectedModels::new(self.average);
+                    models.iter().for_each(|model| collected.add(round, model));
+                    self.honest = collected.take(round).unwrap();
+                    let average = self.lie.map_or(self.honest[0], |lie| lie.model);
+                    let message = SimulatedMessage::Averaged(round, Arc::new([average]));
                     self.outbox.push_back(NodeAction::Compute { work: Duration::from_millis(50), message });
+                }
+                SampledAction::Turn { to, task, turn } => {
+                    let (sender, to) = (to, self.node_of(to));
+                    let pull = Open::Pull(to, task);
+                    if !self.open.iter().any(|(_, open)| *open == pull) {
+                        continue;
+                    }
+                    if matches!(turn, OfferTurn::Declined | OfferTurn::Busy) {
+                        self.close(&pull);
+                        self.peer.on_transfer_failed(now, sender, task);
+                    }
+                    let message = SimulatedMessage::Turn(task, turn);
+                    self.outbox.push_back(NodeAction::Send { to, message });
                 }
                 SampledAction::Push { to, task, model } => {
                     self.end_sampling(now, task);
@@ -446,17 +509,17 @@ impl SimulatedNode for SimulatedPeer {
                 let pull = Open::Pull(from, task);
                 let sender = self.keys[from.0];
                 let is_open = self.open.iter().any(|(_, open)| *open == pull);
-                if is_open && self.peer.on_view_before(now, sender, task, &view) {
-                    let message = SimulatedMessage::Pull(task);
-                    self.outbox.push_back(NodeAction::Send { to: from, message });
-                } else if is_open {
+                if is_open && !self.peer.on_view_before(now, sender, task, &view) {
                     // A driver ends the stream.
                     self.close(&pull);
                     self.n_refused += 1;
                     self.peer.on_transfer_failed(now, sender, task);
                 }
             }
-            SimulatedMessage::Pull(task) => self.send_model(from, task),
+            SimulatedMessage::Turn(task, turn) => self.on_turn(now, from, task, turn),
+            SimulatedMessage::Sketch(task, sketch) => {
+                self.peer.on_sketch(now, self.keys[from.0], task, sketch);
+            }
             SimulatedMessage::Model(task, model) => {
                 if self.close(&Open::Pull(from, task)) {
                     self.respond_received(from, task);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use barnraise_protocol::run::ModelAverage;
 use barnraise_protocol::sampled::Aggregates;
 use barnraise_simulation::{Network, NodeId, NodeSimulation};
 use barnraise_swarm::Moment;
@@ -20,6 +21,7 @@ pub(crate) const SETTINGS: SampledSettings = SampledSettings {
     ping_timeout: Duration::from_secs(2),
     activity_window: 20,
     round_estimate: Duration::from_secs(10),
+    average: ModelAverage::Mean,
 };
 
 pub(crate) type World = NodeSimulation<SimulatedPeer>;

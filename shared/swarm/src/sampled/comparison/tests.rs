@@ -1,0 +1,177 @@
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use super::*;
+
+const S: Duration = Duration::from_secs(1);
+/// Offers wait for four seconds, and fewer than most are enough after forty.
+const TIMES: ComparisonTimes = ComparisonTimes {
+    wait: Duration::from_secs(4),
+    few: Duration::from_secs(40),
+    patience: Duration::from_secs(20),
+};
+const SEED: u64 = 7;
+
+fn peer(at: u8) -> PublicKey {
+    PublicKey([at; 32])
+}
+
+fn model(value: f32) -> SampledModel {
+    Arc::new([value, 1.0])
+}
+
+fn go_on(comparison: &mut Comparison, now: Moment) -> Turns {
+    comparison.go_on(now, &TIMES, || SEED, |seed| Some(ModelSketch::of(&model(0.0), seed)))
+}
+
+/// Those of these senders wait that are numbered by their places.
+fn waiting(now: Moment, round: u64, senders: &[u8], n_expected: usize) -> Comparison {
+    let mut comparison = Comparison::default();
+    for at in senders {
+        assert_eq!(comparison.wait(now, peer(*at), (round, usize::from(*at)), n_expected), []);
+    }
+    comparison
+}
+
+/// Each tells the sketch of its value for round 3. Returns the turns that follow, by sender.
+fn told(comparison: &mut Comparison, now: Moment, values: &[(u8, f32)]) -> Turns {
+    for (at, value) in values {
+        let sketch = ModelSketch::of(&model(*value), SEED);
+        assert_eq!(comparison.on_sketch(peer(*at), 3, sketch), None);
+    }
+    let mut turns = go_on(comparison, now);
+    turns.sort_unstable_by_key(|(from, ..)| *from);
+    turns
+}
+
+fn turn(at: u8, round: u64, turn: OfferTurn) -> (PublicKey, u64, OfferTurn) {
+    (peer(at), round, turn)
+}
+
+const BUSY: OfferTurn = OfferTurn::Busy;
+const DECLINED: OfferTurn = OfferTurn::Declined;
+const PULL: OfferTurn = OfferTurn::Pull;
+
+#[test]
+fn the_one_that_is_nearest_to_most_is_pulled_and_the_others_are_busy() {
+    let mut comparison = waiting(S, 3, &[1, 2, 3, 4, 5], 5);
+    let asked = go_on(&mut comparison, S);
+    assert_eq!(asked, [1, 2, 3, 4, 5].map(|at| turn(at, 3, OfferTurn::Compare { seed: SEED })));
+    assert!(!comparison.is_open_to(S, &peer(6), 3, 4 * S), "the seed is known to some");
+    assert_eq!(comparison.wait(S, peer(6), (3, 0), 5), [turn(6, 3, BUSY)]);
+    // Two agree, and three are nearer to each other than to them.
+    let turns = told(&mut comparison, S, &[(1, 90.0), (2, 5.0), (3, 5.5), (4, 90.0), (5, 6.2)]);
+    assert_eq!(
+        turns,
+        [turn(1, 3, BUSY), turn(2, 3, BUSY), turn(3, 3, PULL), turn(4, 3, BUSY), turn(5, 3, BUSY)]
+    );
+    assert!(!comparison.is_open_to(2 * S, &peer(1), 3, 4 * S));
+    assert!(comparison.is_open_to(5 * S, &peer(1), 3, 4 * S), "it does not come");
+    assert!(comparison.is_chosen(peer(3), 3, &model(5.5)));
+}
+
+/// As many as the round has, of those that are first in its order: others may be any number.
+#[test]
+fn those_that_are_first_in_the_order_of_the_round_decide() {
+    let mut comparison = waiting(S, 3, &[1, 2, 3, 7, 8, 9], 3);
+    go_on(&mut comparison, S);
+    let values = [(1, 5.0), (2, 5.5), (3, 90.0), (7, 90.0), (8, 90.0), (9, 90.0)];
+    let turns = told(&mut comparison, S, &values);
+    let pulled: Vec<_> = turns.iter().filter(|(.., turn)| *turn == PULL).map(|(from, ..)| *from).collect();
+    assert!(pulled == [peer(1)] || pulled == [peer(2)], "{pulled:?}");
+}
+
+#[test]
+fn most_of_the_aggregators_are_enough_after_a_moment_and_fewer_after_some_rounds_time() {
+    let mut comparison = waiting(S, 3, &[1, 2], 3);
+    assert_eq!(comparison.deadline(&TIMES), Some(3 * S));
+    assert_eq!(go_on(&mut comparison, 2 * S), []);
+    assert_eq!(go_on(&mut comparison, 3 * S).len(), 2);
+    // One is silent: the other one is pulled.
+    assert_eq!(told(&mut comparison, 4 * S, &[(2, 5.0)]), []);
+    assert_eq!(go_on(&mut comparison, 5 * S), [turn(2, 3, PULL)]);
+    let late = ModelSketch::of(&model(5.0), SEED);
+    assert_eq!(comparison.on_sketch(peer(1), 3, late), Some(BUSY));
+
+    let mut comparison = waiting(S, 3, &[1], 3);
+    assert_eq!(go_on(&mut comparison, 5 * S), [turn(1, 3, BUSY)], "it is to offer it again");
+    assert_eq!(comparison.wait(41 * S, peer(1), (3, 1), 3), []);
+    assert_eq!(go_on(&mut comparison, 41 * S), [turn(1, 3, PULL)]);
+    assert_eq!(comparison.dismiss(3), []);
+    // Or where the others are known to be dead.
+    assert_eq!(comparison.wait(50 * S, peer(1), (4, 1), 3), []);
+    assert_eq!(comparison.deadline(&TIMES), Some(52 * S));
+    assert_eq!(comparison.ask_live(51 * S, &TIMES), None);
+    assert_eq!(comparison.ask_live(52 * S, &TIMES), Some(4));
+    assert_eq!((comparison.ask_live(52 * S, &TIMES), comparison.deadline(&TIMES)), (None, Some(54 * S)));
+    assert_eq!(go_on(&mut comparison, 52 * S), []);
+    comparison.on_live(4, 1);
+    assert_eq!(go_on(&mut comparison, 52 * S), [turn(1, 4, PULL)]);
+}
+
+#[test]
+fn of_two_the_one_that_is_nearer_to_what_is_known_is_pulled() {
+    for (values, want) in [([(1, 90.0), (2, 5.0)], 2), ([(1, 5.0), (2, 90.0)], 1)] {
+        let mut comparison = waiting(S, 3, &[1, 2], 3);
+        go_on(&mut comparison, 3 * S);
+        let turns = told(&mut comparison, 3 * S, &values);
+        assert!(turns.contains(&turn(want, 3, PULL)), "{turns:?}");
+    }
+}
+
+#[test]
+fn who_sends_another_model_than_that_of_its_sketch_is_believed_no_more() {
+    let mut comparison = waiting(S, 3, &[1, 2, 3], 3);
+    go_on(&mut comparison, S);
+    let turns = told(&mut comparison, S, &[(1, 4.0), (2, 5.0), (3, 5.5)]);
+    assert!(turns.contains(&turn(2, 3, PULL)));
+    // Not even where the next round has begun meanwhile.
+    assert_eq!(comparison.wait(S, peer(3), (4, 3), 3), []);
+    assert!(!comparison.is_chosen(peer(2), 3, &model(90.0)));
+    comparison.end(peer(2), 3);
+    assert!(!comparison.is_open_to(S, &peer(2), 4, S) && comparison.is_open_to(S, &peer(1), 4, S));
+}
+
+/// One that is far ahead keeps out none of those that many are in.
+#[test]
+fn rounds_wait_beside_each_other_and_those_that_are_over_are_dismissed() {
+    let mut comparison = waiting(S, 3, &[1, 2], 3);
+    assert_eq!(comparison.wait(S, peer(9), (20, 9), 3), []);
+    assert_eq!(comparison.wait(2 * S, peer(3), (3, 3), 3), []);
+    assert_eq!(go_on(&mut comparison, 2 * S).len(), 3, "of round 3");
+    let turns = told(&mut comparison, 3 * S, &[(1, 4.0), (2, 5.0), (3, 5.5)]);
+    assert!(turns.contains(&turn(2, 3, PULL)), "{turns:?}");
+    // A later one of which there are enough does not wait for it, an earlier one does.
+    for at in [1, 2, 3] {
+        comparison.wait(3 * S, peer(at), (2, 0), 3);
+        comparison.wait(3 * S, peer(at), (4, 0), 3);
+    }
+    assert!(go_on(&mut comparison, 3 * S).iter().all(|(_, round, _)| *round == 4));
+    let dismissed = [turn(1, 2, DECLINED), turn(2, 2, DECLINED), turn(3, 2, DECLINED)];
+    assert_eq!(comparison.dismiss(3), dismissed);
+    assert_eq!(go_on(&mut comparison, 5 * S).last(), Some(&turn(9, 20, BUSY)));
+    for round in 30..30 + ROUNDS_MAX as u64 {
+        assert_eq!(comparison.is_open_to(S, &peer(4), round, S), round < 36, "{round}");
+        comparison.wait(5 * S, peer(4), (round, 0), 3);
+    }
+    assert!(comparison.is_open_to(S, &peer(4), 20, S), "it is known already");
+}
+
+#[test]
+fn where_the_chosen_one_does_not_come_the_others_are_compared_anew() {
+    for is_lost in [true, false] {
+        let mut comparison = waiting(S, 3, &[1, 2, 3], 3);
+        go_on(&mut comparison, S);
+        told(&mut comparison, S, &[(1, 4.0), (2, 5.0), (3, 5.5)]);
+        assert!(!comparison.is_open_to(S, &peer(1), 3, 20 * S));
+        if is_lost {
+            comparison.end(peer(2), 3);
+        }
+        let at = if is_lost { S } else { 21 * S };
+        assert!(comparison.is_open_to(at, &peer(1), 3, 20 * S));
+        assert_eq!(comparison.wait(at, peer(1), (3, 1), 3), []);
+        assert_eq!(comparison.wait(at, peer(3), (3, 3), 3), []);
+        assert_eq!(go_on(&mut comparison, at + 2 * S).len(), 2);
+    }
+}
