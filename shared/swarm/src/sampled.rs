@@ -259,7 +259,7 @@ impl From<PushEnd> for PushOutcome {
 
 /// One peer of a run in the sampled scheme. After each `on_*` the driver drains [`Self::poll_action`].
 ///
-/// It never draws entropy or reads a clock, and computes nothing: the driver trains and averages.
+/// It never draws entropy or reads a clock, and computes nothing but sketches and distances: the driver trains and averages.
 #[derive(Debug)]
 pub struct SampledPeer {
     settings: SampledSettings,
@@ -449,7 +449,7 @@ impl SampledPeer {
             // Its own average needs no proof.
             SampledTask::Train { .. } if self.settings.is_robust() && from == self.peer => true,
             SampledTask::Train { .. } => {
-                let n_compared = self.n_compared(from, task).map(|n| 2 * n);
+                let n_compared = self.is_compared(from, task).then_some(2 * self.settings.n_aggregators);
                 self.training.pull(from, pull, (patience, n_compared))
             }
             SampledTask::Aggregate { .. } => self.aggregation.pull(from, pull, &self.settings),

@@ -17,7 +17,7 @@ pub(super) struct Aggregation {
     round: u64,
     step: AggregationStep,
     pulls: Pulls,
-    /// The average of the round before that somebody may still take: trainers wait for most aggregators, or pull another's.
+    /// The average of the round before that somebody may still take, where trainers wait for most aggregators.
     earlier: Option<Earlier>,
 }
 
@@ -87,6 +87,7 @@ impl Aggregation {
     pub(super) fn on_pushed(&mut self, round: u64, to: PublicKey, ended: (Moment, PushOutcome)) -> bool {
         if let Some(earlier) = self.earlier.as_mut().filter(|earlier| earlier.round == round) {
             earlier.pushes.on_pushed(to, ended);
+            self.earlier.take_if(|earlier| earlier.pushes.is_done());
             return false;
         }
         let AggregationStep::Pushing { pushes, .. } = &mut self.step else { return false };
@@ -149,10 +150,12 @@ impl Aggregation {
     }
 
     /// Begins with the models of a later round.
-    fn begin(&mut self, now: Moment, round: u64) {
+    fn begin(&mut self, now: Moment, round: u64, keeps_earlier: bool) {
         let collecting =
             AggregationStep::Collecting { since: now, trainers: BTreeSet::new(), sampling: None };
-        if let AggregationStep::Pushing { average, pushes } = std::mem::replace(&mut self.step, collecting) {
+        if let AggregationStep::Pushing { average, pushes } = std::mem::replace(&mut self.step, collecting)
+            && keeps_earlier
+        {
             self.earlier = Some(Earlier { round: self.round, average, pushes });
         }
         self.round = round;
@@ -199,7 +202,7 @@ impl SampledPeer {
         }
         self.on_active(now, round);
         if round > self.aggregation.round {
-            self.aggregation.begin(now, round);
+            self.aggregation.begin(now, round, self.settings.is_robust());
         }
         let AggregationStep::Collecting { trainers, sampling, .. } = &mut self.aggregation.step else {
             return;
@@ -220,8 +223,7 @@ impl SampledPeer {
         if round != self.aggregation.round {
             return;
         }
-        // Who gets it decides for itself.
-        self.continued(round, average.clone());
+        self.on_own_average(round, average);
         if let AggregationStep::Averaging { sample } = &mut self.aggregation.step {
             let sample = std::mem::take(sample);
             self.push_average(now, sample, average);

@@ -68,18 +68,14 @@ pub(super) struct Comparison {
 struct RoundOffers {
     /// When the first one came.
     since: Moment,
-    /// Aggregators that the round has, as far as this peer knows.
-    n_expected: usize,
-    /// They were asked whether they are live, and so many are.
+    /// Those whose averages are waited for: the live ones of the round, without this peer, once they were asked.
+    expected: Option<BTreeSet<PublicKey>>,
     is_asked: bool,
-    n_live: Option<usize>,
     waiting: BTreeMap<PublicKey, Waiting>,
 }
 
 #[derive(Debug)]
 struct Waiting {
-    /// In the order of the round.
-    place: usize,
     since: Moment,
     sketch: Option<ModelSketch>,
 }
@@ -106,57 +102,62 @@ impl ComparisonStep {
 type Turns = Vec<(PublicKey, u64, OfferTurn)>;
 
 impl RoundOffers {
-    /// When those that wait are enough: all at once, most of them after a moment in which the others come, and fewer after some rounds'
-    /// time.
+    /// When those that wait are enough: all that are expected at once, most of them after a moment in which the others come, and others
+    /// after some rounds' time.
     fn ready_at(&self, times: &ComparisonTimes) -> Option<Moment> {
-        let mut came: Vec<Moment> = self.waiting.values().map(|waiting| waiting.since).collect();
+        let since = self.waiting.values().map(|waiting| waiting.since).min()?;
+        let few = self.since.saturating_add(times.few);
+        let Some(expected) = &self.expected else { return Some(few) };
+        let came = self.waiting.iter().filter(|(from, _)| expected.contains(from));
+        let mut came: Vec<Moment> = came.map(|(_, waiting)| waiting.since).collect();
         came.sort_unstable();
-        let n_expected = self.n_live.unwrap_or(usize::MAX).min(self.n_expected);
-        let most = came.get(n_expected / 2).map(|at| *at + times.again());
-        let all = came.last().filter(|_| came.len() >= n_expected).copied();
-        [Some(self.since.saturating_add(times.few)), most, all]
-            .into_iter()
-            .flatten()
-            .min()
-            .filter(|_| !came.is_empty())
+        let most = came.get(expected.len() / 2).map(|at| *at + times.again());
+        let all = came.last().filter(|_| came.len() == expected.len()).copied();
+        // Whoever it is: nobody else is live.
+        let any = expected.is_empty().then(|| since + times.again());
+        [Some(few), most, all, any].into_iter().flatten().min()
     }
 
-    /// From when on it is worth asking who is live: fewer than most have offered, and the others have had their time.
-    fn is_short_at(&self, times: &ComparisonTimes) -> Option<Moment> {
-        let is_short = !self.is_asked && self.waiting.len() <= self.n_expected / 2;
-        self.waiting
-            .values()
-            .map(|waiting| waiting.since)
-            .min()
-            .filter(|_| is_short)
-            .map(|at| at + times.again())
+    /// How many are most of those that are expected.
+    fn majority(&self) -> usize {
+        self.expected.as_ref().map_or(0, BTreeSet::len) / 2 + 1
     }
 
     fn late_at(&self, times: &ComparisonTimes) -> Option<Moment> {
         self.waiting.values().map(|waiting| waiting.since + times.wait).min()
     }
 
-    /// Of the first aggregators of the round that told a sketch, the one that is nearest to most; where two are, the one that is nearer to
-    /// `own`. Returns those that told one, too.
-    fn nearest(&mut self, own: Option<&ModelSketch>) -> (Option<(PublicKey, ModelSketch)>, Vec<PublicKey>) {
+    /// Of those that are expected and told a sketch the one that is nearest to most that are expected; where two are, the one that is
+    /// nearer to `own`. None where most are silent, unless `are_few_enough`. Returns those that told one, too.
+    fn nearest(
+        &mut self,
+        own: Option<&ModelSketch>,
+        are_few_enough: bool,
+    ) -> (Option<(PublicKey, ModelSketch)>, Vec<PublicKey>) {
+        let majority = self.majority();
         // Who is silent is told when its sketch comes.
         let waiting = std::mem::take(&mut self.waiting).into_iter();
-        let mut told: Vec<(usize, PublicKey, ModelSketch)> =
-            waiting.filter_map(|(from, waiting)| Some((waiting.place, from, waiting.sketch?))).collect();
-        told.sort_unstable_by_key(|(place, ..)| *place);
-        let first = &told[..told.len().min(self.n_expected.max(1))];
-        let cost = |(_, _, sketch): &(usize, PublicKey, ModelSketch)| {
-            let mut distances: Vec<f64> = first.iter().map(|(.., other)| sketch.distance(other)).collect();
+        let told: Vec<(PublicKey, ModelSketch)> =
+            waiting.filter_map(|(from, waiting)| Some((from, waiting.sketch?))).collect();
+        let is_expected = |from: &PublicKey| self.expected.as_ref().is_some_and(|of| of.contains(from));
+        let mut compared: Vec<&(PublicKey, ModelSketch)> =
+            told.iter().filter(|(from, _)| is_expected(from)).collect();
+        if compared.len() < majority && are_few_enough {
+            compared = told.iter().collect();
+        }
+        let is_enough = compared.len() >= majority || are_few_enough;
+        let cost = |sketch: &ModelSketch| {
+            let mut distances: Vec<f64> = compared.iter().map(|(_, other)| sketch.distance(other)).collect();
             distances.sort_unstable_by(f64::total_cmp);
             let to_own = own.map_or(0.0, |own| own.distance(sketch));
-            (distances[first.len() / 2], to_own)
+            (distances[majority.min(distances.len()) - 1], to_own)
         };
-        let best = first.iter().min_by(|one, two| {
+        let best = compared.iter().filter(|_| is_enough).min_by(|(_, one), (_, two)| {
             let ((radius, to_own), (other_radius, other_to_own)) = (cost(one), cost(two));
             radius.total_cmp(&other_radius).then(to_own.total_cmp(&other_to_own))
         });
-        let best = best.map(|(_, from, sketch)| (*from, sketch.clone()));
-        (best, told.into_iter().map(|(_, from, _)| from).collect())
+        let best = best.map(|(from, sketch)| (*from, sketch.clone()));
+        (best, told.into_iter().map(|(from, _)| from).collect())
     }
 }
 
@@ -164,34 +165,46 @@ impl Comparison {
     /// Whether an offer may be compared: not while a model of its round is chosen, unless that does not come in time.
     pub(super) fn is_open_to(&self, now: Moment, from: &PublicKey, round: u64, patience: Duration) -> bool {
         let is_busy = self.step.is_some_and(|(of, step)| of == round && !step.is_stale(now, patience));
-        let has_place = self.rounds.contains_key(&round) || self.rounds.len() < ROUNDS_MAX;
-        !is_busy && has_place && !self.liars.contains(from)
+        !is_busy && !self.liars.contains(from)
     }
 
-    /// One more sender has proven itself. `place` is that in the order of the round, which has `n_expected` aggregators.
+    /// One more sender has proven itself. What is chosen of its round keeps it out, unless that does not come in time.
     pub(super) fn wait(
         &mut self,
         now: Moment,
         from: PublicKey,
-        (round, place): (u64, usize),
-        n_expected: usize,
+        round: u64,
+        times: &ComparisonTimes,
     ) -> Turns {
-        let is_compared = matches!(self.step, Some((of, ComparisonStep::Comparing { .. })) if of == round);
-        if is_compared {
+        if !self.is_open_to(now, &from, round, times.patience) {
             return vec![(from, round, OfferTurn::Busy)];
         }
         // What was chosen of it has not come.
         self.step.take_if(|(of, _)| *of == round);
+        let turns = self.make_place(round);
         let offers = self.rounds.entry(round).or_insert_with(|| RoundOffers {
             since: now,
-            n_expected,
+            expected: None,
             is_asked: false,
-            n_live: None,
             waiting: BTreeMap::new(),
         });
-        offers.n_expected = n_expected;
-        offers.waiting.insert(from, Waiting { place, since: now, sketch: None });
-        Turns::new()
+        offers.waiting.insert(from, Waiting { since: now, sketch: None });
+        turns
+    }
+
+    /// For offers of a round, where there are many: a round of which nobody waits goes, or the latest, which those that lie say first.
+    fn make_place(&mut self, round: u64) -> Turns {
+        if self.rounds.len() < ROUNDS_MAX || self.rounds.contains_key(&round) {
+            return Turns::new();
+        }
+        let compared = self.step.map(|(of, _)| of);
+        let others = self.rounds.iter().filter(|(of, _)| Some(**of) != compared);
+        let least = others.max_by_key(|(of, offers)| (offers.waiting.is_empty(), **of)).map(|(of, _)| *of);
+        let gone = least.and_then(|of| self.rounds.remove_entry(&of));
+        let turns = gone
+            .into_iter()
+            .flat_map(|(of, offers)| offers.waiting.into_keys().map(move |from| (from, of, OfferTurn::Busy)));
+        turns.collect()
     }
 
     /// A sketch that was asked for. Returns the sender's turn where it comes too late.
@@ -223,14 +236,14 @@ impl Comparison {
         }
     }
 
-    /// Whether a model that came is the one that was chosen. Who sent another one is believed no more.
-    pub(super) fn is_chosen(&mut self, from: PublicKey, round: u64, model: &SampledModel) -> bool {
-        let Some(Some((seed, sketch))) = self.pulled.get(&(from, round)) else { return true };
+    /// Whether a model that came is the one that was chosen; `None` where none of that sender was. Who sent another one is believed no more.
+    pub(super) fn is_chosen(&mut self, from: PublicKey, round: u64, model: &SampledModel) -> Option<bool> {
+        let Some((seed, sketch)) = self.pulled.get(&(from, round))? else { return Some(true) };
         let is_same = ModelSketch::of(model, *seed).is_of_same(sketch);
         if !is_same && self.liars.len() < LIARS_MAX {
             self.liars.insert(from);
         }
-        is_same
+        Some(is_same)
     }
 
     /// Rounds up to this one are over: those who wait are told.
@@ -259,7 +272,7 @@ impl Comparison {
         if let Some((round, ComparisonStep::Comparing { seed, until })) = self.step {
             let waits = |offers: &RoundOffers| offers.waiting.values().any(|of| of.sketch.is_none());
             if until <= now || !self.rounds.get(&round).is_some_and(waits) {
-                turns = self.choose(now, round, (seed, own(seed).as_ref()));
+                turns = self.choose((now, times.few), round, (seed, own(seed).as_ref()));
             }
         } else if let Some(round) =
             self.ready(now, times).filter(|(_, at)| *at <= now).map(|(of, _)| of).max()
@@ -282,22 +295,21 @@ impl Comparison {
             _ => self.ready(Moment::ZERO, times).map(|(_, at)| at).min(),
         };
         let others = self.rounds.iter().filter(|(round, _)| self.step.is_none_or(|(of, _)| of != **round));
-        let others = others.flat_map(|(_, offers)| [offers.late_at(times), offers.is_short_at(times)]);
-        others.flatten().chain(ready).min()
+        others.filter_map(|(_, offers)| offers.late_at(times)).chain(ready).min()
     }
 
-    /// The latest round of which it is worth asking who of its aggregators is live: they are asked from now on.
-    fn ask_live(&mut self, now: Moment, times: &ComparisonTimes) -> Option<u64> {
-        let is_due = |offers: &RoundOffers| offers.is_short_at(times).is_some_and(|at| at <= now);
+    /// The latest round that is offered and whose aggregators were not asked whether they are live: they are asked from now on.
+    fn ask_live(&mut self) -> Option<u64> {
+        let is_due = |offers: &RoundOffers| !offers.is_asked && !offers.waiting.is_empty();
         let (round, offers) = self.rounds.iter_mut().rev().find(|(_, offers)| is_due(offers))?;
         offers.is_asked = true;
         Some(*round)
     }
 
-    /// So many aggregators of a round are live.
-    fn on_live(&mut self, round: u64, n_live: usize) {
+    /// These aggregators of a round are live.
+    fn on_live(&mut self, round: u64, live: BTreeSet<PublicKey>) {
         if let Some(offers) = self.rounds.get_mut(&round) {
-            offers.n_live = Some(n_live.max(1));
+            offers.expected = Some(live);
         }
     }
 
@@ -329,9 +341,18 @@ impl Comparison {
         offers.waiting.keys().map(|from| (*from, round, OfferTurn::Compare { seed })).collect()
     }
 
-    fn choose(&mut self, now: Moment, round: u64, (seed, own): (u64, Option<&ModelSketch>)) -> Turns {
+    fn choose(
+        &mut self,
+        (now, few): (Moment, Duration),
+        round: u64,
+        (seed, own): (u64, Option<&ModelSketch>),
+    ) -> Turns {
         let offers = self.rounds.get_mut(&round);
-        let (best, told) = offers.map(|offers| offers.nearest(own)).unwrap_or_default();
+        let nearest = |offers: &mut RoundOffers| {
+            let is_nobody_live = offers.expected.as_ref().is_some_and(BTreeSet::is_empty);
+            offers.nearest(own, is_nobody_live || offers.since.saturating_add(few) <= now)
+        };
+        let (best, told) = offers.map(nearest).unwrap_or_default();
         self.step = best.as_ref().map(|_| (round, ComparisonStep::Pulling { since: now }));
         let chosen = best.map(|(from, sketch)| {
             self.pulled.insert((from, round), Some((seed, sketch)));
@@ -343,39 +364,55 @@ impl Comparison {
 }
 
 impl SampledPeer {
-    /// How many aggregators of a round offer their averages to be compared with that of `from`; `None` where it is compared with none. The
-    /// first model is had by one alone.
-    pub(super) fn n_compared(&self, from: PublicKey, task: SampledTask) -> Option<usize> {
-        let SampledTask::Train { round } = task else { return None };
+    /// Whether an average is compared with others before it is pulled. The first model is had by one alone.
+    pub(super) fn is_compared(&self, from: PublicKey, task: SampledTask) -> bool {
+        let SampledTask::Train { round } = task else { return false };
         if !self.settings.is_robust() || from == self.peer || round <= 1 {
-            return None;
+            return false;
         }
         // In a round those that can be dialled aggregate, or those that cannot.
         let kind = self.aggregates(&from);
         let is_alike = |roles: SampledRoles| roles.is_aggregator() && roles.aggregates == kind;
-        let n = self.candidates(round, is_alike).len().min(self.settings.n_aggregators);
-        (n >= COMPARED_MIN).then_some(n)
+        self.settings.n_aggregators.min(self.candidates(round, is_alike).len()) >= COMPARED_MIN
     }
 
     /// What comes next for a sender that has proven that it can have a model.
     pub(super) fn take_turn(&mut self, now: Moment, from: PublicKey, task: SampledTask) {
-        match self.n_compared(from, task) {
-            None => self.actions.push_back(SampledAction::Turn { to: from, task, turn: OfferTurn::Pull }),
-            Some(n) => {
-                let within = (self.settings.activity_window, self.round_max());
-                let place = self.aggregator_place(&from, task.round(), within).unwrap_or(usize::MAX);
-                let turns = self.training.comparison.wait(now, from, (task.round(), place), n);
-                self.tell_turns(turns);
-                self.compare(now);
-            }
+        let round = task.round();
+        if !self.is_compared(from, task) {
+            self.actions.push_back(SampledAction::Turn { to: from, task, turn: OfferTurn::Pull });
+            return;
         }
+        let turns = match self.compares_next(round) {
+            Ok(()) => self.training.comparison.wait(now, from, round, &self.comparison_times()),
+            Err(refusal) => vec![(from, round, refusal)],
+        };
+        self.tell_turns(turns);
+        self.compare(now);
+    }
+
+    /// Whether averages of a round are waited for: not of one that is over for most, that most are not near, or that others train. One
+    /// dishonest peer would lead this one there by itself. Where the run is still, any round may be the next.
+    fn compares_next(&self, round: u64) -> Result<(), OfferTurn> {
+        if self.joining.n_silences > 0 {
+            return Ok(());
+        }
+        let within = (self.settings.activity_window, self.round_max());
+        let own = self.registry.place(&self.peer, round, within, |roles| roles.trains);
+        if round.saturating_add(1) < self.round_of_many()
+            || own.is_some_and(|own| own >= 2 * self.settings.sample_size)
+        {
+            return Err(OfferTurn::Declined);
+        }
+        // Its own view may show it soon.
+        if self.is_far(round) { Err(OfferTurn::Busy) } else { Ok(()) }
     }
 
     /// What the averages that wait allow next.
     pub(super) fn compare(&mut self, now: Moment) {
         let (over, times) = (self.training.round(), self.comparison_times());
         let mut turns = self.training.comparison.dismiss(over);
-        self.look_for_live(now, &times);
+        self.look_for_live(now);
         let n_seeds = &mut self.n_seeds;
         let identity = &self.identity;
         let seed = || {
@@ -390,16 +427,20 @@ impl SampledPeer {
         self.tell_turns(turns);
     }
 
-    /// Where fewer than most aggregators of a round have offered their averages, others may be dead: they are asked.
-    fn look_for_live(&mut self, now: Moment, times: &ComparisonTimes) {
+    /// Asks the aggregators of a round that is offered whether they are live: those are waited for.
+    fn look_for_live(&mut self, now: Moment) {
         if let Some(sampling) = &self.compared {
             let sample = sampling.sample().or_else(|| sampling.retry_at().map(|_| Vec::new()));
             if let Some(sample) = sample {
-                self.training.comparison.on_live(sampling.round, sample.len());
+                // Its own average needs no offer.
+                let live = sample.into_iter().filter(|live| *live != self.peer).collect();
+                self.training.comparison.on_live(sampling.round, live);
                 self.compared = None;
             }
         }
-        if let Some(round) = self.training.comparison.ask_live(now, times) {
+        if self.compared.is_none()
+            && let Some(round) = self.training.comparison.ask_live()
+        {
             self.compared = Some(self.aggregators(now, round));
         }
     }
@@ -413,14 +454,18 @@ impl SampledPeer {
     }
 
     pub(super) fn comparison_times(&self) -> ComparisonTimes {
-        let waits = (self.patience(), self.some_rounds());
+        // Two rounds' time: a dishonest one may be a round ahead of honest ones.
+        let waits = (self.patience(), self.some_rounds() / 2);
         ComparisonTimes::new(self.settings.ping_timeout, self.round_duration(), waits)
     }
 
     /// Whether a model that came is the one whose sketch was told.
     pub(super) fn is_chosen(&mut self, from: PublicKey, task: SampledTask, model: &SampledModel) -> bool {
         match task {
-            SampledTask::Train { round } => self.training.comparison.is_chosen(from, round, model),
+            SampledTask::Train { round } => {
+                let chosen = self.training.comparison.is_chosen(from, round, model);
+                chosen.unwrap_or_else(|| !self.is_compared(from, task))
+            }
             SampledTask::Aggregate { .. } => true,
         }
     }

@@ -6,10 +6,8 @@
 //! is several times as far, the peer goes on with the last one. Each time it believes twice as far, as others may have more data, and in
 //! the end it gives in: it is more likely that the peer itself once believed what it should not have.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-
 use super::{SampledModel, SampledPeer};
+use std::collections::VecDeque;
 
 /// Lengths of late that are remembered, of each kind.
 const LENGTHS: usize = 5;
@@ -30,17 +28,26 @@ pub(super) struct Continuity {
 }
 
 impl Continuity {
-    /// Whether a move within some rounds is believed: at most in proportion to them. As long as this peer has not trained, any is.
-    pub(super) fn believes(&mut self, distance: f64, n_rounds: u64) -> bool {
-        let n_rounds = n_rounds.max(1) as f64;
+    /// Whether a move within some rounds is too far: at most in proportion to them. As long as this peer has not trained, none is.
+    fn is_far(&self, distance: f64, n_rounds: u64) -> bool {
         let usual = median(&self.trained).max(median(&self.moved));
-        let farthest = FAR * 2.0f64.powi(self.n_far) * usual * n_rounds;
-        if usual > 0.0 && distance > farthest && self.n_far < FAR_MAX {
+        let farthest = FAR * 2.0f64.powi(self.n_far) * usual * n_rounds.max(1) as f64;
+        usual > 0.0 && distance > farthest
+    }
+
+    /// A move that was believed.
+    fn on_moved(&mut self, distance: f64, n_rounds: u64) {
+        remember(&mut self.moved, distance / n_rounds.max(1) as f64);
+    }
+
+    /// Whether the next round goes on with a move.
+    fn believes(&mut self, distance: f64, n_rounds: u64) -> bool {
+        if self.is_far(distance, n_rounds) && self.n_far < FAR_MAX {
             self.n_far += 1;
             return false;
         }
         self.n_far = 0;
-        remember(&mut self.moved, distance / n_rounds);
+        self.on_moved(distance, n_rounds);
         true
     }
 
@@ -71,22 +78,42 @@ fn distance(one: &SampledModel, two: &SampledModel) -> f64 {
 }
 
 impl SampledPeer {
-    /// What this peer goes on with after an average of a round: that, or the last one that it believed where it is too far from that.
+    /// How far an average of a round is from the last one that this peer believed, and how many rounds lie between; `None` where that is
+    /// not asked.
+    fn moved(&self, round: u64, average: &SampledModel) -> Option<(f64, u64)> {
+        let (last, known) =
+            self.newest.as_ref().filter(|(last, _)| self.settings.is_robust() && *last < round)?;
+        Some((distance(known, average), round - last))
+    }
+
+    /// What this peer trains after an average of a round: that, or the last one that it believed where it is too far from that.
     pub(super) fn continued(&mut self, round: u64, average: SampledModel) -> SampledModel {
-        if let Some((last, known)) = self.newest.as_ref().filter(|_| self.settings.is_robust())
-            && *last < round
-            && !Arc::ptr_eq(known, &average)
-            && !self.training.continuity.believes(distance(known, &average), round - last)
+        if let Some((distance, n_rounds)) = self.moved(round, &average)
+            && !self.training.continuity.believes(distance, n_rounds)
+            && let Some((_, known)) = &self.newest
         {
             return known.clone();
         }
         self.on_average_seen(round, &average);
         average
     }
+
+    /// An average of this peer's own. Who is offered it decides for itself.
+    pub(super) fn on_own_average(&mut self, round: u64, average: &SampledModel) {
+        if let Some((distance, n_rounds)) = self.moved(round, average) {
+            if self.training.continuity.is_far(distance, n_rounds) {
+                return;
+            }
+            self.training.continuity.on_moved(distance, n_rounds);
+        }
+        self.on_average_seen(round, average);
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn train(continuity: &mut Continuity, length: f32) {
@@ -117,6 +144,14 @@ mod tests {
         assert!(
             continuity.believes(20.0, 1) && continuity.believes(79.0, 1) && !continuity.believes(100.0, 1)
         );
+    }
+
+    /// An aggregator that trains gets its own average at once.
+    #[test]
+    fn a_look_at_a_move_counts_no_refusal() {
+        let mut continuity = trained(1.0);
+        assert!(continuity.is_far(5.0, 1) && continuity.is_far(5.0, 1) && !continuity.believes(5.0, 1));
+        assert!(!continuity.is_far(5.0, 1) && continuity.is_far(9.0, 1));
     }
 
     #[test]

@@ -103,8 +103,12 @@ impl Pushes {
         self.n_open == 0 && !self.has_arrived
     }
 
+    pub(super) fn is_done(&self) -> bool {
+        self.n_open == 0
+    }
+
     pub(super) fn are_over(&self) -> bool {
-        self.n_open == 0 && self.has_arrived
+        self.is_done() && self.has_arrived
     }
 }
 

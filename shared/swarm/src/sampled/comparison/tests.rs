@@ -25,13 +25,20 @@ fn go_on(comparison: &mut Comparison, now: Moment) -> Turns {
     comparison.go_on(now, &TIMES, || SEED, |seed| Some(ModelSketch::of(&model(0.0), seed)))
 }
 
-/// Those of these senders wait that are numbered by their places.
-fn waiting(now: Moment, round: u64, senders: &[u8], n_expected: usize) -> Comparison {
+/// These senders wait, of `n_live` that are numbered from 1.
+fn waiting(now: Moment, round: u64, senders: &[u8], n_live: u8) -> Comparison {
     let mut comparison = Comparison::default();
-    for at in senders {
-        assert_eq!(comparison.wait(now, peer(*at), (round, usize::from(*at)), n_expected), []);
-    }
+    offer(&mut comparison, now, round, senders);
+    assert_eq!((comparison.ask_live(), comparison.ask_live()), (Some(round), None));
+    comparison.on_live(round, (1..=n_live).map(peer).collect());
     comparison
+}
+
+/// They offer averages of a round.
+fn offer(comparison: &mut Comparison, now: Moment, round: u64, senders: &[u8]) {
+    for at in senders {
+        assert_eq!(comparison.wait(now, peer(*at), round, &TIMES), []);
+    }
 }
 
 /// Each tells the sketch of its value for round 3. Returns the turns that follow, by sender.
@@ -59,27 +66,38 @@ fn the_one_that_is_nearest_to_most_is_pulled_and_the_others_are_busy() {
     let asked = go_on(&mut comparison, S);
     assert_eq!(asked, [1, 2, 3, 4, 5].map(|at| turn(at, 3, OfferTurn::Compare { seed: SEED })));
     assert!(!comparison.is_open_to(S, &peer(6), 3, 4 * S), "the seed is known to some");
-    assert_eq!(comparison.wait(S, peer(6), (3, 0), 5), [turn(6, 3, BUSY)]);
+    assert_eq!(comparison.wait(S, peer(6), 3, &TIMES), [turn(6, 3, BUSY)]);
     // Two agree, and three are nearer to each other than to them.
     let turns = told(&mut comparison, S, &[(1, 90.0), (2, 5.0), (3, 5.5), (4, 90.0), (5, 6.2)]);
-    assert_eq!(
-        turns,
-        [turn(1, 3, BUSY), turn(2, 3, BUSY), turn(3, 3, PULL), turn(4, 3, BUSY), turn(5, 3, BUSY)]
-    );
+    assert_eq!(turns, [1, 2, 3, 4, 5].map(|at| turn(at, 3, if at == 3 { PULL } else { BUSY })));
+    assert_eq!(comparison.wait(S, peer(1), 3, &TIMES), [turn(1, 3, BUSY)], "it was on its way before that");
     assert!(!comparison.is_open_to(2 * S, &peer(1), 3, 4 * S));
     assert!(comparison.is_open_to(5 * S, &peer(1), 3, 4 * S), "it does not come");
-    assert!(comparison.is_chosen(peer(3), 3, &model(5.5)));
+    assert_eq!(comparison.is_chosen(peer(3), 3, &model(5.5)), Some(true));
+    assert_eq!(comparison.is_chosen(peer(2), 3, &model(5.0)), None);
 }
 
-/// As many as the round has, of those that are first in its order: others may be any number.
+/// Others may be any number.
 #[test]
-fn those_that_are_first_in_the_order_of_the_round_decide() {
+fn those_that_are_live_and_first_in_the_order_of_the_round_decide() {
     let mut comparison = waiting(S, 3, &[1, 2, 3, 7, 8, 9], 3);
     go_on(&mut comparison, S);
     let values = [(1, 5.0), (2, 5.5), (3, 90.0), (7, 90.0), (8, 90.0), (9, 90.0)];
     let turns = told(&mut comparison, S, &values);
     let pulled: Vec<_> = turns.iter().filter(|(.., turn)| *turn == PULL).map(|(from, ..)| *from).collect();
     assert!(pulled == [peer(1)] || pulled == [peer(2)], "{pulled:?}");
+    // Nor are they enough, however many.
+    let mut comparison = waiting(S, 3, &[1, 7, 8, 9], 3);
+    assert_eq!(go_on(&mut comparison, 4 * S), []);
+}
+
+/// Two that agree have no distance from each other.
+#[test]
+fn two_of_five_that_lie_do_not_win_where_one_honest_one_is_there() {
+    let mut comparison = waiting(S, 3, &[1, 2, 3], 5);
+    assert_eq!(go_on(&mut comparison, 3 * S).len(), 3);
+    let turns = told(&mut comparison, 3 * S, &[(1, 90.0), (2, 90.0), (3, 5.0)]);
+    assert!(turns.contains(&turn(3, 3, PULL)), "it is the nearest to what is known: {turns:?}");
 }
 
 #[test]
@@ -88,26 +106,30 @@ fn most_of_the_aggregators_are_enough_after_a_moment_and_fewer_after_some_rounds
     assert_eq!(comparison.deadline(&TIMES), Some(3 * S));
     assert_eq!(go_on(&mut comparison, 2 * S), []);
     assert_eq!(go_on(&mut comparison, 3 * S).len(), 2);
-    // One is silent: the other one is pulled.
+    // One of the two is silent: it is not most of them that has told.
     assert_eq!(told(&mut comparison, 4 * S, &[(2, 5.0)]), []);
-    assert_eq!(go_on(&mut comparison, 5 * S), [turn(2, 3, PULL)]);
+    assert_eq!(go_on(&mut comparison, 5 * S), [turn(2, 3, BUSY)]);
     let late = ModelSketch::of(&model(5.0), SEED);
     assert_eq!(comparison.on_sketch(peer(1), 3, late), Some(BUSY));
 
     let mut comparison = waiting(S, 3, &[1], 3);
     assert_eq!(go_on(&mut comparison, 5 * S), [turn(1, 3, BUSY)], "it is to offer it again");
-    assert_eq!(comparison.wait(41 * S, peer(1), (3, 1), 3), []);
+    offer(&mut comparison, 41 * S, 3, &[1]);
     assert_eq!(go_on(&mut comparison, 41 * S), [turn(1, 3, PULL)]);
     assert_eq!(comparison.dismiss(3), []);
-    // Or where the others are known to be dead.
-    assert_eq!(comparison.wait(50 * S, peer(1), (4, 1), 3), []);
-    assert_eq!(comparison.deadline(&TIMES), Some(52 * S));
-    assert_eq!(comparison.ask_live(51 * S, &TIMES), None);
-    assert_eq!(comparison.ask_live(52 * S, &TIMES), Some(4));
-    assert_eq!((comparison.ask_live(52 * S, &TIMES), comparison.deadline(&TIMES)), (None, Some(54 * S)));
-    assert_eq!(go_on(&mut comparison, 52 * S), []);
-    comparison.on_live(4, 1);
-    assert_eq!(go_on(&mut comparison, 52 * S), [turn(1, 4, PULL)]);
+}
+
+#[test]
+fn who_is_not_live_is_not_waited_for() {
+    let mut comparison = Comparison::default();
+    offer(&mut comparison, 50 * S, 4, &[1]);
+    assert_eq!(go_on(&mut comparison, 53 * S), [], "they are asked");
+    comparison.on_live(4, [peer(1)].into());
+    assert_eq!(go_on(&mut comparison, 53 * S), [turn(1, 4, PULL)]);
+    // Where nobody answers, whoever offers is taken.
+    let mut comparison = waiting(S, 3, &[1], 0);
+    assert_eq!(go_on(&mut comparison, 2 * S), []);
+    assert_eq!(go_on(&mut comparison, 3 * S), [turn(1, 3, PULL)]);
 }
 
 #[test]
@@ -127,35 +149,47 @@ fn who_sends_another_model_than_that_of_its_sketch_is_believed_no_more() {
     let turns = told(&mut comparison, S, &[(1, 4.0), (2, 5.0), (3, 5.5)]);
     assert!(turns.contains(&turn(2, 3, PULL)));
     // Not even where the next round has begun meanwhile.
-    assert_eq!(comparison.wait(S, peer(3), (4, 3), 3), []);
-    assert!(!comparison.is_chosen(peer(2), 3, &model(90.0)));
+    offer(&mut comparison, S, 4, &[3]);
+    assert_eq!(comparison.is_chosen(peer(2), 3, &model(90.0)), Some(false));
     comparison.end(peer(2), 3);
     assert!(!comparison.is_open_to(S, &peer(2), 4, S) && comparison.is_open_to(S, &peer(1), 4, S));
 }
 
-/// One that is far ahead keeps out none of those that many are in.
+/// One that is ahead keeps out none of those that many are in.
 #[test]
 fn rounds_wait_beside_each_other_and_those_that_are_over_are_dismissed() {
     let mut comparison = waiting(S, 3, &[1, 2], 3);
-    assert_eq!(comparison.wait(S, peer(9), (20, 9), 3), []);
-    assert_eq!(comparison.wait(2 * S, peer(3), (3, 3), 3), []);
+    offer(&mut comparison, S, 20, &[9]);
+    offer(&mut comparison, 2 * S, 3, &[3]);
     assert_eq!(go_on(&mut comparison, 2 * S).len(), 3, "of round 3");
     let turns = told(&mut comparison, 3 * S, &[(1, 4.0), (2, 5.0), (3, 5.5)]);
     assert!(turns.contains(&turn(2, 3, PULL)), "{turns:?}");
     // A later one of which there are enough does not wait for it, an earlier one does.
-    for at in [1, 2, 3] {
-        comparison.wait(3 * S, peer(at), (2, 0), 3);
-        comparison.wait(3 * S, peer(at), (4, 0), 3);
+    for round in [2, 4] {
+        offer(&mut comparison, 3 * S, round, &[1, 2, 3]);
+        comparison.on_live(round, [peer(1), peer(2), peer(3)].into());
     }
     assert!(go_on(&mut comparison, 3 * S).iter().all(|(_, round, _)| *round == 4));
-    let dismissed = [turn(1, 2, DECLINED), turn(2, 2, DECLINED), turn(3, 2, DECLINED)];
-    assert_eq!(comparison.dismiss(3), dismissed);
+    assert_eq!(comparison.dismiss(3), [1, 2, 3].map(|at| turn(at, 2, DECLINED)));
     assert_eq!(go_on(&mut comparison, 5 * S).last(), Some(&turn(9, 20, BUSY)));
-    for round in 30..30 + ROUNDS_MAX as u64 {
-        assert_eq!(comparison.is_open_to(S, &peer(4), round, S), round < 36, "{round}");
-        comparison.wait(5 * S, peer(4), (round, 0), 3);
+}
+
+/// Nobody fills the places with rounds that are not there.
+#[test]
+fn of_many_rounds_those_of_which_nobody_waits_go_and_then_the_latest() {
+    let mut comparison = waiting(S, 3, &[1], 3);
+    for round in 30..60 {
+        offer(&mut comparison, S, round, &[9]);
+        comparison.end(peer(9), round);
     }
-    assert!(comparison.is_open_to(S, &peer(4), 20, S), "it is known already");
+    assert_eq!(comparison.rounds.len(), ROUNDS_MAX);
+    for round in 4..4 + ROUNDS_MAX as u8 - 1 {
+        offer(&mut comparison, S, round.into(), &[round]);
+    }
+    offer(&mut comparison, S, 5, &[99]);
+    assert_eq!(comparison.wait(S, peer(100), 20, &TIMES), [turn(10, 10, BUSY)]);
+    assert_eq!(comparison.wait(S, peer(101), 11, &TIMES), [turn(100, 20, BUSY)]);
+    assert_eq!(comparison.rounds.len(), ROUNDS_MAX);
 }
 
 #[test]
@@ -169,9 +203,7 @@ fn where_the_chosen_one_does_not_come_the_others_are_compared_anew() {
             comparison.end(peer(2), 3);
         }
         let at = if is_lost { S } else { 21 * S };
-        assert!(comparison.is_open_to(at, &peer(1), 3, 20 * S));
-        assert_eq!(comparison.wait(at, peer(1), (3, 1), 3), []);
-        assert_eq!(comparison.wait(at, peer(3), (3, 3), 3), []);
+        offer(&mut comparison, at, 3, &[1, 3]);
         assert_eq!(go_on(&mut comparison, at + 2 * S).len(), 2);
     }
 }
