@@ -113,7 +113,7 @@ impl RoundOffers {
         came.sort_unstable();
         let most = came.get(expected.len() / 2).map(|at| *at + times.again());
         let all = came.last().filter(|_| came.len() == expected.len()).copied();
-        // Whoever it is: nobody else is live.
+        // Nobody else is live.
         let any = expected.is_empty().then(|| since + times.again());
         [Some(few), most, all, any].into_iter().flatten().min()
     }

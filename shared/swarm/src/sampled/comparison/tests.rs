@@ -126,7 +126,7 @@ fn who_is_not_live_is_not_waited_for() {
     assert_eq!(go_on(&mut comparison, 53 * S), [], "they are asked");
     comparison.on_live(4, [peer(1)].into());
     assert_eq!(go_on(&mut comparison, 53 * S), [turn(1, 4, PULL)]);
-    // Where nobody answers, whoever offers is taken.
+    // Where nobody answers, the one that offers is taken.
     let mut comparison = waiting(S, 3, &[1], 0);
     assert_eq!(go_on(&mut comparison, 2 * S), []);
     assert_eq!(go_on(&mut comparison, 3 * S), [turn(1, 3, PULL)]);
