@@ -127,8 +127,9 @@ impl RoundOffers {
         self.waiting.values().map(|waiting| waiting.since + times.wait).min()
     }
 
-    /// Of those that are expected and told a sketch the one that is nearest to most that are expected; where two are, the one that is
-    /// nearer to `own`. None where most are silent, unless `are_few_enough`. Returns those that told one, too.
+    /// Of those that are expected, if all told a sketch, the one that is nearest to most of them. Where some are silent, dishonest ones may
+    /// be most of the others: then the one that is nearest to `own`. None where most are silent, unless `are_few_enough`. Returns those
+    /// that told one, too.
     fn nearest(
         &mut self,
         own: Option<&ModelSketch>,
@@ -146,15 +147,19 @@ impl RoundOffers {
             compared = told.iter().collect();
         }
         let is_enough = compared.len() >= majority || are_few_enough;
+        let are_all = self.expected.as_ref().is_some_and(|expected| expected.len() <= compared.len());
         let cost = |sketch: &ModelSketch| {
             let mut distances: Vec<f64> = compared.iter().map(|(_, other)| sketch.distance(other)).collect();
             distances.sort_unstable_by(f64::total_cmp);
-            let to_own = own.map_or(0.0, |own| own.distance(sketch));
-            (distances[majority.min(distances.len()) - 1], to_own)
+            let radius = distances[majority.min(distances.len()) - 1];
+            match own.map(|own| own.distance(sketch)) {
+                Some(to_own) if !are_all => (to_own, radius),
+                to_own => (radius, to_own.unwrap_or_default()),
+            }
         };
         let best = compared.iter().filter(|_| is_enough).min_by(|(_, one), (_, two)| {
-            let ((radius, to_own), (other_radius, other_to_own)) = (cost(one), cost(two));
-            radius.total_cmp(&other_radius).then(to_own.total_cmp(&other_to_own))
+            let ((first, then), (other_first, other_then)) = (cost(one), cost(two));
+            first.total_cmp(&other_first).then(then.total_cmp(&other_then))
         });
         let best = best.map(|(from, sketch)| (*from, sketch.clone()));
         (best, told.into_iter().map(|(from, _)| from).collect())
@@ -364,15 +369,16 @@ impl Comparison {
 }
 
 impl SampledPeer {
-    /// Whether an average is compared with others before it is pulled. The first model is had by one alone.
+    /// Whether an average is compared with others before it is pulled. The first model of a run is had by one alone.
     pub(super) fn is_compared(&self, from: PublicKey, task: SampledTask) -> bool {
         let SampledTask::Train { round } = task else { return false };
-        if !self.settings.is_robust() || from == self.peer || round <= 1 {
+        let is_first = round <= 1 && self.round_of_many() <= 1;
+        if !self.settings.is_robust() || from == self.peer || is_first {
             return false;
         }
-        // In a round those that can be dialled aggregate, or those that cannot.
-        let kind = self.aggregates(&from);
-        let is_alike = |roles: SampledRoles| roles.is_aggregator() && roles.aggregates == kind;
+        // In a round those that can be dialled aggregate, or those that cannot; both where the run has stood still.
+        let (kind, is_still) = (self.aggregates(&from), self.joining.is_run_still(round));
+        let is_alike = |roles: SampledRoles| roles.is_aggregator() && (is_still || roles.aggregates == kind);
         self.settings.n_aggregators.min(self.candidates(round, is_alike).len()) >= COMPARED_MIN
     }
 
@@ -391,17 +397,15 @@ impl SampledPeer {
         self.compare(now);
     }
 
-    /// Whether averages of a round are waited for: not of one that is over for most, that most are not near, or that others train. One
-    /// dishonest peer would lead this one there by itself. Where the run is still, any round may be the next.
+    /// Whether averages of a round are waited for: not of one that others train, and not now of one that most are not near. One dishonest
+    /// peer would lead this one there by itself. Where the run is still, any round may be the next.
     fn compares_next(&self, round: u64) -> Result<(), OfferTurn> {
         if self.joining.n_silences > 0 {
             return Ok(());
         }
         let within = (self.settings.activity_window, self.round_max());
         let own = self.registry.place(&self.peer, round, within, |roles| roles.trains);
-        if round.saturating_add(1) < self.round_of_many()
-            || own.is_some_and(|own| own >= 2 * self.settings.sample_size)
-        {
+        if own.is_some_and(|own| own >= 2 * self.settings.sample_size) {
             return Err(OfferTurn::Declined);
         }
         // Its own view may show it soon.

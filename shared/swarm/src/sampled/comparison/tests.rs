@@ -91,13 +91,15 @@ fn those_that_are_live_and_first_in_the_order_of_the_round_decide() {
     assert_eq!(go_on(&mut comparison, 4 * S), []);
 }
 
-/// Two that agree have no distance from each other.
+/// Two that agree have no distance from each other, and one between the other two is the nearest to most.
 #[test]
 fn two_of_five_that_lie_do_not_win_where_one_honest_one_is_there() {
-    let mut comparison = waiting(S, 3, &[1, 2, 3], 5);
-    assert_eq!(go_on(&mut comparison, 3 * S).len(), 3);
-    let turns = told(&mut comparison, 3 * S, &[(1, 90.0), (2, 90.0), (3, 5.0)]);
-    assert!(turns.contains(&turn(3, 3, PULL)), "it is the nearest to what is known: {turns:?}");
+    for lies in [[90.0, 90.0], [50.0, 90.0]] {
+        let mut comparison = waiting(S, 3, &[1, 2, 3], 5);
+        assert_eq!(go_on(&mut comparison, 3 * S).len(), 3);
+        let turns = told(&mut comparison, 3 * S, &[(1, lies[0]), (2, lies[1]), (3, 5.0)]);
+        assert!(turns.contains(&turn(3, 3, PULL)), "it is the nearest to what is known: {turns:?}");
+    }
 }
 
 #[test]
