@@ -30,7 +30,7 @@ pub(super) fn steps(host: &PeerProcess) -> u64 {
     let said = log
         .lines()
         .rev()
-        .find_map(|line| line.split(" steps in all").next()?.rsplit(' ').next()?.parse().ok());
+        .find_map(|line| line.split_once(" steps in all")?.0.rsplit(' ').next()?.parse().ok());
     said.unwrap_or_default()
 }
 
@@ -65,6 +65,7 @@ async fn experts_on_other_processes_learn_and_are_missed_and_come_back() {
     first.interrupt().unwrap();
     wait_for(&first, "All experts are handed over").await;
     trainer.kill().await.unwrap();
+    let first_log = first.log().unwrap();
     first.kill().await.unwrap();
     let again = test_run.host_experts("first", &[&page, "--experts", "8"]).unwrap();
     wait_for(&again, "Hosting 8 experts").await;
@@ -72,7 +73,8 @@ async fn experts_on_other_processes_learn_and_are_missed_and_come_back() {
     wait_for(&again, "learned from").await;
     let epoch = backbone.status().await.unwrap().progress.epoch;
     backbone.wait_for_epoch(epoch + 10).await.unwrap();
-    assert!(steps(&again) >= before, "{} steps after {before}", steps(&again));
+    let now = steps(&again);
+    assert!(now >= before, "{now} steps after {before}:\n{first_log}\n{}", again.log().unwrap());
     println!("accuracy {reached}, {without} with half of the experts");
     trainer.kill().await.unwrap();
     again.kill().await.unwrap();
