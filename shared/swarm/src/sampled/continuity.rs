@@ -6,8 +6,9 @@
 //! is several times as far, the peer goes on with the last one. Each time it believes twice as far, as others may have more data, and in
 //! the end it gives in: it is more likely that the peer itself once believed what it should not have.
 
-use super::{SampledModel, SampledPeer};
 use std::collections::VecDeque;
+
+use super::{SampledModel, SampledPeer};
 
 /// Lengths of late that are remembered, of each kind.
 const LENGTHS: usize = 5;

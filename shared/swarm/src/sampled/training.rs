@@ -100,9 +100,10 @@ impl Pushes {
         }
         self.n_open = self.n_open.saturating_sub(1);
         self.has_arrived |= outcome != PushOutcome::Failed;
-        self.n_open == 0 && !self.has_arrived
+        self.is_done() && !self.has_arrived
     }
 
+    /// Whether no offer is under way, nor to be repeated.
     pub(super) fn is_done(&self) -> bool {
         self.n_open == 0
     }
