@@ -508,7 +508,7 @@ impl SampledPeer {
     /// before, by what it proves itself, where it cannot be in the sample, or where too few peers have been near that round.
     pub fn on_model(&mut self, now: Moment, from: PublicKey, task: SampledTask, model: SampledModel) {
         self.on_time(now);
-        let is_chosen = self.is_chosen(from, task, &model);
+        let is_chosen = self.is_chosen(now, from, task, &model);
         self.on_transfer_ended(from, task);
         if !self.joining.is_member() || !self.is_plausible(from, task) || !is_chosen {
             return self.go_on(now);

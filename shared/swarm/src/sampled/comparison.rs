@@ -21,8 +21,10 @@ const COMPARED_MIN: usize = 3;
 const WAIT_MAX: Duration = Duration::from_secs(8);
 /// Most rounds of which averages are offered at a time: that of the run, and what others say.
 const ROUNDS_MAX: usize = 8;
-/// Most keys that are known to have sent another model than that of their sketch.
-const LIARS_MAX: usize = 64;
+/// Most keys that are known to have sent another model than that of their sketch, and most that were late.
+const KEYS_MAX: usize = 64;
+/// An average that is at most so many times as far from the others as the nearest one is as good.
+const NEAR: f64 = 2.0;
 
 /// How long is waited for averages.
 #[derive(Debug, Clone, Copy)]
@@ -61,6 +63,8 @@ pub(super) struct Comparison {
     /// What is pulled of a round, with the seed and the sketch that it must have; no sketch where there was nothing to compare with.
     pulled: BTreeMap<(PublicKey, u64), Option<(u64, ModelSketch)>>,
     liars: BTreeSet<PublicKey>,
+    /// Those whose models did not come in time when they were chosen: the others come first where they are as near.
+    late: BTreeSet<PublicKey>,
 }
 
 /// Those of one round.
@@ -134,6 +138,7 @@ impl RoundOffers {
         &mut self,
         own: Option<&ModelSketch>,
         are_few_enough: bool,
+        late: &BTreeSet<PublicKey>,
     ) -> (Option<(PublicKey, ModelSketch)>, Vec<PublicKey>) {
         let majority = self.majority();
         // Who is silent is told when its sketch comes.
@@ -157,11 +162,15 @@ impl RoundOffers {
                 to_own => (radius, to_own.unwrap_or_default()),
             }
         };
-        let best = compared.iter().filter(|_| is_enough).min_by(|(_, one), (_, two)| {
-            let ((first, then), (other_first, other_then)) = (cost(one), cost(two));
-            first.total_cmp(&other_first).then(then.total_cmp(&other_then))
+        let costs: Vec<_> =
+            compared.iter().filter(|_| is_enough).map(|told| (cost(&told.1), *told)).collect();
+        let least = costs.iter().map(|((first, _), _)| *first).min_by(f64::total_cmp);
+        let near = costs.iter().filter(|((first, _), _)| least.is_some_and(|least| *first <= NEAR * least));
+        let best = near.min_by(|((first, then), (from, _)), ((other_first, other_then), (other, _))| {
+            let by_cost = first.total_cmp(other_first).then(then.total_cmp(other_then));
+            late.contains(from).cmp(&late.contains(other)).then(by_cost)
         });
-        let best = best.map(|(from, sketch)| (*from, sketch.clone()));
+        let best = best.map(|(_, (from, sketch))| (*from, sketch.clone()));
         (best, told.into_iter().map(|(from, _)| from).collect())
     }
 }
@@ -185,6 +194,7 @@ impl Comparison {
             return vec![(from, round, OfferTurn::Busy)];
         }
         // What was chosen of it has not come.
+        self.note_late(now, times.patience);
         self.step.take_if(|(of, _)| *of == round);
         let turns = self.make_place(round);
         let offers = self.rounds.entry(round).or_insert_with(|| RoundOffers {
@@ -230,23 +240,53 @@ impl Comparison {
         }
     }
 
-    /// A sender's stream has ended, with its model or without.
-    pub(super) fn end(&mut self, from: PublicKey, round: u64) {
-        let was_pulled = self.pulled.remove(&(from, round)).is_some();
-        if let Some(offers) = self.rounds.get_mut(&round) {
-            offers.waiting.remove(&from);
-        }
-        if was_pulled && !self.pulled.keys().any(|(_, of)| *of == round) {
-            self.step.take_if(|(of, step)| *of == round && matches!(step, ComparisonStep::Pulling { .. }));
+    /// Who was chosen and has not sent its model by now is late.
+    fn note_late(&mut self, now: Moment, patience: Duration) {
+        let Some((round, _)) = self.step.filter(|(_, step)| step.is_stale(now, patience)) else { return };
+        for (from, _) in self.pulled.keys().filter(|(_, of)| *of == round) {
+            if self.late.len() < KEYS_MAX {
+                self.late.insert(*from);
+            }
         }
     }
 
+    /// A sender's stream has ended, with its model or without.
+    pub(super) fn end(&mut self, from: PublicKey, round: u64) {
+        if self.take_pulled(from, round).is_some() && self.late.len() < KEYS_MAX {
+            self.late.insert(from);
+        }
+        if let Some(offers) = self.rounds.get_mut(&round) {
+            offers.waiting.remove(&from);
+        }
+    }
+
+    /// What is pulled of a sender is not waited for any more. Returns what it must be.
+    fn take_pulled(&mut self, from: PublicKey, round: u64) -> Option<Option<(u64, ModelSketch)>> {
+        let pulled = self.pulled.remove(&(from, round))?;
+        if !self.pulled.keys().any(|(_, of)| *of == round) {
+            self.step.take_if(|(of, step)| *of == round && matches!(step, ComparisonStep::Pulling { .. }));
+        }
+        Some(pulled)
+    }
+
     /// Whether a model that came is the one that was chosen; `None` where none of that sender was. Who sent another one is believed no more.
-    pub(super) fn is_chosen(&mut self, from: PublicKey, round: u64, model: &SampledModel) -> Option<bool> {
-        let Some((seed, sketch)) = self.pulled.get(&(from, round))? else { return Some(true) };
-        let is_same = ModelSketch::of(model, *seed).is_of_same(sketch);
-        if !is_same && self.liars.len() < LIARS_MAX {
+    pub(super) fn is_chosen(
+        &mut self,
+        (now, patience): (Moment, Duration),
+        from: PublicKey,
+        round: u64,
+        model: &SampledModel,
+    ) -> Option<bool> {
+        self.note_late(now, patience);
+        let is_in_time =
+            self.step.is_some_and(|(of, step)| of == round && !step.is_stale(now, patience));
+        let pulled = self.take_pulled(from, round)?;
+        let is_same = pulled.is_none_or(|(seed, sketch)| ModelSketch::of(model, seed).is_of_same(&sketch));
+        if !is_same && self.liars.len() < KEYS_MAX {
             self.liars.insert(from);
+        }
+        if is_in_time {
+            self.late.remove(&from);
         }
         Some(is_same)
     }
@@ -274,6 +314,7 @@ impl Comparison {
         own: impl FnOnce(u64) -> Option<ModelSketch>,
     ) -> Turns {
         let mut turns = Turns::new();
+        self.note_late(now, times.patience);
         if let Some((round, ComparisonStep::Comparing { seed, until })) = self.step {
             let waits = |offers: &RoundOffers| offers.waiting.values().any(|of| of.sketch.is_none());
             if until <= now || !self.rounds.get(&round).is_some_and(waits) {
@@ -352,10 +393,10 @@ impl Comparison {
         round: u64,
         (seed, own): (u64, Option<&ModelSketch>),
     ) -> Turns {
-        let offers = self.rounds.get_mut(&round);
+        let (offers, late) = (self.rounds.get_mut(&round), &self.late);
         let nearest = |offers: &mut RoundOffers| {
             let is_nobody_live = offers.expected.as_ref().is_some_and(BTreeSet::is_empty);
-            offers.nearest(own, is_nobody_live || offers.since.saturating_add(few) <= now)
+            offers.nearest(own, is_nobody_live || offers.since.saturating_add(few) <= now, late)
         };
         let (best, told) = offers.map(nearest).unwrap_or_default();
         self.step = best.as_ref().map(|_| (round, ComparisonStep::Pulling { since: now }));
@@ -464,10 +505,17 @@ impl SampledPeer {
     }
 
     /// Whether a model that came is the one whose sketch was told.
-    pub(super) fn is_chosen(&mut self, from: PublicKey, task: SampledTask, model: &SampledModel) -> bool {
+    pub(super) fn is_chosen(
+        &mut self,
+        now: Moment,
+        from: PublicKey,
+        task: SampledTask,
+        model: &SampledModel,
+    ) -> bool {
         match task {
             SampledTask::Train { round } => {
-                let chosen = self.training.comparison.is_chosen(from, round, model);
+                let times = (now, self.patience());
+                let chosen = self.training.comparison.is_chosen(times, from, round, model);
                 chosen.unwrap_or_else(|| !self.is_compared(from, task))
             }
             SampledTask::Aggregate { .. } => true,

@@ -76,6 +76,25 @@ fn without_dishonest_peers_comparing_costs_little() {
     }
 }
 
+/// Each costs the others its time once.
+#[test]
+fn one_in_five_that_sends_nothing_when_it_is_chosen_does_not_slow_the_run_down() {
+    for seed in seeds(0..2) {
+        let rounds = [false, true].map(|stalls| {
+            let population = Population::new(ROBUST, N);
+            let mut world = world(seed, &population, N, |_| true);
+            LIARS.iter().for_each(|at| world.nodes[*at].stalls = stalls);
+            world.run_until(10 * MINUTE);
+            let before = round(&mut world);
+            world.run_until(20 * MINUTE);
+            round(&mut world) - before
+        });
+        let [quick, stalled] = rounds;
+        println!("seed {seed}: {quick} rounds in ten minutes, {stalled} where one in five stalls");
+        assert!(100 * stalled > 86 * quick, "seed {seed}: {quick} and {stalled}");
+    }
+}
+
 #[test]
 fn most_aggregators_may_crash_for_good() {
     for seed in seeds(0..2) {

@@ -102,6 +102,8 @@ pub(crate) struct SimulatedPeer {
     pub(crate) n_refused: usize,
     /// It takes models that others trained, and averages none.
     pub(crate) swallows: bool,
+    /// It sends no average that was chosen.
+    pub(crate) stalls: bool,
     /// What it trains and averages is this.
     pub(crate) lie: Option<Lie>,
     /// What a liar would offer if it were honest.
@@ -190,6 +192,7 @@ impl Population {
             sample_times: Vec::new(),
             n_refused: 0,
             swallows: false,
+            stalls: false,
             lie: None,
             honest: Arc::new([0.0]),
         }
@@ -326,6 +329,7 @@ impl SimulatedPeer {
     /// What comes of its offer.
     fn on_turn(&mut self, now: Moment, from: NodeId, task: SampledTask, turn: OfferTurn) {
         let refusal = match turn {
+            OfferTurn::Pull if self.stalls && matches!(task, SampledTask::Train { .. }) => return,
             OfferTurn::Pull => return self.send_model(from, task),
             OfferTurn::Compare { seed } => {
                 let mut offered = self.offered.iter();

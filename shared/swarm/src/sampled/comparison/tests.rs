@@ -73,8 +73,8 @@ fn the_one_that_is_nearest_to_most_is_pulled_and_the_others_are_busy() {
     assert_eq!(comparison.wait(S, peer(1), 3, &TIMES), [turn(1, 3, BUSY)], "it was on its way before that");
     assert!(!comparison.is_open_to(2 * S, &peer(1), 3, 4 * S));
     assert!(comparison.is_open_to(5 * S, &peer(1), 3, 4 * S), "it does not come");
-    assert_eq!(comparison.is_chosen(peer(3), 3, &model(5.5)), Some(true));
-    assert_eq!(comparison.is_chosen(peer(2), 3, &model(5.0)), None);
+    assert_eq!(comparison.is_chosen((S, 20 * S), peer(3), 3, &model(5.5)), Some(true));
+    assert_eq!(comparison.is_chosen((S, 20 * S), peer(2), 3, &model(5.0)), None);
 }
 
 /// Others may be any number.
@@ -152,7 +152,7 @@ fn who_sends_another_model_than_that_of_its_sketch_is_believed_no_more() {
     assert!(turns.contains(&turn(2, 3, PULL)));
     // Not even where the next round has begun meanwhile.
     offer(&mut comparison, S, 4, &[3]);
-    assert_eq!(comparison.is_chosen(peer(2), 3, &model(90.0)), Some(false));
+    assert_eq!(comparison.is_chosen((S, 20 * S), peer(2), 3, &model(90.0)), Some(false));
     comparison.end(peer(2), 3);
     assert!(!comparison.is_open_to(S, &peer(2), 4, S) && comparison.is_open_to(S, &peer(1), 4, S));
 }
@@ -208,4 +208,42 @@ fn where_the_chosen_one_does_not_come_the_others_are_compared_anew() {
         offer(&mut comparison, at, 3, &[1, 3]);
         assert_eq!(go_on(&mut comparison, at + 2 * S).len(), 2);
     }
+}
+
+/// Offers of these values are compared. Returns whose is pulled.
+fn pulled(comparison: &mut Comparison, at: Moment, values: &[(u8, f32)]) -> Option<PublicKey> {
+    offer(comparison, at, 3, &values.iter().map(|(from, _)| *from).collect::<Vec<_>>());
+    go_on(comparison, at);
+    let turns = told(comparison, at, values);
+    turns.into_iter().find(|(.., turn)| *turn == PULL).map(|(from, ..)| from)
+}
+
+/// It told the sketch of an honest average, and costs the time in which it was waited for once.
+#[test]
+fn who_was_chosen_and_did_not_send_in_time_comes_after_those_that_are_as_near() {
+    let values = [(1, 4.0), (2, 5.0), (3, 5.5)];
+    for is_lost in [true, false] {
+        let mut comparison = waiting(S, 3, &[1, 2, 3], 3);
+        assert_eq!(pulled(&mut comparison, S, &values), Some(peer(2)));
+        if is_lost {
+            comparison.end(peer(2), 3);
+        }
+        assert_eq!(pulled(&mut comparison, 22 * S, &values), Some(peer(3)));
+        assert_eq!(comparison.is_chosen((23 * S, 20 * S), peer(3), 3, &model(5.5)), Some(true));
+        assert_eq!(comparison.late, [peer(2)].into());
+        // Of those that are all late it is the nearest, and comes in time.
+        comparison.end(peer(2), 3);
+        comparison.late.extend([peer(1), peer(3)]);
+        assert_eq!(pulled(&mut comparison, 24 * S, &values), Some(peer(2)));
+        assert_eq!(comparison.is_chosen((25 * S, 20 * S), peer(2), 3, &model(5.0)), Some(true));
+        assert_eq!(comparison.late, [peer(1), peer(3)].into());
+    }
+}
+
+#[test]
+fn no_average_that_is_far_comes_before_those_of_late_ones() {
+    let mut comparison = waiting(S, 3, &[1, 2, 3], 3);
+    comparison.late = [peer(1), peer(2)].into();
+    let chosen = pulled(&mut comparison, S, &[(1, 4.0), (2, 5.0), (3, 90.0)]);
+    assert!(chosen == Some(peer(1)) || chosen == Some(peer(2)), "{chosen:?}");
 }
