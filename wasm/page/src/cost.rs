@@ -4,7 +4,7 @@
 use barnraise_protocol::api::AcceptedTotals;
 use barnraise_protocol::contribute::RunProgress;
 use barnraise_protocol::dataset::{Manifest, ShardEntry};
-use barnraise_protocol::run::RunDescription;
+use barnraise_protocol::run::{RunDescription, Scheme};
 
 /// Contributions of a shorter time say nothing of an hour.
 const TOTALS_MIN_S: u64 = 60;
@@ -36,6 +36,7 @@ pub(crate) struct RunCost {
     pub(crate) model_bytes: u64,
     /// Of a model with adapters the weights beside them, which are kept.
     pub(crate) frozen_bytes: u64,
+    /// What a contributor sends for a step.
     pub(crate) update_bytes: u64,
     pub(crate) gallery_bytes: u64,
     pub(crate) n_shards: u64,
@@ -46,6 +47,8 @@ pub(crate) struct RunCost {
     pub(crate) streamed: Option<StreamCost>,
     target_batch_size: u32,
     contribution_samples_max: u32,
+    /// Of a run without a server: how many of its peers a round is trained by.
+    sample_size: Option<u32>,
 }
 
 /// What a stream of samples costs, by the held-out ones, which are encoded alike.
@@ -82,12 +85,19 @@ impl RunCost {
         let shards = &run.data.manifest.shards;
         let data_bytes = shards.iter().map(|shard| u64::from(shard.n_bytes)).sum::<u64>();
         let n_shards = shards.len() as u64;
-        Self {
-            model_bytes: run.scheme.state_codec().encoded_len(n_values) as u64,
-            frozen_bytes: run.data.manifest.frozen.iter().map(|shard| u64::from(shard.n_bytes)).sum(),
+        let model_bytes = run.scheme.state_codec().encoded_len(n_values) as u64;
+        let update_bytes = match &run.scheme {
             // Once a warm-up is over.
-            update_bytes: *run.scheme.gradient_codec().encoding().encoded_len_at(n_values, u64::MAX).end()
-                as u64,
+            Scheme::Synchronous(scheme) => {
+                *scheme.gradient_codec.encoding().encoded_len_at(n_values, u64::MAX).end() as u64
+            }
+            // The model, to each of those who average.
+            Scheme::Sampled(scheme) => model_bytes.saturating_mul(scheme.n_aggregators.into()),
+        };
+        Self {
+            model_bytes,
+            frozen_bytes: run.data.manifest.frozen.iter().map(|shard| u64::from(shard.n_bytes)).sum(),
+            update_bytes,
             gallery_bytes: run.data.manifest.gallery.n_bytes.into(),
             n_shards,
             shard_bytes: data_bytes / n_shards.max(1),
@@ -95,6 +105,7 @@ impl RunCost {
             streamed: StreamCost::of(&run.data.manifest),
             target_batch_size: run.scheme.step_samples(),
             contribution_samples_max: run.scheme.contribution_samples_max(),
+            sample_size: run.sampled().map(|scheme| scheme.sample_size.into()),
         }
     }
 
@@ -122,13 +133,19 @@ impl RunCost {
 
     /// Bytes of an hour in a run that takes so many samples a second, for a contributor that gives as many as the others:
     /// for each step the model down, and as many updates up as its samples take, which come down where they are a stream.
+    /// Without a server, for each round that it is drawn for.
     fn hour_bytes_at(self, samples_per_second: f64, n_contributors: u32) -> u64 {
-        let n_samples = self.target_batch_size.max(1);
-        let own_samples = n_samples.div_ceil(n_contributors.max(1));
+        let (n_samples, n_contributors) = (self.target_batch_size.max(1), n_contributors.max(1));
+        let n_steps = samples_per_second * HOUR_S as f64 / f64::from(n_samples);
+        if let Some(sample_size) = self.sample_size {
+            let share = f64::from(sample_size.min(n_contributors)) / f64::from(n_contributors);
+            return (n_steps * share * self.step_bytes() as f64) as u64;
+        }
+        let own_samples = n_samples.div_ceil(n_contributors);
         let n_updates = own_samples.div_ceil(self.contribution_samples_max.max(1));
         let step_bytes = self.model_bytes.saturating_add(self.update_bytes.saturating_mul(n_updates.into()));
         let step_bytes = step_bytes.saturating_add(self.streamed_bytes(own_samples.into()));
-        (samples_per_second * HOUR_S as f64 / f64::from(n_samples) * step_bytes as f64) as u64
+        (n_steps * step_bytes as f64) as u64
     }
 }
 
@@ -261,6 +278,15 @@ mod tests {
         // Each of two contributors gives half of the samples, in two updates.
         let cost = RunCost { contribution_samples_max: 1024, ..cost };
         assert!(near(cost.hour_bytes_at(409.6, 2), 360 * (cost.model_bytes + 2 * cost.update_bytes)));
+
+        // Without a server: a round a second, each by 10 of 40, who get the model once and send it to each aggregator.
+        let sampled = fixture::sampled_page().run.unwrap();
+        let scheme = sampled.sampled().unwrap();
+        let (of_round, drawn) = (scheme.micro_batch_size * u32::from(scheme.sample_size), scheme.sample_size);
+        let n_aggregators = u64::from(scheme.n_aggregators);
+        let of_sampled = RunCost::of(&sampled, fixture::N_PARAMETERS);
+        let hour = of_sampled.hour_bytes_at(of_round.into(), 4 * u32::from(drawn));
+        assert!(near(hour, 900 * of_sampled.model_bytes * (1 + n_aggregators)), "{hour}");
 
         let mut estimate = HourEstimate::default();
         let mut at = |second: u32, epoch, n_samples, n_contributors| {

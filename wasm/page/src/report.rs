@@ -349,8 +349,11 @@ pub(crate) fn data(page: &PageState) -> Vec<ReportLine> {
             format::bytes(cost.data_bytes),
         ),
     };
-    let update =
-        format!("Then up to {} up and {model} down with each step.", format::bytes(cost.update_bytes));
+    let (up, down) = (format::bytes(cost.update_bytes), format::bytes(cost.model_bytes));
+    let update = match page.is_sampled() {
+        true => format!("Then {down} down and {up} up with each round that this tab is drawn for."),
+        false => format!("Then up to {up} up and {down} down with each step."),
+    };
     let idle = "Nothing of it is fetched before you start.";
     [begin, parts, update, hour(page), idle.into()]
         .into_iter()

@@ -148,6 +148,7 @@ fn resting(page: &PageState) -> Sentence {
     }
     let text = match page.contribution.n_samples_accepted {
         0 if page.lacks_invitation() => "This tab watches the run.".into(),
+        0 if page.is_sampled() => "Resting. Press Start, and this tab trains when it is drawn.".into(),
         0 => "Resting. Press Start, and this tab helps with the next step.".into(),
         n => format!("Resting. This tab gave {}. Thank you.", format::counted(n, "sample", "samples")),
     };
@@ -451,7 +452,7 @@ fn expected_device(choice: DeviceChoice, web_gpu: WebGpu) -> &'static str {
 
 /// The step of the model that answered.
 pub(crate) fn which_model(page: &PageState, epoch: u64) -> String {
-    let steps = format::counted(epoch, "step", "steps");
+    let steps = page.steps_in_words(epoch);
     match &page.backbone {
         BackboneStatus::Lost { .. } if !page.contributing => {
             format!("The model after {steps}, as this browser kept it: the backbone cannot be reached.")

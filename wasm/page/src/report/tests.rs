@@ -251,6 +251,8 @@ fn the_cost_is_told_from_the_run() {
     assert!(data.contains("in parts of about 300 bytes, others all the time, and are not kept"), "{data}");
     page.run = None;
     assert!(text(super::data(&page)).contains("Asking"));
+    let data = text(super::data(&fixture::sampled_page()));
+    assert!(data.contains("with each round that this tab is drawn for") && !data.contains("step"), "{data}");
 }
 
 #[test]

@@ -57,10 +57,7 @@ impl ShareCard {
             lines.push(format!("Place {} of {of}", format::count(rank.place)));
         }
         if let Some(progress) = &page.progress {
-            lines.push(format!(
-                "{} made so far, by all of us",
-                format::counted(progress.epoch, "step", "steps")
-            ));
+            lines.push(format!("{} made so far, by all of us", page.steps_in_words(progress.epoch)));
         }
         let (accuracies, losses) = (page.history.accuracies(), page.history.losses());
         let (points, curve_label) = match (accuracies.last(), losses.last()) {

@@ -4,6 +4,7 @@ use barnraise_protocol::dataset::{ImageShape, SampleKind};
 use barnraise_protocol::run::model::graph::Loss;
 
 use super::PageState;
+use crate::format;
 use crate::picture;
 
 impl PageState {
@@ -20,6 +21,14 @@ impl PageState {
     /// Whether the run has no server, but rounds of samples of its participants.
     pub(crate) fn is_sampled(&self) -> bool {
         self.run.as_ref().is_some_and(|run| run.sampled().is_some())
+    }
+
+    /// So many steps of the run, or rounds, in words.
+    pub(crate) fn steps_in_words(&self, n_steps: u64) -> String {
+        match self.is_sampled() {
+            true => format::counted(n_steps, "round", "rounds"),
+            false => format::counted(n_steps, "step", "steps"),
+        }
     }
 
     /// Whether the run learns from text.

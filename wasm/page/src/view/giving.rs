@@ -49,7 +49,7 @@ impl GivingView {
         let newest = page.models.as_ref().and_then(|models: &Models| models.latest);
         self.model.set_hidden(newest.is_none());
         if let Some(newest) = newest {
-            self.model_note.set_number(&model_in_words(newest), newest.epoch as f64);
+            self.model_note.set_number(&model_in_words(page, newest), newest.epoch as f64);
         }
     }
 
@@ -90,10 +90,10 @@ fn rank_in_words(rank: Rank) -> String {
     format!("Place {} of {of}.", format::count(rank.place))
 }
 
-fn model_in_words(model: ModelFile) -> String {
+fn model_in_words(page: &PageState, model: ModelFile) -> String {
     format!(
         "After {}, {}, {}.",
-        format::counted(model.epoch, "step", "steps"),
+        page.steps_in_words(model.epoch),
         format::bytes(model.n_bytes),
         format::ago(model.age_seconds)
     )
@@ -128,6 +128,7 @@ fn reason_in_words(reason: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture;
 
     #[test]
     fn refusals_are_counted_by_reason() {
@@ -155,7 +156,9 @@ mod tests {
     #[test]
     fn a_model_and_a_place_in_words() {
         let model = ModelFile { epoch: 1234, age_seconds: 120, n_bytes: 246_000 };
-        assert_eq!(model_in_words(model), "After 1,234 steps, 246 kB, 2 minutes ago.");
+        assert_eq!(model_in_words(&fixture::page(), model), "After 1,234 steps, 246 kB, 2 minutes ago.");
+        let sampled = model_in_words(&fixture::sampled_page(), model);
+        assert!(sampled.starts_with("After 1,234 rounds, "), "{sampled}");
         assert_eq!(rank_in_words(Rank { place: 3, n_contributors: 17 }), "Place 3 of 17 contributors.");
     }
 }

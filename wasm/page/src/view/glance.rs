@@ -38,7 +38,7 @@ impl GlanceView {
             0 => "nobody".to_owned(),
             n => format::count(n.into()),
         });
-        self.steps.set_text(&format!("{} made", format::counted(progress.epoch, "step", "steps")));
+        self.steps.set_text(&format!("{} made", page.steps_in_words(progress.epoch)));
     }
 }
 

@@ -61,6 +61,7 @@ impl RunView {
         if document().title() != title {
             document().set_title(&title);
         }
+        set_attribute(&self.main, "data-scheme", if page.is_sampled() { "sampled" } else { "synchronous" });
         self.title.set_text(&run.identity.title);
         self.purpose.set_text(&run.identity.purpose);
         let n_samples = format::count(run.data.manifest.n_samples());

@@ -93,7 +93,7 @@ impl TrialView {
         }
         self.earlier.set_hidden(!comparison.is_wanted);
         let now = page.prediction.as_ref().filter(|_| comparison.is_wanted);
-        let now = now.map(|now| format!("Now, after {}", format::counted(now.epoch, "step", "steps")));
+        let now = now.map(|now| format!("Now, after {}", page.steps_in_words(now.epoch)));
         self.caption.set_optional(now.as_deref());
         self.earlier_caption.set_number(
             &earlier_in_words(page, comparison),
@@ -149,7 +149,7 @@ fn earlier_in_words(page: &PageState, comparison: &Comparison) -> String {
     match (&comparison.failure, comparison.asked) {
         (Some(reason), _) => format!("The earlier model could not be had: {reason}."),
         (None, Some(model)) if comparison.prediction.is_some() => {
-            let (when, steps) = (before(model.age_seconds), format::counted(model.epoch, "step", "steps"));
+            let (when, steps) = (before(model.age_seconds), page.steps_in_words(model.epoch));
             format!("{}{}, after {steps}", when[..1].to_uppercase(), &when[1..])
         }
         (None, Some(_)) => "Fetching the earlier model…".into(),
