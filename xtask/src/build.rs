@@ -132,7 +132,7 @@ pub(crate) fn native(workspace: &Workspace, profile: NativeProfile) -> Result<Pa
         NativeProfile::Release => command.arg("--release").args(PROGRAMS),
         NativeProfile::Benches => command.arg("--release").args(Workspace::native_selection()),
         NativeProfile::Tests => {
-            lints::with_lints(command.arg("--all-targets")).args(Workspace::native_selection())
+            lints::with_lints_for_tests(command.arg("--all-targets")).args(Workspace::native_selection())
         }
     };
     if profile != NativeProfile::Dev {

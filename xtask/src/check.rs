@@ -13,7 +13,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     println!("check: lints");
     let mut command = workspace.cargo();
     command.arg("build").args(Workspace::native_selection()).arg("--all-targets");
-    process::run(lints::with_lints(&mut command))?;
+    process::run(lints::with_lints_for_tests(&mut command))?;
     println!("check: unit tests");
     let mut command = test_run::cargo_test(workspace);
     command.args(Workspace::native_selection()).args(["--lib", "--bins"]);

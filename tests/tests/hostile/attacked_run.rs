@@ -39,6 +39,9 @@ pub(super) enum AttackEnd {
 /// A run under attack.
 pub(super) struct AttackedRun {
     honest: HonestContributors,
+    /// Of all its attacks, by number: the baseline after one is the next one's first.
+    speeds: WindowSpeeds,
+    n_attacks: usize,
     pub(super) backbone: BackboneProcess,
     pub(super) test_run: TestRun,
     _alone: OwnedMutexGuard<()>,
@@ -54,8 +57,12 @@ impl AttackedRun {
             true => Some(invitation(&mut test_run).await),
             false => None,
         };
-        let honest = HonestContributors::join(&backbone.tcp().unwrap(), invitation.as_deref()).await;
-        Self { honest, backbone, test_run, _alone: alone }
+        let mut honest = HonestContributors::join(&backbone.tcp().unwrap(), invitation.as_deref()).await;
+        let mut speeds = WindowSpeeds::default();
+        for _ in 0..BASELINES_FIRST {
+            speeds.add_baseline(honest.speed(OFFERS).await);
+        }
+        Self { honest, speeds, n_attacks: 0, backbone, test_run, _alone: alone }
     }
 
     /// Where the backbone is reached.
@@ -98,10 +105,8 @@ impl AttackedRun {
         }
         let blocks_before = self.metric(BLOCKS).await;
         let rss_before = self.rss_kib();
-        let mut speeds = WindowSpeeds::default();
-        for _ in 0..BASELINES_FIRST {
-            speeds.add_baseline(self.honest.speed(OFFERS).await);
-        }
+        let number = self.n_attacks;
+        self.n_attacks += 1;
         let mut verdict = SpeedVerdict::Unclear;
         for _ in 0..TURNS_MAX {
             let mut before = Vec::new();
@@ -113,7 +118,7 @@ impl AttackedRun {
             for (counter, before) in counters.iter().zip(before) {
                 self.until_more(counter, before).await;
             }
-            speeds.add_attack(0, self.honest.speed(OFFERS).await);
+            self.speeds.add_attack(number, self.honest.speed(OFFERS).await);
             let grown = self.rss_kib().saturating_sub(rss_before);
             assert!(grown < RSS_KIB_MAX, "{reasons:?}: {grown} KiB more");
             if attacking.is_finished() {
@@ -122,17 +127,18 @@ impl AttackedRun {
                 attacking.abort();
                 let _ = attacking.await;
             }
-            speeds.add_baseline(self.honest.speed(OFFERS).await);
-            verdict = speeds.verdict(0, SHARE_MIN);
+            self.speeds.add_baseline(self.honest.speed(OFFERS).await);
+            verdict = self.speeds.verdict(number, SHARE_MIN);
             if verdict != SpeedVerdict::Unclear {
                 break;
             }
         }
-        println!("{reasons:?}: {:.2?} of the speed, noise {:.2}", speeds.ratios(0), speeds.noise());
+        let (ratios, noise) = (self.speeds.ratios(number), self.speeds.noise());
+        println!("{reasons:?}: {ratios:.2?} of the speed, noise {noise:.2}");
         // What is not clear by then is as it is seen.
         let is_enough = verdict == SpeedVerdict::Enough
-            || (verdict == SpeedVerdict::Unclear && speeds.ratio(0) >= SHARE_MIN);
-        assert!(is_enough, "{reasons:?}: {speeds:.1?}");
+            || (verdict == SpeedVerdict::Unclear && self.speeds.ratio(number) >= SHARE_MIN);
+        assert!(is_enough, "{reasons:?}: {:.1?}", self.speeds);
         let is_blocked = self.metric(BLOCKS).await > blocks_before;
         assert_eq!(is_blocked, end == AttackEnd::Blocked, "{reasons:?}");
     }

@@ -12,7 +12,6 @@ mod connections;
 mod conversations;
 mod dht;
 mod honest;
-mod open_run;
 
 /// Limits that a test of a few seconds reaches. The model is small, so that the backbone is
 /// busy with little but the attack.

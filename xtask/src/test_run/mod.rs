@@ -107,7 +107,7 @@ fn run_programs<T: Send>(
 pub(crate) fn cargo_test(workspace: &Workspace) -> Command {
     let mut command = workspace.cargo();
     command.args(["test", "--no-fail-fast"]);
-    lints::with_lints(&mut command);
+    lints::with_lints_for_tests(&mut command);
     command
 }
 

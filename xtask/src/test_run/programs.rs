@@ -29,6 +29,8 @@ const TESTS_PER_PROCESSOR: usize = 2;
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
 /// It measures what attacks leave of a speed: nothing else runs beside it.
 const ALONE: &str = "tests/hostile";
+/// One test that waits for its run half of the time, and measures no speed: it runs beside those of processes.
+const BESIDE: &str = "tests/open_run";
 /// Lines of its output that wait to be looked at.
 const LINES_MAX: usize = 1024;
 /// A program in which no test ends for so long hangs; the longest test takes a third of it.
@@ -88,8 +90,9 @@ pub(crate) fn run<T: Send>(
     beside: impl FnOnce() -> Result<T> + Send,
 ) -> Result<(Totals, Result<T>)> {
     let (alone, others): (Vec<_>, Vec<_>) = programs.iter().partition(|program| program.name == ALONE);
-    let (of_processes, others): (Vec<_>, Vec<_>) =
-        others.into_iter().partition(|program| program.starts_processes);
+    let (of_processes, mut others): (Vec<_>, Vec<_>) =
+        others.into_iter().partition(|program| program.starts_processes && program.name != BESIDE);
+    others.sort_by_key(|program| program.name != BESIDE);
     let (outcomes, beside) = thread::scope(|scope| {
         let beside = scope.spawn(beside);
         let others = others.into_iter().map(|program| vec![program]);

@@ -278,8 +278,7 @@ impl Comparison {
         model: &SampledModel,
     ) -> Option<bool> {
         self.note_late(now, patience);
-        let is_in_time =
-            self.step.is_some_and(|(of, step)| of == round && !step.is_stale(now, patience));
+        let is_in_time = self.step.is_some_and(|(of, step)| of == round && !step.is_stale(now, patience));
         let pulled = self.take_pulled(from, round)?;
         let is_same = pulled.is_none_or(|(seed, sketch)| ModelSketch::of(model, seed).is_of_same(&sketch));
         if !is_same && self.liars.len() < KEYS_MAX {

@@ -6,6 +6,8 @@
 //! nobody knows, for which the others wait a little longer at first. The benchmark `strangers` measures it over longer ones,
 //! and in virtual time `shared/swarm/tests/open_run.rs` holds it to 80 %.
 
+#![allow(clippy::unwrap_used)]
+
 use std::time::Duration;
 
 use barnraise_tests::attack::Attack;
