@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use barnraise_protocol::access::AccessMode;
+use barnraise_protocol::run::model::presets::{Gpt, GptFamily, Preset};
 use barnraise_relay::server::is_host_name;
 use libp2p::multiaddr::Protocol;
 
@@ -19,6 +20,7 @@ pub(super) fn mistakes(config: &RunConfig) -> Vec<Invalid> {
     let parts = [
         license(config),
         adapters(config),
+        family(config),
         config.scheme.validate(),
         // Of data and model that do not fit each other the first check says more.
         data(config).and_then(|()| super::description::validate(config)),
@@ -114,6 +116,21 @@ fn adapters(config: &RunConfig) -> Result<(), Invalid> {
     Invalid::check("model.adapters", config.model.start_from.is_some(), want, as_written(adapters))
 }
 
+/// What only Llama has would say nothing of GPT-2.
+fn family(config: &RunConfig) -> Result<(), Invalid> {
+    let Preset::Gpt(gpt) = &config.model.kind else { return Ok(()) };
+    let plain = Gpt::new(gpt.family, gpt.width, gpt.layers, gpt.heads);
+    let Gpt { inner, dropout, epsilon, experts, .. } = *gpt;
+    let is_plain = *gpt == Gpt { inner, dropout, epsilon, experts, ..plain };
+    let want = "`family = \"llama\"` beside `key_value_heads`, `theta`, `rotary_scaling`, `attention_bias` and `untied`";
+    Invalid::check(
+        "model.kind",
+        gpt.family == GptFamily::Llama || is_plain,
+        want,
+        as_written(&config.model.kind),
+    )
+}
+
 fn license(config: &RunConfig) -> Result<(), Invalid> {
     let Some(license) = &config.model.license else { return Ok(()) };
     let known = |c: char| c.is_ascii_alphanumeric() || "-.+".contains(c);
@@ -138,8 +155,8 @@ mod tests {
     use barnraise_learning::{Decay, OptimizerSpec, ScheduleSpec};
     use barnraise_protocol::TensorCodec;
     use barnraise_protocol::codec::WARMUP_DENSITY;
-    use barnraise_protocol::run::model::presets::{Albert, Gpt, GptFamily};
-    use barnraise_protocol::run::{Augmentation, Preset};
+    use barnraise_protocol::run::Augmentation;
+    use barnraise_protocol::run::model::presets::Albert;
     use barnraise_protocol::run::{GradientCodec, SlowLinks, TopK};
     use bytesize::ByteSize;
 
@@ -262,6 +279,13 @@ mod tests {
         assert!(error.key == "model.kind" && error.want.contains("needs a mask token"), "{error}");
         config.model.kind = Preset::Gpt(Gpt::new(GptFamily::Gpt2, 16, 1, 2));
         assert_eq!(config.validate(), Ok(()));
+        for family in [GptFamily::Llama, GptFamily::Gpt2] {
+            let gpt = Gpt { untied: true, dropout: 0.1, ..Gpt::new(family, 16, 1, 2) };
+            config.model.kind = Preset::Gpt(gpt);
+            assert_eq!(config.validate().is_ok(), family == GptFamily::Llama);
+        }
+        let error = config.validate().unwrap_err();
+        assert!(error.key == "model.kind" && error.want.contains("llama"), "{error}");
     }
 
     #[test]

@@ -137,15 +137,12 @@ impl RunCost {
     fn hour_bytes_at(self, samples_per_second: f64, n_contributors: u32) -> u64 {
         let (n_samples, n_contributors) = (self.target_batch_size.max(1), n_contributors.max(1));
         let n_steps = samples_per_second * HOUR_S as f64 / f64::from(n_samples);
-        if let Some(sample_size) = self.sample_size {
-            let share = f64::from(sample_size.min(n_contributors)) / f64::from(n_contributors);
-            return (n_steps * share * self.step_bytes() as f64) as u64;
-        }
         let own_samples = n_samples.div_ceil(n_contributors);
         let n_updates = own_samples.div_ceil(self.contribution_samples_max.max(1));
         let step_bytes = self.model_bytes.saturating_add(self.update_bytes.saturating_mul(n_updates.into()));
         let step_bytes = step_bytes.saturating_add(self.streamed_bytes(own_samples.into()));
-        (n_steps * step_bytes as f64) as u64
+        let drawn = self.sample_size.map_or(1.0, |size| f64::from(size) / f64::from(n_contributors));
+        (n_steps * drawn.min(1.0) * step_bytes as f64) as u64
     }
 }
 

@@ -350,10 +350,8 @@ pub(crate) fn data(page: &PageState) -> Vec<ReportLine> {
         ),
     };
     let (up, down) = (format::bytes(cost.update_bytes), format::bytes(cost.model_bytes));
-    let update = match page.is_sampled() {
-        true => format!("Then {down} down and {up} up with each round that this tab is drawn for."),
-        false => format!("Then up to {up} up and {down} down with each step."),
-    };
+    let step = if page.is_sampled() { "round that this tab is drawn for" } else { "step" };
+    let update = format!("Then up to {up} up and {down} down with each {step}.");
     let idle = "Nothing of it is fetched before you start.";
     [begin, parts, update, hour(page), idle.into()]
         .into_iter()

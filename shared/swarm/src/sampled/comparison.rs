@@ -250,9 +250,10 @@ impl Comparison {
         }
     }
 
-    /// A sender's stream has ended, with its model or without.
+    /// A sender's stream has ended, with its model or without. Who was waited for until then is late.
     pub(super) fn end(&mut self, from: PublicKey, round: u64) {
-        if self.take_pulled(from, round).is_some() && self.late.len() < KEYS_MAX {
+        let is_waited = self.step.is_some_and(|(of, _)| of == round);
+        if self.take_pulled(from, round).is_some() && is_waited && self.late.len() < KEYS_MAX {
             self.late.insert(from);
         }
         if let Some(offers) = self.rounds.get_mut(&round) {

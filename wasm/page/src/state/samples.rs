@@ -25,10 +25,8 @@ impl PageState {
 
     /// So many steps of the run, or rounds, in words.
     pub(crate) fn steps_in_words(&self, n_steps: u64) -> String {
-        match self.is_sampled() {
-            true => format::counted(n_steps, "round", "rounds"),
-            false => format::counted(n_steps, "step", "steps"),
-        }
+        let (one, several) = if self.is_sampled() { ("round", "rounds") } else { ("step", "steps") };
+        format::counted(n_steps, one, several)
     }
 
     /// Whether the run learns from text.

@@ -247,3 +247,13 @@ fn no_average_that_is_far_comes_before_those_of_late_ones() {
     let chosen = pulled(&mut comparison, S, &[(1, 4.0), (2, 5.0), (3, 90.0)]);
     assert!(chosen == Some(peer(1)) || chosen == Some(peer(2)), "{chosen:?}");
 }
+
+/// A trainer that has another model does not wait for it.
+#[test]
+fn who_is_not_waited_for_any_more_is_not_late() {
+    let mut comparison = waiting(S, 3, &[1, 2, 3], 3);
+    assert_eq!(pulled(&mut comparison, S, &[(1, 4.0), (2, 5.0), (3, 5.5)]), Some(peer(2)));
+    assert_eq!(comparison.dismiss(3), []);
+    comparison.end(peer(2), 3);
+    assert_eq!(comparison.late, BTreeSet::new());
+}
