@@ -1,7 +1,7 @@
 //! MoDEST: its experiments, with the peers of runs without a server in virtual time, and one with real processes and tabs.
 //!
-//! In virtual time nothing is learned: training takes time, and a model is a number of bytes. What is measured is the network's and the
-//! sampling's.
+//! In virtual time nothing is learned, but in `poisoning`: training takes time, and a model is a number of bytes. What is measured is
+//! the network's and the sampling's.
 
 mod cities;
 mod crashes;
@@ -10,6 +10,7 @@ mod joins;
 #[path = "../../../shared/swarm/tests/sampled/node.rs"]
 #[allow(clippy::unwrap_used, dead_code, reason = "the simulation of the tests")]
 mod node;
+mod poisoning;
 mod samples;
 mod survivors;
 mod traffic;
@@ -58,6 +59,8 @@ enum ModestExperiment {
     Figure6,
     /// Bytes of four learning tasks, beside those of other algorithms
     Table4(traffic::TrafficArgs),
+    /// What a fifth of dishonest peers cost the accuracy of a model
+    Poisoning(poisoning::PoisoningArgs),
     /// Processes and tabs of which most are killed: what the others come to
     Survivors(survivors::SurvivorArgs),
 }
@@ -70,6 +73,7 @@ pub(crate) fn run(args: &ModestArgs, runtime: &Runtime) -> Result<()> {
         ModestExperiment::Figure5(options) => joins::run(options, seed, folder),
         ModestExperiment::Figure6 => crashes::run(seed, folder),
         ModestExperiment::Table4(options) => traffic::run(options, seed, folder),
+        ModestExperiment::Poisoning(options) => poisoning::run(options, seed),
         ModestExperiment::Survivors(options) => runtime.block_on(survivors::run(options)),
     }
 }

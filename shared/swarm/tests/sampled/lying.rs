@@ -1,6 +1,9 @@
 //! Dishonest peers, in runs that reckon with them.
 
+use std::sync::Arc;
+
 use barnraise_protocol::run::ModelAverage;
+use barnraise_swarm::sampled::SampledModel;
 
 use super::node::Lie;
 use super::*;
@@ -9,6 +12,10 @@ const N: usize = 30;
 /// One in five.
 const LIARS: [usize; 6] = [4, 9, 14, 19, 24, 29];
 const ROBUST: SampledSettings = SampledSettings { average: ModelAverage::CenteredClip, ..SETTINGS };
+
+fn a_million(_: &SampledModel) -> SampledModel {
+    Arc::new([1e6])
+}
 
 /// A run in which these lie from the beginning.
 fn run(seed: u64, settings: SampledSettings, lie: Lie, minutes: u32) -> World {
@@ -33,7 +40,7 @@ fn is_learned(model: f32) -> bool {
 #[test]
 fn one_in_five_that_lies_moves_no_model_far() {
     for (seed, forges) in seeds(0..3).flat_map(|seed| [(seed, false), (seed, true)]) {
-        let lie = Lie { model: 1e6, forges };
+        let lie = Lie { of: a_million, forges };
         let mut world = run(seed, ROBUST, lie, 10);
         let before = round(&mut world);
         let mut n_learned = 0;
@@ -53,7 +60,7 @@ fn one_in_five_that_lies_moves_no_model_far() {
 /// What the others are measured by.
 #[test]
 fn where_nobody_reckons_with_them_they_are_believed() {
-    let mut world = run(1, SETTINGS, Lie { model: 1e6, forges: false }, 10);
+    let mut world = run(1, SETTINGS, Lie { of: a_million, forges: false }, 10);
     assert!(!is_learned(newest(&mut world)));
 }
 

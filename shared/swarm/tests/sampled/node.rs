@@ -41,6 +41,27 @@ pub(crate) enum SimulatedMessage {
     Averaged(u64, SampledModel),
 }
 
+/// What peers compute, each by its number.
+pub(crate) trait Learning: Send + Sync {
+    /// The model that the run begins with.
+    fn first(&self) -> SampledModel;
+    /// A round of local training.
+    fn train(&self, peer: usize, round: u64, model: &SampledModel) -> SampledModel;
+}
+
+/// The model is a number, and each peer moves it half the way to its own.
+struct OwnNumbers;
+
+impl Learning for OwnNumbers {
+    fn first(&self) -> SampledModel {
+        Arc::new([0.0])
+    }
+
+    fn train(&self, peer: usize, _: u64, model: &SampledModel) -> SampledModel {
+        Arc::new([model[0] + (peer as f32 - model[0]) / 2.0])
+    }
+}
+
 /// A conversation that may come to nothing.
 #[derive(Debug, Clone, PartialEq)]
 enum Open {
@@ -74,8 +95,8 @@ pub(crate) struct SimulatedPeer {
     pub(crate) peer: SampledPeer,
     keys: Arc<Vec<PublicKey>>,
     nodes: Arc<HashMap<PublicKey, NodeId>>,
-    /// Where local training moves a model: half the way to it.
-    target: f32,
+    number: usize,
+    learning: Arc<dyn Learning>,
     training_time: Duration,
     average: ModelAverage,
     model_bytes: u64,
@@ -113,7 +134,8 @@ pub(crate) struct SimulatedPeer {
 /// What a dishonest peer says that it computed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lie {
-    pub(crate) model: f32,
+    /// What it makes of the honest result.
+    pub(crate) of: fn(&SampledModel) -> SampledModel,
     /// It tells the sketch of an honest average.
     pub(crate) forges: bool,
 }
@@ -130,6 +152,7 @@ pub(crate) struct Population {
     pub(crate) model_bytes: u64,
     /// For models that take longer than a request may.
     pub(crate) transfer_patience: Duration,
+    pub(crate) learning: Arc<dyn Learning>,
 }
 
 impl Population {
@@ -143,7 +166,8 @@ impl Population {
         let (keys, nodes) = (Arc::new(keys), Arc::new(nodes));
         let training_time = Duration::from_secs(3);
         let transfer_patience = Duration::ZERO;
-        Self { settings, seed, keys, nodes, training_time, model_bytes: 346_000, transfer_patience }
+        let learning = Arc::new(OwnNumbers);
+        Self { settings, seed, keys, nodes, training_time, model_bytes: 346_000, transfer_patience, learning }
     }
 
     pub(crate) fn node(&self, at: usize, aggregates: bool) -> SimulatedPeer {
@@ -168,13 +192,14 @@ impl Population {
         };
         let mut peer = SampledPeer::new(self.settings, identity);
         if at == 0 && counter == 0 {
-            peer = peer.with_model(0, Arc::new([0.0]));
+            peer = peer.with_model(0, self.learning.first());
         }
         SimulatedPeer {
             peer,
             keys: Arc::clone(&self.keys),
             nodes: Arc::clone(&self.nodes),
-            target: at as f32,
+            number: at,
+            learning: Arc::clone(&self.learning),
             training_time: self.training_time,
             average: self.settings.average,
             model_bytes: self.model_bytes,
@@ -194,7 +219,7 @@ impl Population {
             swallows: false,
             stalls: false,
             lie: None,
-            honest: Arc::new([0.0]),
+            honest: self.learning.first(),
         }
     }
 }
@@ -444,8 +469,8 @@ impl SimulatedPeer {
                         "no round is trained twice"
                     );
                     self.trained.push((round, now));
-                    let trained = model[0] + (self.target - model[0]) / 2.0;
-                    let result = Arc::new([self.lie.map_or(trained, |lie| lie.model)]);
+                    let trained = self.learning.train(self.number, round, &model);
+                    let result = self.lie.map_or_else(|| Arc::clone(&trained), |lie| (lie.of)(&trained));
                     let message = SimulatedMessage::Trained(round, result);
                     self.outbox.push_back(NodeAction::Compute { work: self.training_time, message });
                 }
@@ -470,8 +495,9 @@ impl SimulatedPeer {
                     let mut collected = CollectedModels::new(self.average);
                     models.iter().for_each(|model| collected.add(round, model));
                     self.honest = collected.take(round).unwrap();
-                    let average = self.lie.map_or(self.honest[0], |lie| lie.model);
-                    let message = SimulatedMessage::Averaged(round, Arc::new([average]));
+                    let average =
+                        self.lie.map_or_else(|| Arc::clone(&self.honest), |lie| (lie.of)(&self.honest));
+                    let message = SimulatedMessage::Averaged(round, average);
                     self.outbox.push_back(NodeAction::Compute { work: Duration::from_millis(50), message });
                 }
                 SampledAction::Turn { to, task, turn } => {
