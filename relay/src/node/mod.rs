@@ -12,6 +12,7 @@ mod dial_back;
 mod error;
 mod forwarded;
 mod guard;
+mod introductions;
 mod listen;
 mod lookup;
 mod muxer;
@@ -43,7 +44,7 @@ pub use self::path::Path;
 pub use self::reachability::Reachability;
 pub use self::routing::Routing;
 pub(crate) use self::routing::{Contact, Scope, scope};
-use self::task::{NodeCommand, NodeTask};
+use self::task::{DialRequest, NodeCommand, NodeTask};
 use crate::certificates::Certificates;
 use crate::guard_metrics::{GuardMetrics, Violation};
 use crate::streams::{IncomingStreams, Registry};
@@ -153,7 +154,7 @@ impl Node {
             return Err(NodeError::NoPeerId { address });
         };
         let scope = scope(&address);
-        self.ask(|reply| NodeCommand::Dial { peer, addresses: vec![address], reply }).await??;
+        self.ask(|reply| NodeCommand::Dial(DialRequest { peer, addresses: vec![address], reply })).await??;
         self.shared.reach.on_dialled(scope);
         Ok(peer)
     }
@@ -174,7 +175,7 @@ impl Node {
     /// # Errors
     /// It cannot be reached at any of them.
     pub async fn dial_peer(&self, peer: PeerId, addresses: Vec<Multiaddr>) -> Result<(), NodeError> {
-        self.ask(|reply| NodeCommand::Dial { peer, addresses, reply }).await?
+        self.ask(|reply| NodeCommand::Dial(DialRequest { peer, addresses, reply })).await?
     }
 
     /// All peers in the routing table; none without [`NodeConfig::routing`].

@@ -10,13 +10,14 @@ use libp2p::core::transport::ListenerId;
 use libp2p::metrics::{Metrics, Recorder as _};
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
-use libp2p::swarm::{ConnectionId, SwarmEvent};
+use libp2p::swarm::{ConnectionId, DialError, SwarmEvent};
 use libp2p::{Multiaddr, PeerId, Stream, StreamProtocol, Swarm, autonat, dcutr, identify, kad, relay};
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::circuits::Circuits;
 use super::connections::Connections;
+use super::introductions::Introductions;
 use super::listen::{causes, check_free, check_listening, dial_error, listen_error, listen_reason};
 use super::lookup::Lookups;
 use super::network::{NodeBehaviour, NodeBehaviourEvent, NodeNetwork, NodeSwarmEvent, is_loopback};
@@ -34,12 +35,12 @@ const LISTEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a shutdown waits for connections to say goodbye.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-type DialReply = oneshot::Sender<Result<(), NodeError>>;
+pub(super) type DialReply = oneshot::Sender<Result<(), NodeError>>;
 
 /// What a handle asks of the task.
 #[derive(Debug)]
 pub(super) enum NodeCommand {
-    Dial { peer: PeerId, addresses: Vec<Multiaddr>, reply: DialReply },
+    Dial(DialRequest),
     Contacts { reply: oneshot::Sender<Vec<Contact>> },
     Open { peer: PeerId, protocol: StreamProtocol, reply: oneshot::Sender<Result<Stream, OpenError>> },
     ConnectedPeers { reply: oneshot::Sender<Vec<PeerId>> },
@@ -47,6 +48,14 @@ pub(super) enum NodeCommand {
     Disconnect { peer: PeerId },
     Reserve { relay: Multiaddr },
     Shutdown { reply: oneshot::Sender<()> },
+}
+
+/// A peer to connect with, at any of these addresses.
+#[derive(Debug)]
+pub(super) struct DialRequest {
+    pub(super) peer: PeerId,
+    pub(super) addresses: Vec<Multiaddr>,
+    pub(super) reply: DialReply,
 }
 
 struct PendingDial {
@@ -73,6 +82,7 @@ pub(super) struct NodeTask {
     usage: Option<Arc<Usage>>,
     connections: Connections,
     peak: ConnectionPeak,
+    introductions: Introductions<DialRequest>,
     dials: HashMap<ConnectionId, PendingDial>,
     hopeful: Vec<HopefulDial>,
     hole_punch_timeout: Duration,
@@ -108,6 +118,7 @@ impl NodeTask {
             usage: network.usage,
             connections: Connections::default(),
             peak: ConnectionPeak::default(),
+            introductions: Introductions::new(),
             dials: HashMap::new(),
             hopeful: Vec::new(),
             hole_punch_timeout: config.hole_punch_timeout,
@@ -158,7 +169,7 @@ impl NodeTask {
                 command = self.commands.recv() => command,
             };
             match command {
-                Some(NodeCommand::Dial { peer, addresses, reply }) => self.dial(peer, addresses, reply),
+                Some(NodeCommand::Dial(request)) => self.dial_once_introduced(request),
                 Some(NodeCommand::Contacts { reply }) => {
                     let kademlia = self.swarm.behaviour_mut().routing.as_mut();
                     let _ =
@@ -195,7 +206,7 @@ impl NodeTask {
 
     fn next_deadline(&self) -> Option<Instant> {
         let hopeful = self.hopeful.iter().map(|dial| dial.until);
-        hopeful.chain(self.reservations.next_deadline()).min()
+        hopeful.chain(self.reservations.next_deadline()).chain(self.introductions.next_deadline()).min()
     }
 
     /// What is due by the clock.
@@ -203,9 +214,13 @@ impl NodeTask {
         for dial in self.hopeful.extract_if(.., |dial| dial.until <= now) {
             let _ = dial.reply.send(Ok(()));
         }
+        let late = self.introductions.due(now);
+        self.dial_all(late);
         while let Some(action) = self.reservations.poll(now) {
             match action {
-                ReachabilityAction::Dial(relay) => self.dial_relay(&relay),
+                ReachabilityAction::Dial(relay) => {
+                    self.dial_relay(&relay);
+                }
                 ReachabilityAction::Reserve(relay) => {
                     match self.swarm.listen_on(relay.clone().with(Protocol::P2pCircuit)) {
                         Ok(id) => drop(self.circuits.insert(id, relay)),
@@ -219,16 +234,40 @@ impl NodeTask {
         }
     }
 
-    fn dial_relay(&mut self, relay: &Multiaddr) {
-        let Some(Protocol::P2p(peer)) = relay.iter().last() else { return };
+    /// Returns whether a connection with the relay stands or is under way.
+    fn dial_relay(&mut self, relay: &Multiaddr) -> bool {
+        let Some(Protocol::P2p(peer)) = relay.iter().last() else { return false };
         let opts = DialOpts::peer_id(peer).addresses(vec![relay.clone()]).build();
-        // An error is one of a connection that stands or is under way already.
-        if let Err(error) = self.swarm.dial(opts) {
-            tracing::debug!(%relay, %error, "not dialled");
+        match self.swarm.dial(opts) {
+            Ok(()) | Err(DialError::DialPeerConditionFalse(_)) => true,
+            Err(error) => {
+                tracing::debug!(%relay, %error, "not dialled");
+                false
+            }
         }
     }
 
-    fn dial(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, reply: DialReply) {
+    /// Dials, through a relay once that has said at which address it sees this node.
+    fn dial_once_introduced(&mut self, request: DialRequest) {
+        if !self.hole_punch_timeout.is_zero()
+            && !self.swarm.is_connected(&request.peer)
+            && let Some((relay, address)) = self.introductions.missing(&request.addresses)
+            && self.dial_relay(&address)
+        {
+            self.introductions.wait(relay, Instant::now() + self.hole_punch_timeout, request);
+        } else {
+            self.dial(request);
+        }
+    }
+
+    fn dial_all(&mut self, requests: Vec<DialRequest>) {
+        for request in requests {
+            self.dial(request);
+        }
+    }
+
+    fn dial(&mut self, request: DialRequest) {
+        let DialRequest { peer, addresses, reply } = request;
         if self.swarm.is_connected(&peer) {
             let _ = reply.send(Ok(()));
             return;
@@ -268,13 +307,19 @@ impl NodeTask {
                     self.relayed.on_gone(&peer_id);
                     self.reserved.on_gone(&peer_id);
                     let _ = self.events.send(NodeEvent::Disconnected(peer_id));
+                    let waiting = self.introductions.on_gone(peer_id);
+                    self.dial_all(waiting);
                 }
             }
-            SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
+            SwarmEvent::OutgoingConnectionError { connection_id, peer_id, error, .. } => {
                 if let Some(PendingDial { address, reply }) = self.dials.remove(&connection_id) {
                     let _ = reply.send(Err(dial_error(address, &error)));
                 } else {
                     tracing::debug!(error = causes(&error), "a dial came to nothing");
+                }
+                if let Some(peer) = peer_id.filter(|peer| !self.swarm.is_connected(peer)) {
+                    let waiting = self.introductions.on_gone(peer);
+                    self.dial_all(waiting);
                 }
             }
             SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
@@ -389,6 +434,8 @@ impl NodeTask {
 
     fn on_identify(&mut self, event: identify::Event) {
         let identify::Event::Received { peer_id, info, .. } = event else { return };
+        let waiting = self.introductions.on_introduced(peer_id);
+        self.dial_all(waiting);
         if info.listen_addrs.iter().all(is_relayed) {
             // It listens nowhere itself, as a tab, to which no hole is punched.
             self.fulfil(peer_id);

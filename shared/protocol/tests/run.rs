@@ -4,8 +4,8 @@ use barnraise_protocol::codec::{Density, Sparsity};
 use barnraise_protocol::run::model::presets::{Swav, SwavTrunk};
 use barnraise_protocol::run::{
     DecayDescription, GradientCodec, GradientCodecError, IdentityError, LocalSteps, ModelAverage,
-    NotRecomputable, OptimizerDescription, Preset, RECOMPUTED_STEPS_MAX, RunDescription, RunIdentity,
-    Sampled, ScheduleDescription, Scheme, SlowLinks, SlowLinksError, Synchronous, TopK,
+    ModelExchange, NotRecomputable, OptimizerDescription, Preset, RECOMPUTED_STEPS_MAX, RunDescription,
+    RunIdentity, Sampled, ScheduleDescription, Scheme, SlowLinks, SlowLinksError, Synchronous, TopK,
 };
 use barnraise_protocol::{TensorCodec, gradient};
 
@@ -74,6 +74,7 @@ fn a_scheme_says_how_much_is_computed_at_once() {
         n_aggregators: 2,
         success_fraction: 0.8,
         average: ModelAverage::Mean,
+        exchange: ModelExchange::Sample,
         ping_timeout_ms: 2000,
         activity_window: 20,
         round_estimate_ms: 5000,

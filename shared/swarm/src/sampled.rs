@@ -54,12 +54,14 @@ mod continuity;
 mod fuzz;
 mod joining;
 mod limit;
+mod neighbors;
 mod pull;
 mod registry;
 mod relayed;
 mod sampling;
 #[cfg(test)]
 mod tests;
+mod topology;
 mod training;
 
 use std::collections::VecDeque;
@@ -68,7 +70,7 @@ use std::time::Duration;
 
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{AccessToken, Authority, KeyPair, PublicKey, TokenId, UnixTime};
-use barnraise_protocol::run::{ModelAverage, Sampled};
+use barnraise_protocol::run::{ModelAverage, ModelExchange, Sampled};
 use barnraise_protocol::sampled::{
     ActivityProof, ActivityToken, Membership, ModelSketch, OfferTurn, PeerPrefix, PushEnd, ROUND_MAX,
     SampledRoles, SampledTask, View, ViewDigest,
@@ -79,6 +81,7 @@ use self::calling::Calling;
 pub use self::collected::CollectedModels;
 use self::joining::Joining;
 use self::limit::{RoundLimit, RoundPace};
+use self::neighbors::Neighbors;
 use self::pull::Pull;
 pub use self::registry::Registry;
 use self::relayed::Dialled;
@@ -110,6 +113,8 @@ pub struct SampledSettings {
     pub round_estimate: Duration,
     /// How aggregators average. Where that bounds what dishonest trainers do, trainers compare what several aggregators offer.
     pub average: ModelAverage,
+    /// Between whom models go. Where that is among neighbours, there are no samples.
+    pub exchange: ModelExchange,
 }
 
 impl SampledSettings {
@@ -123,6 +128,7 @@ impl SampledSettings {
             activity_window: scheme.activity_window.into(),
             round_estimate: Duration::from_millis(scheme.round_estimate_ms.into()),
             average: scheme.average,
+            exchange: scheme.exchange,
         }
     }
 
@@ -273,6 +279,7 @@ pub struct SampledPeer {
     calling: Calling,
     training: Training,
     aggregation: Aggregation,
+    neighbors: Neighbors,
     /// The newest average that came, or was made here, with its round.
     newest: Option<(u64, SampledModel)>,
     /// Whose view is under way, and until when no other one is asked for.
@@ -310,6 +317,7 @@ impl SampledPeer {
             calling: Calling::default(),
             training: Training::default(),
             aggregation: Aggregation::default(),
+            neighbors: Neighbors::default(),
             newest: None,
             view_from: None,
             heard_at: Moment::ZERO,
@@ -382,7 +390,8 @@ impl SampledPeer {
         if is_later && self.registry.activity_of(&from).is_some() {
             (self.heard_at, self.pinged_round) = (now, round);
         }
-        self.joining.is_member()
+        // A neighbour asks whether it is to wait.
+        self.joining.is_member() && (!self.is_among_neighbors() || self.will_send(&from, round))
     }
 
     /// A candidate has answered.
@@ -426,6 +435,10 @@ impl SampledPeer {
     ) -> Result<ViewDigest, OfferRefusal> {
         self.on_time(now);
         let (is_mine, is_new) = match task {
+            SampledTask::Train { .. } if self.is_among_neighbors() => (false, false),
+            SampledTask::Aggregate { round } if self.is_among_neighbors() => {
+                (true, self.is_missing(from, round))
+            }
             SampledTask::Train { round } => (self.identity.roles.trains, round > self.training.round()),
             SampledTask::Aggregate { round } => {
                 (self.identity.roles.is_aggregator(), self.aggregation.is_open_to(round, from))
@@ -443,6 +456,7 @@ impl SampledPeer {
             // Its view may show that the run is there.
             is_expected = false;
         }
+        is_expected &= !self.is_ahead(task.round());
         let pull = Pull { round: task.round(), since: now, is_expected };
         let patience = self.patience();
         let has_place = match task {
@@ -452,6 +466,7 @@ impl SampledPeer {
                 let n_compared = self.is_compared(from, task).then_some(2 * self.settings.n_aggregators);
                 self.training.pull(from, pull, (patience, n_compared))
             }
+            SampledTask::Aggregate { .. } if self.is_among_neighbors() => self.pull_of_neighbor(from, pull),
             SampledTask::Aggregate { .. } => self.aggregation.pull(from, pull, &self.settings),
         };
         if !has_place {
@@ -473,12 +488,17 @@ impl SampledPeer {
     pub fn on_view_before(&mut self, now: Moment, from: PublicKey, task: SampledTask, view: &View) -> bool {
         self.on_time(now);
         self.on_view(from, view);
-        let is_plausible =
-            self.joining.is_member() && self.is_plausible(from, task) && self.is_believed(now, from, task);
+        let is_plausible = self.joining.is_member()
+            && self.is_plausible(from, task)
+            && self.is_believed(now, from, task)
+            && !self.is_ahead(task.round());
         if is_plausible {
             match task {
                 SampledTask::Train { .. } => self.training.on_proven(from),
-                SampledTask::Aggregate { .. } => self.aggregation.on_proven(from),
+                SampledTask::Aggregate { .. } => {
+                    self.aggregation.on_proven(from);
+                    self.neighbors.on_proven(from);
+                }
             }
             self.take_turn(now, from, task);
         }
@@ -518,6 +538,9 @@ impl SampledPeer {
         self.joining.on_progress(task.round(), self.settings.activity_window);
         match task {
             SampledTask::Train { round } => self.on_train(now, round, model),
+            SampledTask::Aggregate { round } if self.is_among_neighbors() => {
+                self.on_neighbor_model(from, round, model);
+            }
             SampledTask::Aggregate { round } => self.on_aggregate(now, from, round, model),
         }
         self.go_on(now);
@@ -538,6 +561,10 @@ impl SampledPeer {
         };
         let again = now + again;
         let is_lost = match task {
+            SampledTask::Aggregate { round } if self.is_among_neighbors() => {
+                self.neighbors.on_pushed(round, to, (again, outcome));
+                false
+            }
             SampledTask::Train { round } => self.aggregation.on_pushed(round, to, (again, outcome)),
             SampledTask::Aggregate { round } => self.training.on_pushed(round, to, (again, outcome)),
         };
@@ -575,12 +602,19 @@ impl SampledPeer {
 
     /// When to call [`Self::on_timeout`].
     pub fn next_deadline(&self) -> Option<Moment> {
-        let samplings = [self.training.sampling(), self.aggregation.sampling(), self.compared.as_ref()];
+        let samplings = [
+            self.training.sampling(),
+            self.aggregation.sampling(),
+            self.compared.as_ref(),
+            self.neighbors.sampling(),
+        ];
         let samplings = samplings.into_iter().flatten().filter_map(Sampling::next_deadline);
         let pushes = self.training.pushes().and_then(|(_, pushes)| pushes.next_deadline());
         let pushes = pushes.into_iter().chain(self.aggregation.next_push());
         let compared = self.training.comparison.deadline(&self.comparison_times());
-        let others = [self.enough_at(), self.joining_deadline(), self.calling.deadline(), compared];
+        let neighbors = self.neighbors.deadline(self.settings.round_estimate);
+        let others =
+            [self.enough_at(), self.joining_deadline(), self.calling.deadline(), compared, neighbors];
         samplings.chain(pushes).chain(others.into_iter().flatten()).min()
     }
 
@@ -638,11 +672,13 @@ impl SampledPeer {
     /// The driver has dropped the models of a round that it collected.
     pub fn on_collected_lost(&mut self, round: u64) {
         self.aggregation.on_collected_lost(round);
+        self.neighbors.on_collected_lost(round);
     }
 
     /// The round that it aggregates now.
     pub fn aggregated_round(&self) -> Option<u64> {
-        self.aggregation.is_working().then_some(self.aggregation.round())
+        let aggregated = self.aggregation.is_working().then_some(self.aggregation.round());
+        aggregated.or_else(|| self.neighbors.averaged_round())
     }
 
     /// Whether it looks for aggregators of what it trained, or offers it to them.
@@ -656,6 +692,7 @@ impl SampledPeer {
             self.aggregation.sampling_mut(),
             self.dialled.sampling_mut(),
             self.compared.as_mut(),
+            self.neighbors.sampling_mut(),
         ];
         samplings.into_iter().flatten()
     }
@@ -666,6 +703,7 @@ impl SampledPeer {
         self.compare(now);
         self.push_trained(now);
         self.average(now);
+        self.exchange(now);
     }
 
     /// `UPDATEACTIVITY(i, k)`: this peer is active in a round, which it proves from now on.
@@ -752,9 +790,14 @@ impl SampledPeer {
     /// With each silence twice as many are believed, as many may have died; and all where this peer was in no round yet and knows
     /// others by hearsay. Aggregators are compared with those of their kind: whether those that can be dialled are live, each peer
     /// sees for itself.
+    ///
+    /// Where there are no samples: whether it is a neighbour.
     fn is_in_sample(&self, from: PublicKey, task: SampledTask) -> bool {
         if from == self.peer || self.active.is_none() {
             return true;
+        }
+        if self.is_among_neighbors() {
+            return self.is_near(&from, task.round());
         }
         let within = (self.settings.activity_window, self.round_max());
         let (place, n) = match task {
@@ -773,7 +816,10 @@ impl SampledPeer {
         self.view_from.take_if(|(sender, _)| *sender == from);
         match task {
             SampledTask::Train { round } => self.training.on_transfer_ended(from, round),
-            SampledTask::Aggregate { round } => self.aggregation.on_transfer_ended(from, round),
+            SampledTask::Aggregate { round } => {
+                self.aggregation.on_transfer_ended(from, round);
+                self.neighbors.on_transfer_ended(from, round);
+            }
         }
     }
 
@@ -821,7 +867,10 @@ impl SampledPeer {
         let of_aggregator = self.aggregation.pushes_mut();
         let of_aggregator =
             of_aggregator.map(|(round, model, pushes)| (SampledTask::Train { round }, model, pushes));
-        for (task, model, pushes) in of_trainer.chain(of_aggregator) {
+        let of_neighbor = self.neighbors.pushes_mut();
+        let of_neighbor =
+            of_neighbor.map(|(round, model, pushes)| (SampledTask::Aggregate { round }, model, pushes));
+        for (task, model, pushes) in of_trainer.chain(of_aggregator).chain(of_neighbor) {
             for to in pushes.take_due(now) {
                 self.actions.push_back(SampledAction::Push { to, task, model: model.clone() });
             }

@@ -15,8 +15,8 @@ use barnraise_protocol::receipt::{Receipt, SignedReceipt};
 use barnraise_protocol::run::model::HostedExperts;
 use barnraise_protocol::run::model::presets::{Albert, Swav, SwavTrunk};
 use barnraise_protocol::run::{
-    DataSpec, GradientCodec, ModelAverage, OptimizerDescription, Preset, RunDescription, RunIdentity,
-    Sampled, ScheduleDescription, Scheme, Synchronous,
+    DataSpec, GradientCodec, ModelAverage, ModelExchange, OptimizerDescription, Preset, RunDescription,
+    RunIdentity, Sampled, ScheduleDescription, Scheme, Synchronous,
 };
 
 use crate::preflight::{Capabilities, WebGpu};
@@ -86,6 +86,7 @@ pub(crate) fn sampled_page() -> PageState {
             n_aggregators: 2,
             success_fraction: 0.75,
             average: ModelAverage::Mean,
+            exchange: ModelExchange::Sample,
             ping_timeout_ms: 2000,
             activity_window: 20,
             round_estimate_ms: 10_000,

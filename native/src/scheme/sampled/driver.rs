@@ -528,6 +528,7 @@ mod tests {
             activity_window: 4,
             round_estimate: Duration::from_secs(1),
             average: ModelAverage::Mean,
+            exchange: ModelExchange::Sample,
         };
         let identity = SampledIdentity {
             key: KeyPair::from_seed(&[seed; 32]),

@@ -119,7 +119,7 @@ mod tests {
 
     use barnraise_protocol::dataset::ShardEntry;
     use barnraise_protocol::run::{
-        DecayDescription, ModelAverage, OptimizerDescription, ScheduleDescription, Scheme,
+        DecayDescription, ModelAverage, ModelExchange, OptimizerDescription, ScheduleDescription, Scheme,
     };
 
     use super::*;
@@ -131,6 +131,7 @@ mod tests {
             n_aggregators: 2,
             success_fraction: 0.75,
             average: ModelAverage::Mean,
+            exchange: ModelExchange::Sample,
             ping_timeout_ms: 2000,
             activity_window: 20,
             round_estimate_ms: 10_000,

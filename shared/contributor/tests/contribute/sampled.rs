@@ -18,7 +18,9 @@ use barnraise_protocol::columns::{Column, ColumnContent, Scale, TableColumns};
 use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::contribute::RunProgress;
 use barnraise_protocol::dataset::{LabelledImages, SampleKind, Samples, TableShape, TableTarget};
-use barnraise_protocol::run::{ModelAverage, OptimizerDescription, Sampled, ScheduleDescription, Scheme};
+use barnraise_protocol::run::{
+    ModelAverage, ModelExchange, OptimizerDescription, Sampled, ScheduleDescription, Scheme,
+};
 use barnraise_protocol::sampled::{
     self, AcceptorToDialler, Aggregates, DiallerToAcceptor, SampledRoles, SampledTask, View, ViewDigest,
 };
@@ -50,6 +52,7 @@ fn scheme() -> Sampled {
         n_aggregators: 1,
         success_fraction: 1.0,
         average: ModelAverage::Mean,
+        exchange: ModelExchange::Sample,
         ping_timeout_ms: 200,
         // A round that its only trainer leaves is noticed soon.
         activity_window: 6,

@@ -16,6 +16,40 @@ pub enum ModelAverage {
     CenteredClip,
 }
 
+/// Between whom models go.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ModelExchange {
+    /// From sampled trainers to sampled aggregators, and back (MoDEST §3).
+    #[default]
+    Sample,
+    /// All train each round, and each sends its model to the one whose turn it is in the one-peer exponential graph (D-SGD; Ying et
+    /// al. 2021).
+    Exponential,
+    /// The same, to this many neighbours, which stay: those of a random regular graph (D-SGD; Lian et al. 2017).
+    Regular(u16),
+    /// The same, to this many others, by chance anew each round (EL-Local; De Vos et al. 2023).
+    Epidemic(u16),
+    /// The same, to one other by chance, and nobody waits for those of others (Ormándi et al. 2013).
+    Gossip,
+}
+
+impl ModelExchange {
+    /// Whether all train each round, and average with those whose models come.
+    pub fn is_among_neighbors(self) -> bool {
+        self != Self::Sample
+    }
+
+    /// Peers that each peer sends its model to in a round; none says it for samples.
+    pub fn n_receivers(self) -> u16 {
+        match self {
+            Self::Sample => 0,
+            Self::Exponential | Self::Gossip => 1,
+            Self::Regular(n) | Self::Epidemic(n) => n,
+        }
+    }
+}
+
 /// The parameters of the algorithm (MoDEST table 2), and what a trainer does with a model.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Sampled {
@@ -27,6 +61,8 @@ pub struct Sampled {
     pub success_fraction: f32,
     /// How an aggregator averages.
     pub average: ModelAverage,
+    /// Between whom models go.
+    pub exchange: ModelExchange,
     /// Milliseconds after which a silent peer is not live, `Δt`.
     pub ping_timeout_ms: u32,
     /// Rounds after which an inactive peer is asked no more, `Δk`.

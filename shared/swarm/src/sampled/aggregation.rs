@@ -220,6 +220,9 @@ impl SampledPeer {
 
     /// The average of a round is computed.
     pub fn on_averaged(&mut self, now: Moment, round: u64, average: &SampledModel) {
+        if self.is_among_neighbors() {
+            return self.on_averaged_with_neighbors(now, round, average);
+        }
         if round != self.aggregation.round {
             return;
         }
@@ -233,6 +236,9 @@ impl SampledPeer {
 
     /// Becomes an aggregator of a round with an average of earlier ones: at the beginning, and where a round was lost.
     pub(super) fn resume(&mut self, now: Moment, round: u64, average: SampledModel) {
+        if self.is_among_neighbors() {
+            return self.pass_on(now, round.saturating_sub(1), average);
+        }
         self.aggregation.round = round;
         self.on_active(now, round);
         let sampling = self.trainers(now, round);

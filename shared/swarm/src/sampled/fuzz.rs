@@ -21,6 +21,7 @@ const SETTINGS: SampledSettings = SampledSettings {
     activity_window: 4,
     round_estimate: Duration::from_secs(2),
     average: ModelAverage::Mean,
+    exchange: ModelExchange::Sample,
 };
 
 /// Trainers compare averages.
@@ -35,10 +36,27 @@ const ROBUST: SampledSettings = SampledSettings {
     ..SETTINGS
 };
 
+/// Between whom models go where there are no samples.
+const EXCHANGES: [ModelExchange; 4] = [
+    ModelExchange::Exponential,
+    ModelExchange::Regular(2),
+    ModelExchange::Epidemic(2),
+    ModelExchange::Gossip,
+];
+
+/// The settings of a number.
+fn settings(kind: u8) -> SampledSettings {
+    match kind % 6 {
+        0 => SETTINGS,
+        1 => ROBUST,
+        among => SampledSettings { exchange: EXCHANGES[usize::from(among) - 2], ..SETTINGS },
+    }
+}
+
 #[derive(Debug, Arbitrary)]
 struct SampledCase {
     is_open: bool,
-    is_robust: bool,
+    kind: u8,
     operations: Vec<SampledOperation>,
 }
 
@@ -138,8 +156,8 @@ fn approval(of: PublicKey, token: u8, expires_at: UnixTime) -> AccessToken {
 }
 
 impl SampledWorld {
-    fn new(is_open: bool, is_robust: bool) -> Self {
-        let settings = if is_robust { ROBUST } else { SETTINGS };
+    fn new(is_open: bool, kind: u8) -> Self {
+        let settings = settings(kind);
         let peers = (0..N_PEERS).map(|at| {
             let aggregates = match at {
                 0..3 => Aggregates::Dialled,
@@ -394,7 +412,12 @@ impl SampledWorld {
                         assert!(*round > self.averaged[at], "a round is averaged once, and rounds grow");
                         let (of, n_models) = self.collected[at];
                         assert_eq!(of, *round);
-                        assert!((1..=2 * self.settings.sample_size).contains(&n_models));
+                        let most = match self.settings.exchange {
+                            ModelExchange::Sample => 2 * self.settings.sample_size,
+                            // Its own, and those of two rounds.
+                            exchange => 6 + 4 * usize::from(exchange.n_receivers()),
+                        };
+                        assert!((1..=most).contains(&n_models));
                         self.averaged[at] = *round;
                     }
                     SampledAction::Ping { to, .. }
@@ -444,7 +467,7 @@ impl SampledWorld {
 fn sampled_sequence() {
     fuzz!("sampled_sequence", |input| {
         let Some(case) = value::<SampledCase>(input) else { return };
-        let mut world = SampledWorld::new(case.is_open, case.is_robust);
+        let mut world = SampledWorld::new(case.is_open, case.kind);
         case.operations.iter().take(200).for_each(|operation| world.on(operation));
     });
 }
@@ -455,13 +478,13 @@ mod tests {
     /// Operations by chance reach what the run is for.
     #[test]
     fn sequences_reach_later_rounds() {
-        for seed in 0..4 {
+        for (seed, kind) in (0..).zip([0, 0, 1, 1, 2, 3, 4, 5]) {
             let mut random = SplitMix64::new(seed);
-            let mut world = SampledWorld::new(seed % 2 == 0, seed >= 2);
+            let mut world = SampledWorld::new(seed % 2 == 0, kind);
             for peer in 1..N_PEERS {
                 world.on(&SampledOperation::Join { peer, through: 0 });
             }
-            for at in 0..if seed >= 2 { 9000 } else { 3000 } {
+            for at in 0..if kind == 1 { 9000 } else { 3000 } {
                 if at % 1000 == 0 {
                     (0..N_PEERS).for_each(|peer| {
                         world.on(&SampledOperation::Approve { peer, seconds: u8::MAX });
@@ -475,7 +498,10 @@ mod tests {
                 world.on(&operation);
             }
             println!("{seed}: {:?}", world.trained);
-            assert!(world.trained.iter().all(|round| *round > 10), "{seed}: {:?}", world.trained);
+            // Where there are no samples, one that others do not reach gets no model.
+            let n_reached = if kind < 2 { N_PEERS } else { N_PEERS - 1 };
+            let reached = &world.trained[..n_reached.into()];
+            assert!(reached.iter().all(|round| *round > 10), "{seed}: {:?}", world.trained);
         }
     }
 }

@@ -108,6 +108,7 @@ impl SampledPeer {
             self.actions.push_back(SampledAction::CancelTraining);
         }
         self.aggregation.end();
+        self.neighbors.end();
         self.joining.step = JoiningStep::Idle;
         self.end_calling();
         let told = self.acquaintances(Vec::new());
@@ -424,6 +425,9 @@ impl SampledPeer {
 
     /// The first round after this one, as far as rounds are believed, that this peer is an aggregator of.
     fn next_own_round(&self, round: u64) -> Option<u64> {
+        if self.is_among_neighbors() {
+            return Some(round.saturating_add(1));
+        }
         let within = (self.settings.activity_window, self.round_max());
         (round.saturating_add(1)..=self.round_max()).take(ROUNDS_LOOKED_AT).find(|round| {
             let place = self.aggregator_place(&self.peer, *round, within);
@@ -451,10 +455,10 @@ impl SampledPeer {
         if n_further >= self.settings.models_wanted() {
             self.joining.n_silences = self.joining.n_silences.min(1);
         }
-        if self.aggregation.sampling().is_some() || self.training.sampling().is_some() || self.is_training() {
+        if self.aggregation.sampling().is_some() || self.training.is_busy() || self.waits_for_senders() {
             return;
         }
-        let round = round.max(self.own_round());
+        let round = round.max(self.own_round()).max(self.neighbors.averaged());
         let is_half = self.aggregation.short().is_some_and(|(n_models, _)| self.is_half(n_models));
         if is_half && self.aggregation.round() >= round {
             return self.sample_trainers(now);

@@ -38,6 +38,9 @@ impl SampledPeer {
     /// `SAMPLE(k, a)`, of the peers that aggregate: those that can be dialled first, unless the run has stood still with them. Of those
     /// that were not heard of late, a few.
     pub(super) fn aggregators(&self, now: Moment, round: u64) -> Sampling {
+        if self.is_among_neighbors() {
+            return self.receivers(now, round);
+        }
         let is_still = self.joining.is_run_still(round);
         let mut candidates = self.candidates(round, SampledRoles::is_aggregator);
         let is_dialled = |peer: &PublicKey| self.aggregates(peer) == Aggregates::Dialled;

@@ -80,6 +80,14 @@ impl Sampling {
         Self::new(now, PublicKey([0; 32]), round, (1, 1), Vec::new(), after)
     }
 
+    /// Of those that are asked nothing: they are the sample.
+    pub(super) fn decided(now: Moment, round: u64, sample: Vec<PublicKey>) -> Self {
+        let answered = sample.iter().copied().collect();
+        let n = sample.len();
+        let asked = Self { n_asked: n, answered, ..Self::later(now, round, Duration::ZERO) };
+        Self { n_wanted: n, n_enough: 0, n_first: n, n_open: n, candidates: sample, ..asked }
+    }
+
     /// The next candidate to ping.
     pub(super) fn poll_ping(&mut self) -> Option<PublicKey> {
         self.pings.pop_front()

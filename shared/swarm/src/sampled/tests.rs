@@ -26,6 +26,7 @@ const SETTINGS: SampledSettings = SampledSettings {
     activity_window: 4,
     round_estimate: Duration::from_secs(2),
     average: ModelAverage::Mean,
+    exchange: ModelExchange::Sample,
 };
 
 fn stranger(at: u8, settings: SampledSettings, roles: SampledRoles) -> SampledPeer {

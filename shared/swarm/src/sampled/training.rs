@@ -28,6 +28,8 @@ pub(super) const REPEATS_MAX: u32 = 256;
 pub(super) struct Training {
     round: u64,
     step: TrainingStep,
+    /// How long the last training took.
+    took: Duration,
     pulls: Pulls,
     pub(super) comparison: Comparison,
     pub(super) continuity: Continuity,
@@ -199,8 +201,23 @@ impl Training {
         self.round
     }
 
+    /// A round begins with this model.
+    pub(super) fn compute(&mut self, now: Moment, round: u64, model: SampledModel) {
+        self.round = round;
+        self.step = TrainingStep::Computing { since: now, model };
+    }
+
+    pub(super) fn took(&self) -> Duration {
+        self.took
+    }
+
     pub(super) fn is_computing(&self) -> bool {
         matches!(self.step, TrainingStep::Computing { .. })
+    }
+
+    /// Whether it computes a model, or holds one until it is handed on.
+    pub(super) fn is_busy(&self) -> bool {
+        matches!(self.step, TrainingStep::Computing { .. } | TrainingStep::Sampling { .. })
     }
 
     /// Ends the round without a result.
@@ -220,8 +237,7 @@ impl SampledPeer {
         if self.training.end() {
             self.actions.push_back(SampledAction::CancelTraining);
         }
-        self.training.round = round;
-        self.training.step = TrainingStep::Computing { since: now, model: model.clone() };
+        self.training.compute(now, round, model.clone());
         self.actions.push_back(SampledAction::Train { round, model });
     }
 
@@ -233,6 +249,7 @@ impl SampledPeer {
             if self.settings.is_robust() {
                 self.training.continuity.on_trained(model, &result);
             }
+            self.training.took = now.saturating_sub(*since);
             let until = *since + shortest_round(self.settings.round_estimate);
             let next = round + 1;
             let sampling = match now < until {
@@ -261,6 +278,10 @@ impl SampledPeer {
     pub(super) fn push_trained(&mut self, now: Moment) {
         let TrainingStep::Sampling { result, sampling } = &self.training.step else { return };
         let Some(sample) = sampling.sample() else { return };
+        if self.is_among_neighbors() {
+            let (round, result) = (sampling.round, result.clone());
+            return self.send_trained(now, (round, sample), result);
+        }
         let (task, result) = (SampledTask::Aggregate { round: sampling.round }, result.clone());
         self.training.step =
             TrainingStep::Pushing { result: result.clone(), pushes: Pushes::new(sample.len()) };

@@ -2,6 +2,7 @@
 //! that ship; models are one number, which local training moves half the way to a number of each peer's own.
 
 mod lying;
+mod neighbors;
 mod node;
 mod world;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use barnraise_protocol::run::ModelAverage;
+use barnraise_protocol::run::{ModelAverage, ModelExchange};
 use barnraise_protocol::sampled::Aggregates;
 use barnraise_simulation::{Network, NodeId, NodeSimulation};
 use barnraise_swarm::Moment;
@@ -22,6 +22,7 @@ pub(crate) const SETTINGS: SampledSettings = SampledSettings {
     activity_window: 20,
     round_estimate: Duration::from_secs(10),
     average: ModelAverage::Mean,
+    exchange: ModelExchange::Sample,
 };
 
 pub(crate) type World = NodeSimulation<SimulatedPeer>;
