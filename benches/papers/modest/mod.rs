@@ -1,10 +1,12 @@
 //! MoDEST: its experiments, with the peers of runs without a server in virtual time, and one with real processes and tabs.
 //!
-//! In virtual time nothing is learned, but in `poisoning`: training takes time, and a model is a number of bytes. What is measured is
+//! In virtual time nothing is learned, but in `accuracy` and `poisoning`: training takes time, and a model is a number of bytes. What is measured is
 //! the network's and the sampling's.
 
+mod accuracy;
 mod cities;
 mod crashes;
+mod digits;
 mod internet;
 mod joins;
 #[path = "../../../shared/swarm/tests/sampled/node.rs"]
@@ -51,6 +53,8 @@ pub(crate) struct ModestArgs {
 
 #[derive(Debug, Clone, Subcommand)]
 enum ModestExperiment {
+    /// Accuracy over time, and bytes, by how models are exchanged: digits in place of the paper's pictures
+    Figure3(accuracy::AccuracyArgs),
     /// Time and bytes of a round by the size of a sample and its aggregators
     Figure4(samples::SampleArgs),
     /// How many peers do not know yet of one that has joined
@@ -69,6 +73,7 @@ enum ModestExperiment {
 pub(crate) fn run(args: &ModestArgs, runtime: &Runtime) -> Result<()> {
     let (seed, folder) = (args.seed, &args.pictures);
     match &args.experiment {
+        ModestExperiment::Figure3(options) => accuracy::run(options, seed, folder),
         ModestExperiment::Figure4(options) => samples::run(options, seed, folder),
         ModestExperiment::Figure5(options) => joins::run(options, seed, folder),
         ModestExperiment::Figure6 => crashes::run(seed, folder),

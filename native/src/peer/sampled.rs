@@ -15,7 +15,7 @@ use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::dataset::Samples;
-use barnraise_protocol::run::{self, RunDescription, Sampled};
+use barnraise_protocol::run::{self, ModelExchange, RunDescription, Sampled};
 use barnraise_protocol::sampled::{
     self, Aggregates, MEMBER_ADDRESS_BYTES_MAX, MEMBER_ADDRESSES_MAX, SampledRoles,
 };
@@ -156,15 +156,16 @@ impl<'p> Participation<'p> {
             None => (self.local_shards((&node, home), &described, &scheme, key.public()).await?, None),
         };
         self.display.say(&format!(
-            "`{}` has no server: this machine trains on {} samples that are its own, when its turn comes.",
+            "`{}` has no server: this machine trains on {} samples that are its own, {}.",
             described.identity.run_id,
-            samples.n_samples()
+            samples.n_samples(),
+            if scheme.exchange.is_among_neighbors() { "each round" } else { "when its turn comes" }
         ));
         let data = LocalData { samples, is_own: self.data.is_some(), seed: self.seed };
         let (trainer, lost) =
             LocalTrainer::start(&described, scheme, data, self.device.clone(), self.pacing)?;
         let n_parameters = ParameterLayout::of_run(&described)?.n_parameters();
-        let mut place = OwnPlace::of(node.clone(), home).await;
+        let mut place = OwnPlace::of(node.clone(), home, scheme.exchange).await;
         let (roles, addresses) = place.found().await;
         let identity = SampledIdentity {
             key,
@@ -303,6 +304,7 @@ struct OwnPlace {
     node: Node,
     /// The peer at the address.
     home: PeerId,
+    exchange: ModelExchange,
     /// Where this machine dialled it; `None` where a relay carries for it.
     home_address: Option<Multiaddr>,
     /// The way through the peer at the address, once a place is reserved there.
@@ -310,7 +312,7 @@ struct OwnPlace {
 }
 
 impl OwnPlace {
-    async fn of(node: Node, home: PeerId) -> Self {
+    async fn of(node: Node, home: PeerId, exchange: ModelExchange) -> Self {
         let home_address = match node.path(home).await {
             Ok(Some(Path::Direct { address, .. })) => Some(address),
             _ => None,
@@ -318,7 +320,7 @@ impl OwnPlace {
         // A name may be one of a private network.
         let home_address = home_address
             .filter(|address| matches!(address.iter().next(), Some(Protocol::Ip4(_) | Protocol::Ip6(_))));
-        Self { node, home, home_address, circuit: None }
+        Self { node, home, exchange, home_address, circuit: None }
     }
 
     /// What this machine does for the run, and at which addresses. Who aggregates is dialled by all others, as far away as the peer is
@@ -330,15 +332,24 @@ impl OwnPlace {
             None => !addresses.is_empty(),
         };
         // Browsers reach most machines no other way.
-        if aggregates && self.circuit.is_none() {
+        let among = self.exchange.is_among_neighbors();
+        if (aggregates || among) && self.circuit.is_none() {
             self.circuit = reserve_at(&self.node, self.home).await;
         }
-        let circuit = self.circuit.as_ref().filter(|_| aggregates).map(Multiaddr::to_vec);
+        let circuit = self.circuit.as_ref().filter(|_| aggregates || among).map(Multiaddr::to_vec);
+        let is_relayed = among && !aggregates && circuit.is_some();
+        if is_relayed {
+            addresses.clear();
+        }
         if let Some(circuit) = circuit.filter(|circuit| circuit.len() <= MEMBER_ADDRESS_BYTES_MAX) {
             addresses.truncate(MEMBER_ADDRESSES_MAX - 1);
             addresses.push(circuit);
         }
-        let aggregates = if aggregates { Aggregates::Dialled } else { Aggregates::Never };
+        let aggregates = match (aggregates, is_relayed) {
+            (true, _) => Aggregates::Dialled,
+            (false, true) => Aggregates::Relayed,
+            (false, false) => Aggregates::Never,
+        };
         (SampledRoles { trains: true, aggregates }, addresses)
     }
 
@@ -350,9 +361,15 @@ impl OwnPlace {
             let (roles, addresses) = self.found().await;
             if roles.is_aggregator() != said {
                 said = roles.is_aggregator();
-                display.say(match said {
-                    true => "Other machines can dial this one now: it aggregates, too.",
-                    false => "Other machines cannot dial this one: it trains, and does not aggregate.",
+                display.say(match (said, self.exchange.is_among_neighbors()) {
+                    (true, false) => "Other machines can dial this one now: it aggregates, too.",
+                    (false, false) => {
+                        "Other machines cannot dial this one: it trains, and does not aggregate."
+                    }
+                    (true, true) => "Other machines reach this one now: it takes part.",
+                    (false, true) => {
+                        "Other machines do not reach this one: no model comes to it, and it takes no part."
+                    }
                 });
             }
             driver.on_own_change(roles, addresses);

@@ -603,7 +603,7 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
                 let bytes = self.member.n_bytes_sent().min(n_bytes);
                 return Activity::Sending { epoch: own, bytes, bytes_total: n_bytes };
             }
-            if own == epoch && own > 0 {
+            if (own == epoch && own > 0) || self.scheme.exchange.is_among_neighbors() {
                 return Activity::WaitingForOthers { epoch };
             }
             Activity::WaitingForTurn {

@@ -31,6 +31,9 @@
 //! - A round in which too many die is not the last: after a time of silence, with nobody known that is further, a peer goes on
 //!   with the newest average that it has.
 //!
+//! Where models go among neighbours ([`ModelExchange`]), there are no samples: all train each round, and average with those whose models
+//! come ([`neighbors`]). Registry, activity, offers and views are the same.
+//!
 //! A run that is not open has an authority, which signs who takes part (the paper assumes that somebody does). Each event carries the
 //! access token of its peer; who has none, or one that has ended or was taken back, is in no registry, and is told of nobody.
 //!
@@ -82,6 +85,7 @@ pub use self::collected::CollectedModels;
 use self::joining::Joining;
 use self::limit::{RoundLimit, RoundPace};
 use self::neighbors::Neighbors;
+pub use self::neighbors::neighbor_models_max;
 use self::pull::Pull;
 pub use self::registry::Registry;
 use self::relayed::Dialled;
@@ -391,7 +395,7 @@ impl SampledPeer {
             (self.heard_at, self.pinged_round) = (now, round);
         }
         // A neighbour asks whether it is to wait.
-        self.joining.is_member() && (!self.is_among_neighbors() || self.will_send(&from, round))
+        self.joining.is_member() && (!self.is_among_neighbors() || self.will_send(now, &from, round))
     }
 
     /// A candidate has answered.

@@ -328,6 +328,32 @@ async fn participants_that_nobody_can_dial_have_the_backbone_as_their_only_aggre
     leave(peers).await;
 }
 
+#[tokio::test]
+async fn among_neighbors_all_train_each_round_also_those_that_a_relay_leads_to() {
+    let sections = SAMPLED.replace("n_aggregators = 2", "exchange = \"exponential\"");
+    let mut test_run = TestRun::new(&sections).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let page = backbone.page();
+    let mut peers: Vec<PeerProcess> = (0..3).map(|_| test_run.join(&[&page]).unwrap()).collect();
+    // Nobody dials it.
+    peers.push(test_run.join(&[&page, "--share", "0"]).unwrap());
+    let learns = |shown: &RunProgress| shown.epoch >= 12 && shown.test_accuracy.is_some_and(|got| got > 0.5);
+    let shown = backbone.wait_for("round 12, and an accuracy", learns).await.unwrap();
+    for peer in &peers {
+        peer.wait_for_log("trained").await.unwrap();
+    }
+    peers.swap_remove(0).kill().await.unwrap();
+    let mut latest = backbone.wait_for_epoch(shown.epoch + 10).await.unwrap().epoch;
+    backbone.kill().await.unwrap();
+    for peer in &peers[..2] {
+        latest = latest.max(wait_for_round(std::slice::from_ref(peer), latest + 5).await);
+    }
+    // It has the model of a round that is over, and gets that of a neighbour.
+    let backbone = test_run.backbone().await.unwrap();
+    backbone.wait_for_epoch(latest + 5).await.unwrap();
+    leave(peers).await;
+}
+
 /// Whether a client is told who takes part that only knows how to ask.
 async fn is_told(client: &TestClient) -> bool {
     let mut stream = client.open(sampled::PROTOCOL).await.unwrap();

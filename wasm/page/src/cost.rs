@@ -4,7 +4,7 @@
 use barnraise_protocol::api::AcceptedTotals;
 use barnraise_protocol::contribute::RunProgress;
 use barnraise_protocol::dataset::{Manifest, ShardEntry};
-use barnraise_protocol::run::{RunDescription, Scheme};
+use barnraise_protocol::run::{RunDescription, Sampled, Scheme};
 
 /// Contributions of a shorter time say nothing of an hour.
 const TOTALS_MIN_S: u64 = 60;
@@ -47,7 +47,9 @@ pub(crate) struct RunCost {
     pub(crate) streamed: Option<StreamCost>,
     target_batch_size: u32,
     contribution_samples_max: u32,
-    /// Of a run without a server: how many of its peers a round is trained by.
+    /// Models that come for one step: of several neighbours, where there are any.
+    n_models: u16,
+    /// Of a run without a server: how many of its peers a round is trained by, where not by all.
     sample_size: Option<u32>,
 }
 
@@ -92,8 +94,9 @@ impl RunCost {
                 *scheme.gradient_codec.encoding().encoded_len_at(n_values, u64::MAX).end() as u64
             }
             // The model, to each of those who average.
-            Scheme::Sampled(scheme) => model_bytes.saturating_mul(scheme.n_aggregators.into()),
+            Scheme::Sampled(scheme) => model_bytes.saturating_mul(scheme.n_receivers().into()),
         };
+        let n_models = run.sampled().map_or(1, Sampled::n_senders);
         Self {
             model_bytes,
             frozen_bytes: run.data.manifest.frozen.iter().map(|shard| u64::from(shard.n_bytes)).sum(),
@@ -105,13 +108,22 @@ impl RunCost {
             streamed: StreamCost::of(&run.data.manifest),
             target_batch_size: run.scheme.step_samples(),
             contribution_samples_max: run.scheme.contribution_samples_max(),
-            sample_size: run.sampled().map(|scheme| scheme.sample_size.into()),
+            n_models,
+            sample_size: run
+                .sampled()
+                .filter(|scheme| !scheme.exchange.is_among_neighbors())
+                .map(|scheme| scheme.sample_size.into()),
         }
     }
 
     /// Bytes of one step: an update up, and the model down.
     pub(crate) fn step_bytes(self) -> u64 {
-        self.update_bytes.saturating_add(self.model_bytes)
+        self.update_bytes.saturating_add(self.models_bytes())
+    }
+
+    /// Bytes that come for one step: the model, or those of several neighbours.
+    pub(crate) fn models_bytes(self) -> u64 {
+        self.model_bytes.saturating_mul(self.n_models.into())
     }
 
     /// Bytes of samples that come as a stream: each is fetched once more.
@@ -139,7 +151,8 @@ impl RunCost {
         let n_steps = samples_per_second * HOUR_S as f64 / f64::from(n_samples);
         let own_samples = n_samples.div_ceil(n_contributors);
         let n_updates = own_samples.div_ceil(self.contribution_samples_max.max(1));
-        let step_bytes = self.model_bytes.saturating_add(self.update_bytes.saturating_mul(n_updates.into()));
+        let step_bytes =
+            self.models_bytes().saturating_add(self.update_bytes.saturating_mul(n_updates.into()));
         let step_bytes = step_bytes.saturating_add(self.streamed_bytes(own_samples.into()));
         let drawn = self.sample_size.map_or(1.0, |size| f64::from(size) / f64::from(n_contributors));
         (n_steps * drawn.min(1.0) * step_bytes as f64) as u64

@@ -1,6 +1,7 @@
 //! Texts of the preflight: a summary line, and the details behind it. Each problem comes with advice. Pure.
 
 use barnraise_messages::{Activity, DeviceChoice, TransportKind};
+use barnraise_protocol::run::RunDescription;
 
 use crate::cost::HourCost;
 use crate::format;
@@ -349,8 +350,12 @@ pub(crate) fn data(page: &PageState) -> Vec<ReportLine> {
             format::bytes(cost.data_bytes),
         ),
     };
-    let (up, down) = (format::bytes(cost.update_bytes), format::bytes(cost.model_bytes));
-    let step = if page.is_sampled() { "round that this tab is drawn for" } else { "step" };
+    let (up, down) = (format::bytes(cost.update_bytes), format::bytes(cost.models_bytes()));
+    let step = match page.run.as_ref().and_then(RunDescription::sampled) {
+        Some(scheme) if scheme.exchange.is_among_neighbors() => "round",
+        Some(_) => "round that this tab is drawn for",
+        None => "step",
+    };
     let update = format!("Then up to {up} up and {down} down with each {step}.");
     let idle = "Nothing of it is fetched before you start.";
     [begin, parts, update, hour(page), idle.into()]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use barnraise_learning::{Decay, OptimizerSpec, ScheduleSpec};
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::access::AccessMode;
-use barnraise_protocol::run::{ModelAverage, Sampled};
+use barnraise_protocol::run::{ModelAverage, ModelExchange, Sampled};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Invalid, RunConfig, as_written};
@@ -13,6 +13,9 @@ use crate::config::{Invalid, RunConfig, as_written};
 /// Least lifetime of access tokens, and in windows of activity.
 const LIFETIME_MIN: Duration = Duration::from_secs(5 * 60);
 const LIFETIME_MIN_WINDOWS: u32 = 2;
+
+/// Neighbours among whom `centered-clip` bears a dishonest one.
+const NEIGHBORS_MIN: u16 = 4;
 
 /// `[scheme.sampled]`
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -26,6 +29,8 @@ pub struct SampledSection {
     pub success_fraction: f32,
     /// How an aggregator makes one model of those of a sample, and whether trainers compare those of three or more aggregators.
     pub average: ModelAverage,
+    /// Between whom models go: from sampled trainers to aggregators, or from all to their neighbours.
+    pub exchange: ModelExchange,
     /// A peer that does not answer for so long is not live (`Δt`).
     #[serde(with = "humantime_serde")]
     pub ping_timeout: Duration,
@@ -55,6 +60,7 @@ impl Default for SampledSection {
             n_aggregators: 2,
             success_fraction: 0.75,
             average: ModelAverage::Mean,
+            exchange: ModelExchange::Sample,
             ping_timeout: Duration::from_secs(2),
             activity_window: 40,
             round_estimate: Duration::from_secs(10),
@@ -76,6 +82,7 @@ impl SampledSection {
             n_aggregators: self.n_aggregators,
             success_fraction: self.success_fraction,
             average: self.average,
+            exchange: self.exchange,
             ping_timeout_ms: millis(self.ping_timeout),
             activity_window: self.activity_window,
             round_estimate_ms: millis(self.round_estimate),
@@ -115,6 +122,13 @@ impl SampledSection {
     }
 
     pub(super) fn warning(&self) -> Option<(&'static str, &'static str)> {
+        if self.exchange.is_among_neighbors() {
+            let is_bounded =
+                self.average == ModelAverage::Mean || self.exchange.n_receivers() >= NEIGHBORS_MIN;
+            let about =
+                "one dishonest neighbour of fewer than four moves what a participant averages as it likes";
+            return (!is_bounded).then_some(("scheme.sampled.average", about));
+        }
         let about = match self.n_aggregators {
             0..2 => {
                 "where the only aggregator of a round fails, the run waits until participants notice its silence"
@@ -198,6 +212,11 @@ mod tests {
         let warned = |n_aggregators, average| {
             SampledSection { n_aggregators, average, ..Default::default() }.warning()
         };
+        let alone =
+            SampledSection { average: CenteredClip, exchange: ModelExchange::Gossip, ..Default::default() };
+        assert!(alone.warning().is_some_and(|(key, _)| key == "scheme.sampled.average"));
+        let among = |exchange| SampledSection { exchange, n_aggregators: 1, ..alone }.warning();
+        assert!(among(ModelExchange::Epidemic(4)).is_none() && among(ModelExchange::Epidemic(3)).is_some());
         for (n_aggregators, average, part) in [(1, Mean, "silence"), (2, CenteredClip, "lies")] {
             assert!(warned(n_aggregators, average).is_some_and(|(_, about)| about.contains(part)));
         }
@@ -208,6 +227,9 @@ mod tests {
     fn what_cannot_work_is_shown_with_its_key() {
         for (text, part) in [
             (example().replace("n_aggregators = 2", "n_aggregators = 5"), "scheme.sampled.n_aggregators"),
+            (example().replace("\"sample\"", "{ regular = 3 }"), "scheme.sampled.exchange"),
+            (example().replace("\"sample\"", "{ epidemic = 17 }"), "scheme.sampled.exchange"),
+            (example().replace("\"sample\"", "\"ring\""), "unknown variant `ring`"),
             (example().replace("0.75", "0.5"), "above 0.5 and at most 1"),
             (example().replace("\"2s\"", "\"2h\""), "scheme.sampled.ping_timeout"),
             (example().replace("sample_size", "sample_sizes"), "unknown field"),

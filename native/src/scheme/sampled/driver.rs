@@ -509,6 +509,7 @@ mod tests {
     use barnraise_protocol::Sha256Hash;
     use barnraise_protocol::access::{Authority, KeyPair};
     use barnraise_protocol::bulk::{CHUNK_BYTES, ChunkSource, Transfer, Withdrawn};
+    use barnraise_protocol::run::ModelExchange;
     use barnraise_relay::NodeConfig;
     use barnraise_swarm::access::Policy;
     use barnraise_swarm::sampled::{SampledIdentity, SampledSettings};

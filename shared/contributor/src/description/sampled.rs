@@ -4,10 +4,12 @@ use std::ops::RangeInclusive;
 
 use barnraise_learning::{LocalStepsError, local};
 use barnraise_protocol::TensorCodec;
-use barnraise_protocol::run::{LocalSteps, RunDescription, Sampled};
+use barnraise_protocol::run::{LocalSteps, ModelExchange, RunDescription, Sampled};
 use barnraise_protocol::sampled::ACTIVITY_ROUNDS_MAX;
 
 const SAMPLE_SIZE: RangeInclusive<u32> = 1..=64;
+/// Neighbours that models go to.
+const NEIGHBORS_MAX: u16 = 16;
 const PING_TIMEOUT_MS: RangeInclusive<u32> = 10..=60_000;
 const ROUND_ESTIMATE_MS: RangeInclusive<u32> = 100..=86_400_000;
 const LOCAL_PASSES: RangeInclusive<u32> = 1..=1000;
@@ -27,6 +29,11 @@ pub enum SampledError {
         /// Announced.
         got: u32,
     },
+    /// So many neighbours, or an odd number of them.
+    #[error(
+        "regular by an even number from 2 to {NEIGHBORS_MAX}, or epidemic by 1 to {NEIGHBORS_MAX}; not {0:?}"
+    )]
+    Exchange(ModelExchange),
     /// So few models that two samples of a round might both be enough, or more than all.
     #[error("above 0.5 and at most 1, not {0}")]
     SuccessFraction(f32),
@@ -49,6 +56,7 @@ impl SampledError {
     pub fn key(&self) -> &'static str {
         match self {
             Self::Range { key, .. } => key,
+            Self::Exchange(_) => "scheme.sampled.exchange",
             Self::SuccessFraction(_) => "scheme.sampled.success_fraction",
             Self::StateCodec(_) => "scheme.sampled.state_codec",
             Self::LocalSteps(_) => "scheme.sampled.optimizer",
@@ -82,6 +90,14 @@ pub(super) fn validate(
     check("scheme.sampled.micro_batch_size", scheme.micro_batch_size, 1..=micro_batch_max)?;
     check("scheme.sampled.local_passes", scheme.local_passes, LOCAL_PASSES)?;
     check("scheme.sampled.local_shards", scheme.local_shards, 1..=n_shards)?;
+    let is_possible = match scheme.exchange {
+        ModelExchange::Sample | ModelExchange::Exponential | ModelExchange::Gossip => true,
+        ModelExchange::Regular(n) => n > 0 && n.is_multiple_of(2) && n <= NEIGHBORS_MAX,
+        ModelExchange::Epidemic(n) => (1..=NEIGHBORS_MAX).contains(&n),
+    };
+    if !is_possible {
+        return Err(SampledError::Exchange(scheme.exchange));
+    }
     if !(scheme.success_fraction > 0.5 && scheme.success_fraction <= 1.0) {
         return Err(SampledError::SuccessFraction(scheme.success_fraction));
     }
@@ -119,7 +135,7 @@ mod tests {
 
     use barnraise_protocol::dataset::ShardEntry;
     use barnraise_protocol::run::{
-        DecayDescription, ModelAverage, ModelExchange, OptimizerDescription, ScheduleDescription, Scheme,
+        DecayDescription, ModelAverage, OptimizerDescription, ScheduleDescription, Scheme,
     };
 
     use super::*;

@@ -1,9 +1,9 @@
 //! How others reach a participant, and how it goes on while no backbone answers.
 
 use barnraise_protocol::contribute::RunProgress;
-use barnraise_protocol::run::Scheme;
+use barnraise_protocol::run::{Sampled, Scheme};
 use barnraise_protocol::sampled::{self, Aggregates, SampledRoles};
-use barnraise_swarm::sampled::CollectedModels;
+use barnraise_swarm::sampled::{CollectedModels, neighbor_models_max};
 
 use super::member::MemberSettings;
 use super::{LOOK_EVERY, SampledParticipant};
@@ -66,13 +66,27 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
     }
 
     /// Whether memory and data plan bear that it averages. A round brings the models of up to two samples, as samples may
-    /// differ, and the average goes to one.
+    /// differ, and the average goes to one. Among neighbours it keeps the models of some rounds.
     pub(super) fn bears_averaging(&self, day_mb: Option<u32>) -> bool {
         let MemberSettings { n_parameters, .. } = self.member.settings();
-        let n_models = 2 * usize::from(self.scheme.sample_size);
-        let n_bytes = CollectedModels::n_bytes_max(self.scheme.average, n_models, n_parameters);
-        let n_sent = u64::from(self.scheme.sample_size);
-        let of_round = self.member.settings().n_bytes().saturating_mul(n_models as u64 + n_sent);
+        let Sampled { exchange, average, sample_size, .. } = self.scheme;
+        let (n_came, n_sent, n_bytes) = match exchange.is_among_neighbors() {
+            true => {
+                let n = usize::from(exchange.n_receivers());
+                (
+                    n,
+                    n,
+                    neighbor_models_max(exchange)
+                        .saturating_mul(n_parameters)
+                        .saturating_mul(size_of::<f32>()),
+                )
+            }
+            false => {
+                let n = usize::from(sample_size);
+                (2 * n, n, CollectedModels::n_bytes_max(average, 2 * n, n_parameters))
+            }
+        };
+        let of_round = self.member.settings().n_bytes().saturating_mul((n_came + n_sent) as u64);
         n_bytes <= COLLECTED_BYTES_MAX
             && day_mb.is_none_or(|mb| u64::from(mb) * BYTES_PER_MB >= of_round.saturating_mul(ROUNDS_OF_DAY))
     }

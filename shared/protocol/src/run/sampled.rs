@@ -82,3 +82,21 @@ pub struct Sampled {
     /// Its learning rate, by rounds.
     pub schedule: ScheduleDescription,
 }
+
+impl Sampled {
+    /// Peers to whom a trainer sends its model in a round.
+    pub fn n_receivers(&self) -> u16 {
+        match self.exchange {
+            ModelExchange::Sample => self.n_aggregators,
+            exchange => exchange.n_receivers(),
+        }
+    }
+
+    /// Peers from whom a model comes to it in a round; at the mean, where that is by chance.
+    pub fn n_senders(&self) -> u16 {
+        match self.exchange {
+            ModelExchange::Sample => 1,
+            exchange => exchange.n_receivers(),
+        }
+    }
+}

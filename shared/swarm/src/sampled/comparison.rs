@@ -244,17 +244,15 @@ impl Comparison {
     fn note_late(&mut self, now: Moment, patience: Duration) {
         let Some((round, _)) = self.step.filter(|(_, step)| step.is_stale(now, patience)) else { return };
         for (from, _) in self.pulled.keys().filter(|(_, of)| *of == round) {
-            if self.late.len() < KEYS_MAX {
-                self.late.insert(*from);
-            }
+            note(&mut self.late, *from);
         }
     }
 
     /// A sender's stream has ended, with its model or without. Who was waited for until then is late.
     pub(super) fn end(&mut self, from: PublicKey, round: u64) {
         let is_waited = self.step.is_some_and(|(of, _)| of == round);
-        if self.take_pulled(from, round).is_some() && is_waited && self.late.len() < KEYS_MAX {
-            self.late.insert(from);
+        if self.take_pulled(from, round).is_some() && is_waited {
+            note(&mut self.late, from);
         }
         if let Some(offers) = self.rounds.get_mut(&round) {
             offers.waiting.remove(&from);
@@ -282,8 +280,8 @@ impl Comparison {
         let is_in_time = self.step.is_some_and(|(of, step)| of == round && !step.is_stale(now, patience));
         let pulled = self.take_pulled(from, round)?;
         let is_same = pulled.is_none_or(|(seed, sketch)| ModelSketch::of(model, seed).is_of_same(&sketch));
-        if !is_same && self.liars.len() < KEYS_MAX {
-            self.liars.insert(from);
+        if !is_same {
+            note(&mut self.liars, from);
         }
         if is_in_time {
             self.late.remove(&from);
@@ -406,6 +404,13 @@ impl Comparison {
         });
         let turn = |from| if Some(from) == chosen { OfferTurn::Pull } else { OfferTurn::Busy };
         told.into_iter().map(|from| (from, round, turn(from))).collect()
+    }
+}
+
+/// Adds a key, where there is room.
+fn note(keys: &mut BTreeSet<PublicKey>, key: PublicKey) {
+    if keys.len() < KEYS_MAX {
+        keys.insert(key);
     }
 }
 

@@ -414,8 +414,8 @@ impl SampledWorld {
                         assert_eq!(of, *round);
                         let most = match self.settings.exchange {
                             ModelExchange::Sample => 2 * self.settings.sample_size,
-                            // Its own, and those of two rounds.
-                            exchange => 6 + 4 * usize::from(exchange.n_receivers()),
+                            // Its own, and one whose sender proves late that it is a neighbour.
+                            exchange => 2 + neighbor_models_max(exchange),
                         };
                         assert!((1..=most).contains(&n_models));
                         self.averaged[at] = *round;

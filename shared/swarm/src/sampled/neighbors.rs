@@ -37,6 +37,11 @@ const VIEWS_AGE_MAX: u64 = 8;
 /// Pulls of senders that have not proven yet that they are neighbours.
 const UNPROVEN_MAX: usize = 1;
 
+/// Most models of its neighbours that a peer keeps: of some rounds, each twice as many as send at the mean, and as they may know others.
+pub fn neighbor_models_max(exchange: ModelExchange) -> usize {
+    CAME_MAX_ROUNDS * (2 * usize::from(exchange.n_receivers()) + 2)
+}
+
 /// What goes between this peer and its neighbours.
 #[derive(Debug, Default)]
 pub(super) struct Neighbors {
@@ -47,6 +52,8 @@ pub(super) struct Neighbors {
     sent: VecDeque<SentModel>,
     /// The last round that was averaged.
     averaged: u64,
+    /// Receivers of some rounds that others asked about, each with the time that it is of: they may ask as often as they like.
+    asked: Vec<(u64, Moment, Vec<PublicKey>)>,
 }
 
 /// A model that its receivers are offered.
@@ -87,9 +94,8 @@ impl Neighbors {
     }
 
     fn pull(&mut self, from: PublicKey, pull: Pull, exchange: ModelExchange) -> bool {
-        // Of some rounds, each twice as many as send at the mean.
-        let n_max = CAME_MAX_ROUNDS * (2 * usize::from(exchange.n_receivers()) + 2);
-        self.pulls.take(from, pull, n_max.saturating_sub(self.came.len()), UNPROVEN_MAX)
+        let n_max = neighbor_models_max(exchange).saturating_sub(self.came.len());
+        self.pulls.take(from, pull, n_max, UNPROVEN_MAX)
     }
 
     pub(super) fn on_proven(&mut self, from: PublicKey) {
@@ -221,7 +227,7 @@ impl SampledPeer {
     }
 
     /// Whether this peer has sent, or will send soon, what becomes part of another one's average.
-    pub(super) fn will_send(&self, to: &PublicKey, round: u64) -> bool {
+    pub(super) fn will_send(&mut self, now: Moment, to: &PublicKey, round: u64) -> bool {
         if let Some(sent) = self.neighbors.sent.iter().find(|sent| sent.round == round) {
             return sent.receivers.contains(to);
         }
@@ -231,7 +237,19 @@ impl SampledPeer {
         has_model
             && !is_slow
             && (next..=next.saturating_add(LEAD_MAX)).contains(&round)
-            && self.topology(round).receivers(&self.peer).contains(to)
+            && self.is_receiver(now, to, round)
+    }
+
+    fn is_receiver(&mut self, now: Moment, to: &PublicKey, round: u64) -> bool {
+        let is_fresh = |since: Moment| now < since.saturating_add(self.settings.ping_timeout);
+        self.neighbors.asked.retain(|(_, since, _)| is_fresh(*since));
+        if let Some((.., receivers)) = self.neighbors.asked.iter().find(|(of, ..)| *of == round) {
+            return receivers.contains(to);
+        }
+        let receivers = self.topology(round).receivers(&self.peer);
+        let is_receiver = receivers.contains(to);
+        self.neighbors.asked.push((round, now, receivers));
+        is_receiver
     }
 
     /// Whether an offered model is missing. Where nobody is waited for, one that is behind counts as well.

@@ -39,6 +39,7 @@ impl EveryoneView {
         set_attribute(&self.batch, "value", &n_samples.to_string());
         let sampled = page.run.as_ref().and_then(RunDescription::sampled);
         self.batch_text.set_text(&match sampled {
+            Some(scheme) if scheme.exchange.is_among_neighbors() => "all train each round".to_owned(),
             Some(scheme) => format!("{} train a round", format::count(scheme.sample_size.into())),
             None => {
                 let (so_far, of) = (format::count(n_samples), format::count(target));
