@@ -685,9 +685,9 @@ impl SampledPeer {
         aggregated.or_else(|| self.neighbors.averaged_round())
     }
 
-    /// Whether it looks for aggregators of what it trained, or offers it to them.
+    /// Whether it looks for aggregators of what it trained, or offers it to them or its neighbours.
     pub fn is_handing_in(&self) -> bool {
-        self.training.sampling().is_some() || self.training.pushes().is_some()
+        self.training.sampling().is_some() || self.training.pushes().is_some() || self.neighbors.is_sending()
     }
 
     fn samplings(&mut self) -> impl Iterator<Item = &mut Sampling> {

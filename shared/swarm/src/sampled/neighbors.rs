@@ -119,8 +119,12 @@ impl Neighbors {
     }
 
     pub(super) fn sampling(&self) -> Option<&Sampling> {
+        self.waiting().map(|waiting| &waiting.sampling)
+    }
+
+    fn waiting(&self) -> Option<&Waiting> {
         match &self.step {
-            ExchangeStep::Waiting(waiting) => Some(&waiting.sampling),
+            ExchangeStep::Waiting(waiting) => Some(waiting),
             _ => None,
         }
     }
@@ -134,12 +138,15 @@ impl Neighbors {
 
     /// When it goes on without those that are missing, or offers a model again.
     pub(super) fn deadline(&self, patience: Duration) -> Option<Moment> {
-        let waiting = match &self.step {
-            ExchangeStep::Waiting(waiting) => Some(waiting.since.saturating_add(patience)),
-            _ => None,
-        };
+        let waiting = self.waiting().map(|waiting| waiting.since.saturating_add(patience));
         let pushes = self.sent.iter().filter_map(|sent| sent.pushes.next_deadline());
         waiting.into_iter().chain(pushes).min()
+    }
+
+    /// Whether the model of the round that it waits for is offered still.
+    pub(super) fn is_sending(&self) -> bool {
+        let waits_for = self.waiting().map(|waiting| waiting.round);
+        self.sent.iter().any(|sent| Some(sent.round) == waits_for)
     }
 
     /// The round that is averaged now.
@@ -393,6 +400,6 @@ impl SampledPeer {
 
     /// Whether it waits for the models of its senders.
     pub(super) fn waits_for_senders(&self) -> bool {
-        matches!(self.neighbors.step, ExchangeStep::Waiting(_))
+        self.neighbors.waiting().is_some()
     }
 }
