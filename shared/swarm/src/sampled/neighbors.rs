@@ -71,7 +71,7 @@ enum ExchangeStep {
     #[default]
     Idle,
     /// The models of its senders are waited for.
-    Waiting(Box<Waiting>),
+    Waiting(Box<AwaitedModels>),
     Averaging {
         round: u64,
     },
@@ -79,7 +79,7 @@ enum ExchangeStep {
 
 /// What a round is to be averaged of.
 #[derive(Debug)]
-struct Waiting {
+struct AwaitedModels {
     round: u64,
     since: Moment,
     own: Option<SampledModel>,
@@ -122,7 +122,7 @@ impl Neighbors {
         self.waiting().map(|waiting| &waiting.sampling)
     }
 
-    fn waiting(&self) -> Option<&Waiting> {
+    fn waiting(&self) -> Option<&AwaitedModels> {
         match &self.step {
             ExchangeStep::Waiting(waiting) => Some(waiting),
             _ => None,
@@ -325,7 +325,8 @@ impl SampledPeer {
         senders.retain(|sender| !self.neighbors.came.contains_key(&(round, *sender)));
         let n = (senders.len(), 0);
         let sampling = Sampling::new(now, self.peer, round, n, senders, self.settings.ping_timeout);
-        self.neighbors.step = ExchangeStep::Waiting(Box::new(Waiting { round, since: now, own, sampling }));
+        self.neighbors.step =
+            ExchangeStep::Waiting(Box::new(AwaitedModels { round, since: now, own, sampling }));
     }
 
     /// What the models that came allow next.
@@ -340,7 +341,7 @@ impl SampledPeer {
         }
         let own = waiting.own.take();
         if self.settings.exchange == ModelExchange::Gossip {
-            // Whoever is further has more experience, which counts from now on (as a model's age does in gossip learning).
+            // Who is further has more experience, which counts from now on (as a model's age does in gossip learning).
             round = self.neighbors.latest().max(round);
         }
         let later = self.neighbors.came.split_off(&(round + 1, PublicKey([0; 32])));
