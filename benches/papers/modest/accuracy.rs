@@ -8,15 +8,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::run::ModelExchange;
-use barnraise_simulation::{NodeBandwidth, NodeId};
 use barnraise_swarm::sampled::SampledSettings;
 use clap::Args;
 
 use super::digits::Digits;
-use super::internet::network;
 use super::node::{Learning, Population};
-use super::world::{SETTINGS, World, world_in};
-use super::{TRAINING, activity_window};
+use super::world::{SETTINGS, World, sent};
+use super::{TRAINING, activity_window, carried, world_of_all};
 use crate::papers::plot::{Labels, PlotLine, lines};
 use crate::ratio::table;
 
@@ -75,20 +73,15 @@ fn run_one(
     population.training_time = TRAINING;
     population.model_bytes = TensorCodec::F32.encoded_len(digits.first().len()) as u64;
     population.learning = Arc::<Digits>::clone(digits);
-    let mut machines = network(n, n);
-    if is_fixed {
-        machines.set_bandwidth(NodeId(0), NodeBandwidth::UNLIMITED);
-    }
-    let mut world = world_in(machines, seed, &population, |at| !is_fixed || at == 0);
+    let mut world = world_of_all(&population, seed, is_fixed);
     let mut by_minute = Vec::new();
     for minute in 1..=args.minutes {
         world.run_until(EVERY * minute);
-        let n_bytes = world.nodes.iter().map(|node| node.sent.total()).sum();
-        by_minute.push((100.0 * accuracy(digits, &world, exchange)?, n_bytes));
+        by_minute.push((100.0 * accuracy(digits, &world, exchange)?, sent(&world).total()));
     }
     Ok(Course {
         by_minute,
-        of_nodes: world.nodes.iter().map(|node| node.sent.total() + node.received).collect(),
+        of_nodes: carried(&world),
         n_rounds: world.nodes.iter().map(|node| node.peer.own_round()).max().unwrap_or_default(),
     })
 }

@@ -25,10 +25,13 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use barnraise_protocol::sampled::ACTIVITY_ROUNDS_MAX;
+use barnraise_simulation::{NodeBandwidth, NodeId};
 use clap::{Args, Subcommand};
 use tokio::runtime::Runtime;
 
-use self::world::World;
+use self::internet::network;
+use self::node::Population;
+use self::world::{World, world_in};
 
 /// What a trainer computes in a round, where all take the same time. The paper does not say; a round takes about 7 s there (6.9
 /// minutes are 56 rounds, §4.6).
@@ -86,6 +89,22 @@ pub(crate) fn run(args: &ModestArgs, runtime: &Runtime) -> Result<()> {
 /// Rounds in which a peer is in three samples on average, `3 n / s`: without crashes few are taken for inactive.
 fn activity_window(n: usize, sample_size: usize) -> u64 {
     (3 * n.div_ceil(sample_size) as u64).clamp(2, ACTIVITY_ROUNDS_MAX)
+}
+
+/// All peers of a population, at homes in cities. Where the aggregator is fixed, the first one alone aggregates: it is connected best, with
+/// a link that is wide enough for all (§4.3).
+fn world_of_all(population: &Population, seed: u64, is_fixed: bool) -> World {
+    let n = population.keys.len();
+    let mut machines = network(n, n);
+    if is_fixed {
+        machines.set_bandwidth(NodeId(0), NodeBandwidth::UNLIMITED);
+    }
+    world_in(machines, seed, population, |at| !is_fixed || at == 0)
+}
+
+/// Bytes that each peer has sent and got.
+fn carried(world: &World) -> Vec<u64> {
+    world.nodes.iter().map(|node| node.sent.total() + node.received).collect()
 }
 
 /// Runs until each peer knows 98 of 100 others on average: joining is over.

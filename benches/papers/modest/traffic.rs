@@ -8,14 +8,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use barnraise_protocol::codec::TensorCodec;
-use barnraise_simulation::{NodeBandwidth, NodeId, Random};
+use barnraise_simulation::Random;
 use barnraise_swarm::sampled::SampledSettings;
 use clap::Args;
 
-use super::internet::network;
 use super::node::Population;
-use super::world::{SETTINGS, World, round, rounds, sent, world_in};
-use super::{TRAINING, TRANSFER_PATIENCE, activity_window, run_to, settle};
+use super::world::{SETTINGS, round, rounds, sent};
+use super::{TRAINING, TRANSFER_PATIENCE, activity_window, carried, run_to, settle, world_of_all};
 use crate::papers::plot::{AxisScale, Bars, Labels, bars};
 use crate::ratio::{short, table};
 
@@ -138,11 +137,7 @@ fn simulate(
     let mut population = Population::of_seed(settings, n, seed);
     (population.training_time, population.model_bytes) = (TRAINING, model_bytes);
     population.transfer_patience = TRANSFER_PATIENCE;
-    let mut machines = network(n, n);
-    if is_fixed {
-        machines.set_bandwidth(NodeId(0), NodeBandwidth::UNLIMITED);
-    }
-    let mut world = world_in(machines, seed, &population, |at| !is_fixed || at == 0);
+    let mut world = world_of_all(&population, seed, is_fixed);
     settle(&mut world)?;
     let first = round(&mut world).max(1);
     run_to(&mut world, first + 1)?;
@@ -156,11 +151,6 @@ fn simulate(
         joining: 2 * before.overhead(),
         n_rounds: rounds(&world).range(first + 1..first + 1 + n_rounds).count() as u64,
     })
-}
-
-/// Bytes that each peer has sent and got.
-fn carried(world: &World) -> Vec<u64> {
-    world.nodes.iter().map(|node| node.sent.total() + node.received).collect()
 }
 
 /// Counts the models of an algorithm in which each peer sends its model to these others in each round.

@@ -332,24 +332,23 @@ impl OwnPlace {
             None => !addresses.is_empty(),
         };
         // Browsers reach most machines no other way.
-        let among = self.exchange.is_among_neighbors();
-        if (aggregates || among) && self.circuit.is_none() {
+        let wants_circuit = aggregates || self.exchange.is_among_neighbors();
+        if wants_circuit && self.circuit.is_none() {
             self.circuit = reserve_at(&self.node, self.home).await;
         }
-        let circuit = self.circuit.as_ref().filter(|_| aggregates || among).map(Multiaddr::to_vec);
-        let is_relayed = among && !aggregates && circuit.is_some();
-        if is_relayed {
-            addresses.clear();
-        }
-        if let Some(circuit) = circuit.filter(|circuit| circuit.len() <= MEMBER_ADDRESS_BYTES_MAX) {
-            addresses.truncate(MEMBER_ADDRESSES_MAX - 1);
+        let circuit = self.circuit.as_ref().filter(|_| wants_circuit).map(Multiaddr::to_vec);
+        let circuit = circuit.filter(|circuit| circuit.len() <= MEMBER_ADDRESS_BYTES_MAX);
+        let aggregates = match circuit {
+            _ if aggregates => Aggregates::Dialled,
+            Some(_) => Aggregates::Relayed,
+            None => Aggregates::Never,
+        };
+        if let Some(circuit) = circuit {
+            // None of its own leads to one that a relay alone leads to.
+            let n_own = if aggregates == Aggregates::Dialled { MEMBER_ADDRESSES_MAX - 1 } else { 0 };
+            addresses.truncate(n_own);
             addresses.push(circuit);
         }
-        let aggregates = match (aggregates, is_relayed) {
-            (true, _) => Aggregates::Dialled,
-            (false, true) => Aggregates::Relayed,
-            (false, false) => Aggregates::Never,
-        };
         (SampledRoles { trains: true, aggregates }, addresses)
     }
 

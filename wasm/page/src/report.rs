@@ -1,7 +1,6 @@
 //! Texts of the preflight: a summary line, and the details behind it. Each problem comes with advice. Pure.
 
 use barnraise_messages::{Activity, DeviceChoice, TransportKind};
-use barnraise_protocol::run::RunDescription;
 
 use crate::cost::HourCost;
 use crate::format;
@@ -351,7 +350,7 @@ pub(crate) fn data(page: &PageState) -> Vec<ReportLine> {
         ),
     };
     let (up, down) = (format::bytes(cost.update_bytes), format::bytes(cost.models_bytes()));
-    let step = match page.run.as_ref().and_then(RunDescription::sampled) {
+    let step = match page.sampled() {
         Some(scheme) if scheme.exchange.is_among_neighbors() => "round",
         Some(_) => "round that this tab is drawn for",
         None => "step",

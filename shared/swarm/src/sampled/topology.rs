@@ -81,8 +81,10 @@ impl Topology {
             // They send to each other.
             ModelExchange::Regular(_) => senders = self.receivers(to),
             ModelExchange::Epidemic(_) | ModelExchange::Gossip => {
-                let peers = self.rings.iter().flat_map(|ring| &ring.0).map(|(_, peer)| *peer);
-                senders.extend(peers.filter(|peer| self.receivers(peer).contains(to)));
+                for ring in &self.rings {
+                    let peers = ring.0.iter().map(|(_, peer)| *peer);
+                    senders.extend(peers.filter(|peer| self.drawn(ring, peer, 0).contains(to)));
+                }
             }
         }
         senders
@@ -101,37 +103,41 @@ impl Topology {
 
     fn near_receivers(&self, of: &PublicKey, slack: usize) -> Vec<PublicKey> {
         let mut receivers = Vec::new();
-        let slack = -(slack as isize)..=slack as isize;
+        let slack = slack as isize;
         for ring in &self.rings {
             let Some(at) = ring.at(of) else { continue };
             match self.exchange {
                 ModelExchange::Sample => {}
                 ModelExchange::Exponential => {
                     let hop = self.hop(ring);
-                    slack.clone().for_each(|off| add(&mut receivers, Some(ring.peer(at, hop + off)), of));
+                    (-slack..=slack).for_each(|off| add(&mut receivers, Some(ring.peer(at, hop + off)), of));
                 }
                 ModelExchange::Regular(_) => {
-                    let farthest = 1 + slack.end();
-                    for offset in 1..=farthest {
+                    for offset in 1..=1 + slack {
                         add(&mut receivers, Some(ring.peer(at, offset)), of);
                         add(&mut receivers, Some(ring.peer(at, -offset)), of);
                     }
                 }
                 ModelExchange::Epidemic(_) | ModelExchange::Gossip => {
-                    for nth in 1..=u64::from(self.exchange.n_receivers()) {
-                        let place = ring.successor(&hash(of, self.round, nth));
-                        let mut after = (0..ring.0.len() as isize).map(|offset| ring.peer(place, offset));
-                        // Itself and those that it has drawn already are passed over.
-                        let drawn = after.find(|peer| peer != of && !receivers.contains(peer));
-                        add(&mut receivers, drawn, of);
-                        after
-                            .take(*slack.end() as usize)
-                            .for_each(|peer| add(&mut receivers, Some(peer), of));
-                    }
+                    receivers = self.drawn(ring, of, slack as usize);
                 }
             }
         }
         receivers
+    }
+
+    /// Those whom a peer of the ring draws by chance.
+    fn drawn(&self, ring: &Ring, of: &PublicKey, slack: usize) -> Vec<PublicKey> {
+        let mut drawn = Vec::new();
+        for nth in 1..=u64::from(self.exchange.n_receivers()) {
+            let place = ring.successor(&hash(of, self.round, nth));
+            let mut after = (0..ring.0.len() as isize).map(|offset| ring.peer(place, offset));
+            // Itself and those that it has drawn already are passed over.
+            let next = after.find(|peer| peer != of && !drawn.contains(peer));
+            add(&mut drawn, next, of);
+            after.take(slack).for_each(|peer| add(&mut drawn, Some(peer), of));
+        }
+        drawn
     }
 }
 

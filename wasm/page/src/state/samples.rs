@@ -1,6 +1,7 @@
 //! Properties of the run's samples.
 
 use barnraise_protocol::dataset::{ImageShape, SampleKind};
+use barnraise_protocol::run::Sampled;
 use barnraise_protocol::run::model::graph::Loss;
 
 use super::PageState;
@@ -20,7 +21,12 @@ impl PageState {
 
     /// Whether the run has no server, but rounds of samples of its participants.
     pub(crate) fn is_sampled(&self) -> bool {
-        self.run.as_ref().is_some_and(|run| run.sampled().is_some())
+        self.sampled().is_some()
+    }
+
+    /// How the rounds of such a run are made.
+    pub(crate) fn sampled(&self) -> Option<&Sampled> {
+        self.run.as_ref()?.sampled()
     }
 
     /// So many steps of the run, or rounds, in words.

@@ -2,7 +2,6 @@
 
 use barnraise_protocol::api::DeviceCount;
 use barnraise_protocol::contribute::DeviceKind;
-use barnraise_protocol::run::RunDescription;
 use web_sys::Element;
 
 use crate::dom::{DomError, Field, by_id, set_attribute};
@@ -37,7 +36,7 @@ impl EveryoneView {
         let n_samples = progress.n_samples.min(target);
         set_attribute(&self.batch, "max", &target.max(1).to_string());
         set_attribute(&self.batch, "value", &n_samples.to_string());
-        let sampled = page.run.as_ref().and_then(RunDescription::sampled);
+        let sampled = page.sampled();
         self.batch_text.set_text(&match sampled {
             Some(scheme) if scheme.exchange.is_among_neighbors() => "all train each round".to_owned(),
             Some(scheme) => format!("{} train a round", format::count(scheme.sample_size.into())),
