@@ -7,6 +7,7 @@
 
 mod alone;
 mod encoded;
+mod handed_in;
 mod member;
 mod training;
 mod turns;
@@ -34,6 +35,7 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 
 pub use self::encoded::{EncodedModel, EncodedModels, encode, sketch_of};
+use self::handed_in::HandedIn;
 use self::member::{Member, MemberError, MemberSettings};
 use self::training::TakenRound;
 pub use self::training::{local_trainer, shards_of, trained_model};
@@ -108,8 +110,7 @@ pub(crate) struct SampledParticipant<'a, P: Platform> {
     told_round: u64,
     round: RoundWork,
     taken: Outcome<TakenRound>,
-    /// Round and samples of a model that nobody has taken yet.
-    finished: Option<(u64, u64)>,
+    handed_in: HandedIn,
     /// Since when it leaves, until when.
     leaving: Option<Moment>,
     counts: SampleCounts,
@@ -178,7 +179,7 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
             told_round: 0,
             round: RoundWork::None,
             taken: Rc::default(),
-            finished: None,
+            handed_in: HandedIn::default(),
             leaving: None,
             counts: kit.counts_before.clone(),
             next_contribution_id: kit.next_contribution_id,
@@ -249,7 +250,6 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
             has_any = true;
             match action {
                 SampledAction::Train { round, model } => {
-                    self.on_not_taken();
                     self.round = RoundWork::Ordered { round, model };
                     self.has_news = true;
                 }
@@ -266,19 +266,11 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
                 action => self.work.push(Rc::clone(&self.member).carry(action).boxed_local()),
             }
         }
-        let delivered = self.member.take_delivered();
-        if let Some((_, n_samples)) = self.finished.take_if(|(round, _)| Some(*round) == delivered) {
+        for n_samples in self.member.take_delivered().into_iter().filter_map(|round| self.handed_in.take(round)) {
             self.counts.n_accepted += 1;
             self.counts.n_samples_accepted += n_samples;
         }
         has_any
-    }
-
-    /// The model of an earlier round came too late for all who average it.
-    fn on_not_taken(&mut self) {
-        if let Some((_, n_samples)) = self.finished.take() {
-            self.counts.n_samples_late += n_samples;
-        }
     }
 
     /// Goes on with the work of the device. Returns whether the next thing can be started at once.
@@ -550,7 +542,7 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
         let failure = match result {
             Ok(Some(moved)) => match trained_model(&model, &moved) {
                 Ok(trained) => {
-                    self.finished = Some((round, moved.n_samples.into()));
+                    self.counts.n_samples_late += self.handed_in.add(round, moved.n_samples.into());
                     self.next_contribution_id += 1;
                     self.member.with(|peer, now| peer.on_trained(now, round, trained));
                     return Ok(());

@@ -168,13 +168,18 @@ pub(crate) fn fit(points: &[(f64, f64)], place: (f64, f64, f64, f64)) -> Vec<(f6
     points.iter().map(to_place).collect()
 }
 
-/// Text alternative of the curve for screen readers.
-pub(crate) fn in_words(what: &str, points: &[(f64, f64)], show: impl Fn(f64) -> String) -> String {
+/// Text alternative of the curve for screen readers, in these units: steps or rounds.
+pub(crate) fn in_words(
+    what: &str,
+    points: &[(f64, f64)],
+    (one, several): (&str, &str),
+    show: impl Fn(f64) -> String,
+) -> String {
     match points {
         [] => format!("{what}: nothing measured yet."),
-        [only] => format!("{what}: {} at step {}.", show(only.1), only.0),
+        [only] => format!("{what}: {} at {one} {}.", show(only.1), only.0),
         [first, .., last] => format!(
-            "{what}: from {} at step {} to {} at step {}. The table below has the steps between.",
+            "{what}: from {} at {one} {} to {} at {one} {}. The table below has the {several} between.",
             show(first.1),
             first.0,
             show(last.1),
@@ -248,9 +253,9 @@ mod tests {
     #[test]
     fn the_curve_in_words() {
         let show = |value: f64| format!("{value:.1}");
-        assert_eq!(in_words("Loss", &[], show), "Loss: nothing measured yet.");
-        assert_eq!(in_words("Loss", &[(1.0, 2.3)], show), "Loss: 2.3 at step 1.");
-        let text = in_words("Loss", &[(1.0, 2.3), (9.0, 0.4)], show);
+        assert_eq!(in_words("Loss", &[], ROUNDS, show), "Loss: nothing measured yet.");
+        assert_eq!(in_words("Loss", &[(1.0, 2.3)], ROUNDS, show), "Loss: 2.3 at round 1.");
+        let text = in_words("Loss", &[(1.0, 2.3), (9.0, 0.4)], ROUNDS, show);
         assert!(text.starts_with("Loss: from 2.3 at step 1 to 0.4 at step 9."), "{text}");
     }
 }

@@ -148,6 +148,7 @@ fn resting(page: &PageState) -> Sentence {
     }
     let text = match page.contribution.n_samples_accepted {
         0 if page.lacks_invitation() => "This tab watches the run.".into(),
+        0 if page.is_among_neighbors() => "Resting. Press Start, and this tab trains in each round.".into(),
         0 if page.is_sampled() => "Resting. Press Start, and this tab trains when it is drawn.".into(),
         0 => "Resting. Press Start, and this tab helps with the next step.".into(),
         n => format!("Resting. This tab gave {}. Thank you.", format::counted(n, "sample", "samples")),
@@ -212,7 +213,7 @@ fn activity(page: &PageState, device: DeviceKind) -> Sentence {
         Activity::Training { epoch } => {
             let (samples, device) = (page.samples_in_words(), device_in_words(device));
             let step = step(page, *epoch);
-            let text = match page.is_sampled() {
+            let text = match page.is_sampled() && !page.is_among_neighbors() {
                 true => {
                     format!("In the sample of {step}: learning from {samples} on {device}{}.", share(page))
                 }

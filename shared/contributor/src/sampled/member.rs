@@ -4,7 +4,7 @@
 //! It decides nothing: [`SampledPeer`] does. Each conversation is a future with limits, which the participant polls.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -81,8 +81,8 @@ pub(super) struct Member<'a, P: Platform> {
     encoded: RefCell<EncodedModels>,
     /// Bytes of the newest stream on which a model is pushed.
     sending: RefCell<Rc<Cell<u64>>>,
-    /// The latest round whose model somebody took.
-    delivered: Cell<Option<u64>>,
+    /// Rounds in whose averages a model is that somebody took.
+    delivered: RefCell<BTreeSet<u64>>,
     /// Conversations that others hold here.
     answered: RefCell<BTreeMap<PublicKey, usize>>,
     /// Models that are pulled now.
@@ -104,7 +104,7 @@ impl<'a, P: Platform> Member<'a, P> {
             home: Cell::new(None),
             encoded: RefCell::default(),
             sending: RefCell::default(),
-            delivered: Cell::new(None),
+            delivered: RefCell::default(),
             answered: RefCell::default(),
             n_pulled: Cell::new(0),
             turns: RefCell::default(),
@@ -145,8 +145,8 @@ impl<'a, P: Platform> Member<'a, P> {
         self.home.set(None);
     }
 
-    /// The latest round whose model somebody took since it was asked last.
-    pub(super) fn take_delivered(&self) -> Option<u64> {
+    /// Rounds in whose averages a model is that somebody took from here since it was asked last.
+    pub(super) fn take_delivered(&self) -> BTreeSet<u64> {
         self.delivered.take()
     }
 
@@ -185,7 +185,7 @@ impl<'a, P: Platform> Member<'a, P> {
                 if pushing.outcome == PushOutcome::Delivered
                     && let SampledTask::Aggregate { round } = task
                 {
-                    self.delivered.set(Some(round.saturating_sub(1)));
+                    self.delivered.borrow_mut().insert(round);
                 }
             }
             SampledAction::Train { .. }

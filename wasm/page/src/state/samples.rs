@@ -24,14 +24,24 @@ impl PageState {
         self.sampled().is_some()
     }
 
+    /// Whether each participant of such a run trains in each round, and averages with its neighbours.
+    pub(crate) fn is_among_neighbors(&self) -> bool {
+        self.sampled().is_some_and(|scheme| scheme.exchange.is_among_neighbors())
+    }
+
     /// How the rounds of such a run are made.
     pub(crate) fn sampled(&self) -> Option<&Sampled> {
         self.run.as_ref()?.sampled()
     }
 
+    /// What the run makes, one and several: steps, or rounds.
+    pub(crate) fn step_names(&self) -> (&'static str, &'static str) {
+        if self.is_sampled() { ("round", "rounds") } else { ("step", "steps") }
+    }
+
     /// So many steps of the run, or rounds, in words.
     pub(crate) fn steps_in_words(&self, n_steps: u64) -> String {
-        let (one, several) = if self.is_sampled() { ("round", "rounds") } else { ("step", "steps") };
+        let (one, several) = self.step_names();
         format::counted(n_steps, one, several)
     }
 

@@ -75,7 +75,7 @@ impl CurvesView {
             self.drawn_revision = Some(revision);
             let words = accuracy_in_words(page);
             self.accuracy_label.set_text(words);
-            self.draw_plots(&page.history, words);
+            self.draw_plots(&page.history, words, page.step_names());
         }
         let is_open = self.table.has_attribute("open");
         if is_open && self.table_revision != revision && now_ms - self.table_at_ms >= TABLE_EVERY_MS {
@@ -84,11 +84,11 @@ impl CurvesView {
         }
     }
 
-    fn draw_plots(&self, history: &History, accuracy: &str) {
+    fn draw_plots(&self, history: &History, accuracy: &str, steps: (&str, &str)) {
         let (losses, accuracies) = (history.losses(), history.accuracies());
-        let words = in_words("Training loss", &losses, |loss| format::loss(loss as f32));
+        let words = in_words("Training loss", &losses, steps, |loss| format::loss(loss as f32));
         self.loss_plot.draw(&layout(&losses, self.loss_plot.frame, VerticalScale::FromZero), &words);
-        let words = in_words(accuracy, &accuracies, |share| format::percent(share as f32));
+        let words = in_words(accuracy, &accuracies, steps, |share| format::percent(share as f32));
         self.accuracy_plot.draw(&layout(&accuracies, self.accuracy_plot.frame, VerticalScale::Share), &words);
     }
 }
