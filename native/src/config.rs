@@ -507,7 +507,7 @@ impl RunConfig {
     /// such; aggregators and tabs, in a run without a server.
     pub fn relay_limits(&self) -> Option<RelayLimits> {
         let carries = self.model.experts.is_some() || matches!(self.scheme, SchemeSection::Sampled(_));
-        carries.then(|| limits::of_relay(self.network.contributors_max))
+        carries.then(|| self.network.carried())
     }
 
     /// The synchronous scheme, if it is that.

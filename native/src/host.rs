@@ -11,6 +11,7 @@ pub mod audit;
 pub mod clock;
 pub mod contributions;
 pub(crate) mod conversations;
+pub mod data_files;
 pub mod evaluator;
 pub mod events;
 pub mod evidence;

@@ -24,10 +24,11 @@ mod sharing;
 mod tokens;
 
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use barnraise_contributor::{
     COMMANDS_MAX, Config, ContributorCommand, ContributorEvent, Credentials, contribute,
 };
@@ -41,6 +42,8 @@ use futures::channel::mpsc;
 use futures::future::BoxFuture;
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::cache_folder;
@@ -52,7 +55,7 @@ use cache::ShardCache;
 use display::Display;
 use experts::HostSetup;
 use experts::beside::HostBeside;
-use platform::{ListenConfig, NativePlatform};
+use platform::{ListenConfig, NativePlatform, PageDoors};
 use receipts::ReceiptFile;
 use reducing::Reducing;
 use sampled::Participation;
@@ -107,6 +110,8 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<String> {
         return Ok(display::summary(&Contribution::default()));
     };
     let (address, invitation) = resolved?;
+    let page = PageOfRun::open(args.page, args.share).await?;
+    let relays = args.relay.clone();
     let doors = ListenConfig { listen: args.listen, relays: args.relay };
     let hosting = args.host_experts.map(|n_room| {
         let setup = HostSetup {
@@ -151,7 +156,10 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<String> {
         );
         platform = platform.with_reducing(reducing);
     }
-    let watch = RefCell::new(StopRule::new(commands, args.samples, args.data.is_some()));
+    platform = platform.with_page(page.as_ref().map(PageOfRun::doors).transpose()?);
+    let only_sampled = [("--data", args.data.is_some()), ("--page", page.is_some())];
+    let only_sampled = only_sampled.into_iter().find_map(|(option, is_given)| is_given.then_some(option));
+    let watch = RefCell::new(StopRule::new(commands, args.samples, only_sampled));
     let given = contribute(&platform, config, received, |event| {
         watch.borrow_mut().on_event(&event, platform.is_mistake());
         if let (Some(file), ContributorEvent::Receipt(receipt)) = (&mut receipts, &event)
@@ -182,14 +190,16 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<String> {
             key,
             cache,
             data,
+            page: page.map(|page| page.listener),
             device,
             pacing,
             sharing,
+            relays,
             seed,
             display,
             leaving,
         };
-        let n_rounds = participation.take_part().await?;
+        let n_rounds = Box::pin(participation.take_part()).await?;
         return Ok(format!("{n_rounds} rounds were trained here"));
     }
     let passed_on = sharing.map_or(0, |sharing| sharing.n_bytes_passed_on());
@@ -208,6 +218,29 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<String> {
     }
 }
 
+/// Where the page of a run is to be shown: whoever has the port is asked for it before anything is trained.
+struct PageOfRun {
+    listener: TcpListener,
+    /// With the certificates that browsers are shown, which are new each time.
+    certificates: TempDir,
+}
+
+impl PageOfRun {
+    async fn open(at: Option<SocketAddr>, share: ByteSize) -> anyhow::Result<Option<Self>> {
+        let Some(at) = at else { return Ok(None) };
+        ensure!(share.as_u64() > 0, "--page hands out the run's data, and --share 0 does not");
+        let listener = TcpListener::bind(at).await;
+        let listener = listener.with_context(|| format!("--page: the page cannot be shown at {at}"))?;
+        let certificates = tempfile::tempdir().context("--page: there is no place for certificates")?;
+        Ok(Some(Self { listener, certificates }))
+    }
+
+    fn doors(&self) -> anyhow::Result<PageDoors> {
+        let ip = self.listener.local_addr()?.ip();
+        Ok(PageDoors { ip, certificates: self.certificates.path().to_owned() })
+    }
+}
+
 /// Options that were given, and that do nothing in a run without a server.
 fn of_no_use_when_sampled(args: &JoinArgs) -> Vec<&'static str> {
     let options = [
@@ -215,7 +248,7 @@ fn of_no_use_when_sampled(args: &JoinArgs) -> Vec<&'static str> {
         ("--receipts", args.receipts.is_some()),
         ("--name", args.name.is_some()),
         ("--reduce", args.reduce.is_some()),
-        ("--relay", !args.relay.is_empty()),
+        ("--relay", !args.relay.is_empty() && args.page.is_none()),
         ("--host-experts", args.host_experts.is_some()),
     ];
     options.into_iter().filter_map(|(option, is_given)| is_given.then_some(option)).collect()
@@ -354,13 +387,18 @@ struct StopRule {
     was_described: bool,
     /// The run has no server, so that this participant takes part in another way.
     is_sampled: bool,
-    has_own_data: bool,
+    /// An option for such runs alone.
+    only_sampled: Option<&'static str>,
     failure: Option<Interruption>,
 }
 
 impl StopRule {
-    fn new(commands: mpsc::Sender<ContributorCommand>, samples: Option<u64>, has_own_data: bool) -> Self {
-        Self { commands, samples, was_described: false, is_sampled: false, has_own_data, failure: None }
+    fn new(
+        commands: mpsc::Sender<ContributorCommand>,
+        samples: Option<u64>,
+        only_sampled: Option<&'static str>,
+    ) -> Self {
+        Self { commands, samples, was_described: false, is_sampled: false, only_sampled, failure: None }
     }
 
     /// - `is_mistake`: whether the last attempt failed because the address or the run was named wrongly
@@ -394,10 +432,10 @@ impl StopRule {
 
     fn on_described(&mut self) {
         self.was_described = true;
-        if self.has_own_data {
-            self.fail(Interruption::other(
-                "--data is for a run without a server: in this one all participants learn from the run's own data",
-            ));
+        if let Some(option) = self.only_sampled {
+            self.fail(Interruption::other(format!(
+                "{option} is for a run without a server: in this one backbones have the page and the data"
+            )));
         }
     }
 
@@ -454,7 +492,7 @@ mod tests {
 
     fn watch(samples: Option<u64>) -> (StopRule, mpsc::Receiver<ContributorCommand>) {
         let (commands, received) = mpsc::channel(COMMANDS_MAX);
-        (StopRule::new(commands, samples, false), received)
+        (StopRule::new(commands, samples, None), received)
     }
 
     fn reconnecting() -> ContributorEvent {

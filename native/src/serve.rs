@@ -14,25 +14,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use axum::serve::ListenerExt;
 use barnraise_protocol::access::AccessMode;
-use barnraise_relay::{Node, tasks};
+use barnraise_relay::Node;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 
 pub use self::args::{RunFolder, RunSource, ServeArgs};
 
 use crate::config::{NetworkSection, RunConfig, SchemeSection};
-use crate::host::http_listener::BoundedListener;
 use crate::host::page::PageSource;
 use crate::host::run::{BackboneAddresses, Mounted, OpenedRun, RunSurroundings};
-use crate::host::site::Site;
-use crate::host::visitors::Visitors;
+use crate::host::site::{self, Serving, Site};
 use crate::peer;
 use crate::scheme::{sampled, synchronous};
 
@@ -215,16 +211,7 @@ impl Process {
         let http = TcpListener::bind(network.http).await;
         let http = http.with_context(|| format!("the page cannot be served at {}", network.http))?;
         let address = http.local_addr()?;
-        let per_minute = network.http_requests_per_address_and_minute;
-        let visitors = Visitors::new(&network.trusted_proxies, per_minute, first.clone());
-        let routes = self.site.clone().with_visitors(visitors).routes();
-        let http = BoundedListener::new(http, network.http_connections(), network.http_timeout, first);
-        let http = http.shared(&network.trusted_proxies).tap_io(|_| ());
-        let stop = self.shutdown.clone();
-        let visitors = tasks::spawn("page", async move {
-            let routes = routes.into_make_service_with_connect_info::<SocketAddr>();
-            axum::serve(http, routes).with_graceful_shutdown(stop.cancelled_owned()).await
-        });
+        let visitors = site::serve(self.site.clone(), http, network, first, self.shutdown.clone());
         self.is_open.send_replace(true);
         Ok((address, visitors))
     }
@@ -262,8 +249,6 @@ async fn on_own_thread(
     let ended = ended.await.unwrap_or_else(|_| Err(anyhow!("it panicked")));
     ended.with_context(|| format!("the run `{id}`"))
 }
-
-type Serving = AbortOnDropHandle<std::io::Result<()>>;
 
 /// Waits for open requests; event streams end with the runs, and other requests are aborted after a timeout.
 async fn say_goodbye(mut visitors: Serving) -> anyhow::Result<()> {

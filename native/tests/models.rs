@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::Response;
 use barnraise_learning::tensor_file;
 use barnraise_learning::{DataShape, Evaluation, ParameterLayout};
+use barnraise_native::host::data_files::DataFiles;
 use barnraise_native::host::models::{DOWNLOADS_MAX, Facts, Keeper, ModelFiles, Publisher};
 use barnraise_native::storage::Storage;
 use barnraise_protocol::Sha256Hash;
@@ -69,7 +70,7 @@ impl ModelsHarness {
         tokio::spawn(keeper.run(latest.clone()));
         let clock = Arc::new(|| UnixTime(NOW + 10 * MINUTE));
         let files = ModelFiles::new(facts.clone(), latest, kept.clone(), storage.clone(), clock);
-        let files = files.with_tokenizer(Some(TOKENIZER.into())).with_columns(Some(&columns())).unwrap();
+        let files = files.with_data(DataFiles::new(Some(TOKENIZER.into()), Some(&columns())).unwrap());
         let (status, shown) = watch::channel(status(&facts.run));
         let app = files.routes(shown, None);
         Self { facts, publisher, kept, storage, app, folder, _status: status }

@@ -95,19 +95,18 @@ impl NetworkSection {
         let n = self.contributors_max.max(CONTRIBUTORS_MIN);
         self.http_connections.unwrap_or_else(|| at_most(n, HTTP_PER_CONTRIBUTOR) as usize)
     }
-}
 
-/// The limits of a backbone that carries streams between browsers and hosts of experts, with at most `contributors_max`
-/// contributors: bytes and time of a circuit are bounded as at any relay.
-pub(super) fn of_relay(contributors_max: u32) -> RelayLimits {
-    let n = contributors_max.max(CONTRIBUTORS_MIN);
-    let circuits = at_most(n, CIRCUITS_PER_CONTRIBUTOR);
-    RelayLimits {
-        reservations: n as usize,
-        circuits: circuits as usize,
-        circuits_per_peer: 2 * CIRCUITS_PER_CONTRIBUTOR as usize,
-        circuits_per_address_and_minute: circuits,
-        ..RelayLimits::default()
+    /// How much a node carries between others: bytes and time of a circuit are bounded as at any relay.
+    pub(crate) fn carried(&self) -> RelayLimits {
+        let n = self.contributors_max.max(CONTRIBUTORS_MIN);
+        let circuits = at_most(n, CIRCUITS_PER_CONTRIBUTOR);
+        RelayLimits {
+            reservations: n as usize,
+            circuits: circuits as usize,
+            circuits_per_peer: 2 * CIRCUITS_PER_CONTRIBUTOR as usize,
+            circuits_per_address_and_minute: circuits,
+            ..RelayLimits::default()
+        }
     }
 }
 

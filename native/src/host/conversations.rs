@@ -4,6 +4,7 @@
 //! There is one accept loop for each protocol, and a task for each stream. Access is checked in one place, [`accept`], by
 //! the gate. A scheme adds its own conversations.
 
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use barnraise_protocol::access;
 use barnraise_protocol::bulk;
 use barnraise_protocol::framing::{self, FrameError};
 use barnraise_protocol::receipt::ReceiptError;
-use barnraise_protocol::run::RunDescription;
+use barnraise_protocol::run::SignedRun;
 use barnraise_protocol::{ConversationError, Refusal, contribute, run, shard, state};
 use barnraise_relay::tasks::TaskSet;
 use barnraise_relay::{Node, NodeError, Paced, Violation};
@@ -35,8 +36,8 @@ const ACCESS_IDLE_MAX: Duration = Duration::from_secs(30);
 /// What the conversations of every scheme are held with. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct RunServices {
-    /// The run.
-    pub description: Arc<RunDescription>,
+    /// The run, with its authority's word for it where this is that.
+    pub described: Arc<SignedRun>,
     /// Newest parameters.
     pub states: States,
     /// The data.
@@ -252,7 +253,7 @@ pub(crate) async fn describe<S: Duplex>(
     stream: S,
 ) -> Result<(), StreamError> {
     let mut stream = Paced::new(stream, services.conversations.pace());
-    Ok(run::answer(&mut stream, &services.description).await?)
+    Ok(run::answer(&mut stream, &services.described).await?)
 }
 
 /// Answers a contributor of an older protocol version.
@@ -268,7 +269,7 @@ pub(crate) async fn send_state<S: Duplex>(
 ) -> Result<(), StreamError> {
     let mut stream = Paced::new(stream, services.conversations.pace());
     let (states, pace) = (&services.states, stream.pace());
-    let served = state::serve(&mut stream, |epoch| states.read(epoch), || pace.wait());
+    let served = state::serve(&mut stream, |epoch| ready(states.read(epoch)), || pace.wait());
     Ok(caller.while_admitted(served).await??)
 }
 

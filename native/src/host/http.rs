@@ -28,6 +28,7 @@ use tokio_stream::wrappers::BroadcastStream;
 use tower_http::compression::CompressionLayer;
 
 use crate::host::contributions::{BadQuery, Question, Store, StoreError};
+use crate::host::data_files::DataFiles;
 use crate::host::headers::security_headers;
 use crate::host::models::ModelFiles;
 use crate::host::page::PageSource;
@@ -58,6 +59,7 @@ pub struct HttpState {
     login: Option<Router>,
     contributions: Option<Store>,
     models: Option<ModelFiles>,
+    data: Option<DataFiles>,
     readiness: Readiness,
 }
 
@@ -110,6 +112,7 @@ impl HttpState {
             login: None,
             contributions: None,
             models: None,
+            data: None,
             readiness: Readiness::default(),
         }
     }
@@ -147,6 +150,12 @@ impl HttpState {
     pub fn with_models(self, models: Option<ModelFiles>) -> Self {
         Self { models, ..self }
     }
+
+    /// With the files by which a visitor's own become samples, where no model files are that have them.
+    #[must_use]
+    pub(crate) fn with_data(self, data: DataFiles) -> Self {
+        Self { data: Some(data), ..self }
+    }
 }
 
 /// The page's files.
@@ -160,7 +169,11 @@ pub fn app(state: HttpState) -> Router {
     let readiness = Router::new().route("/readyz", get(ready)).with_state(state.readiness.clone());
     let login = state.login.clone().unwrap_or_default();
     let (status, store) = (state.status.clone(), state.contributions.clone());
-    let models = state.models.clone().map_or_else(Router::new, |models| models.routes(status, store));
+    let models = match (state.models.clone(), state.data.clone()) {
+        (Some(models), _) => models.routes(status, store),
+        (None, Some(data)) => data.routes(),
+        (None, None) => Router::new(),
+    };
     let routes = Router::new()
         // Text of tens of kilobytes; events are small, and would wait in a compressor.
         .route("/api/run", get(run).layer(CompressionLayer::new()))

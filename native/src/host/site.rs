@@ -7,6 +7,7 @@
 
 mod invited;
 mod room_codes;
+mod serving;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -30,6 +31,7 @@ use crate::host::page::PageSource;
 use crate::host::visitors::{Visitors, bound};
 
 use room_codes::RoomCodeLimiter;
+pub(crate) use serving::{Serving, serve};
 
 /// Before the id of a run.
 const RUN_PREFIX: &str = "/run/";

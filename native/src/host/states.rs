@@ -166,6 +166,8 @@ impl ChunkSource for StateReader {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
 
+    use std::future::ready;
+
     use barnraise_protocol::bulk::Transfer;
     use barnraise_protocol::{ConversationError, state};
     use barnraise_relay::tasks;
@@ -212,7 +214,9 @@ mod tests {
             for _ in 0..10 {
                 let (a, b) = tokio::io::duplex(1024);
                 let (states, mut a, mut b) = (states.clone(), a.compat(), b.compat());
-                serving.spawn(async move { state::serve(&mut a, |epoch| states.read(epoch), || ()).await });
+                serving.spawn(
+                    async move { state::serve(&mut a, |epoch| ready(states.read(epoch)), || ()).await },
+                );
                 assert_eq!(ask(&mut b).await.epoch, epoch);
                 readers.push(b);
             }
@@ -240,7 +244,7 @@ mod tests {
         for (cut_after, n_steps) in [(300_000, 1), (600_000, 1), (u64::MAX, STATES_MAX as u64)] {
             let (a, b) = tokio::io::duplex(64 * 1024);
             let (mut a, mut b) = (a.compat(), b.compat());
-            let serving = state::serve(&mut a, |epoch| states.read(epoch), || ());
+            let serving = state::serve(&mut a, |epoch| ready(states.read(epoch)), || ());
             let mut first = None;
             let cut = tokio::sync::Notify::new();
             let fetching = async {

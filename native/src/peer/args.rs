@@ -2,6 +2,7 @@
 
 mod hosting;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -48,6 +49,10 @@ pub struct JoinArgs {
     /// folder of pictures for each class; a CSV or Parquet file with the columns of the run, such as ratings; a text; or a folder of such
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
+    /// Show the page of a run without a server ([scheme.sampled]) at this address, too, and keep all of its data: who comes later
+    /// finds the run here, also where the one that began it is gone
+    #[arg(long, value_name = "HOST:PORT")]
+    pub page: Option<SocketAddr>,
     /// Name on the leaderboard: 1 to 32 characters
     #[arg(long, value_name = "NAME")]
     pub name: Option<DisplayName>,

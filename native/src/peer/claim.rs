@@ -2,8 +2,8 @@
 //!
 //! The handshake proves a peer's key. That its run belongs to a certain authority is only a claim. The claim is certain
 //! if the peer is that authority. It is proven as well if the authority has signed a record that names the peer as an
-//! aggregator. Any other claim is accepted only where no proven claim is present and no other claim contradicts
-//! it.
+//! aggregator; and in a run without a server, if the authority has signed the description, which any participant hands on.
+//! Any other claim is accepted only where no proven claim is present and no other claim contradicts it.
 
 use barnraise_protocol::access::PublicKey;
 
@@ -16,6 +16,8 @@ pub(super) struct RunClaim {
     pub(super) authority: PublicKey,
     /// Whether that authority has signed a record that names this peer as an aggregator.
     pub(super) is_named: bool,
+    /// Whether the run has no server, and its authority has signed what the peer describes: any participant may.
+    pub(super) is_signed: bool,
 }
 
 impl RunClaim {
@@ -24,9 +26,9 @@ impl RunClaim {
         self.peer == self.authority
     }
 
-    /// Whether the peer's key or the authority's signature proves the claim.
+    /// Whether the peer's key or a signature of the authority proves the claim.
     pub(super) fn is_proven(&self) -> bool {
-        self.is_certain() || self.is_named
+        self.is_certain() || self.is_named || self.is_signed
     }
 }
 
@@ -95,7 +97,7 @@ mod tests {
     const C: PublicKey = PublicKey([0xc0; 32]);
 
     fn claim(peer: PublicKey, authority: PublicKey) -> RunClaim {
-        RunClaim { peer, authority, is_named: false }
+        RunClaim { peer, authority, is_named: false, is_signed: false }
     }
 
     #[test]

@@ -114,8 +114,8 @@ struct BackboneCandidate {
 /// Searches the backbones of a run through `asked`, a DHT peer that `node` is connected to, and connects `node` to one of
 /// them. Returns the backbone and its claim.
 ///
-/// - `run.authority`: if given, only the authority and the aggregators that it names are dialled: no other peer could
-///   prove that it belongs to the run
+/// - `run.authority`: if given, only the authority, the aggregators that it names, and in a run without a server whoever has the
+///   description that it signed are taken
 /// - `before`: the previous backbone, the only candidate while the DHT has its record. Its journal may have a contribution
 ///   whose answer was lost, and another backbone would count that contribution again. Records expire after minutes, and
 ///   by then the epoch of such a contribution is over
@@ -137,39 +137,46 @@ pub(super) async fn backbone(
             |said: &BackboneProgress| said.peer == authority && said.aggregators.contains(&candidate.key);
         was_named(candidate) || said.iter().any(names)
     };
+    let is_of = |candidate: &BackboneCandidate, authority: PublicKey| {
+        candidate.key == authority || is_named(candidate, authority)
+    };
     if let Some(authority) = run.authority {
-        let n_candidates = candidates.len();
-        candidates.retain(|candidate| candidate.key == authority || is_named(candidate, authority));
-        let n_others = n_candidates - candidates.len();
-        if candidates.is_empty() {
-            return Err(FindError::NotTheAuthority { run_id: run_id(), authority, n_others });
-        }
-        if n_others > 0 {
-            tracing::warn!(n_others, %authority, "backbones that the run's authority does not name are skipped");
-        }
+        // Whether others have what it signed is seen when they have described it.
+        candidates.sort_by_key(|candidate| !is_of(candidate, authority));
     }
     if before.is_some_and(|before| candidates.iter().any(|candidate| candidate.peer == before)) {
         candidates.retain(|candidate| Some(candidate.peer) == before);
     }
     candidates.truncate(CANDIDATES_MAX);
-    let (mut claims, mut failures) = (Vec::new(), Vec::new());
+    let (mut claims, mut failures, mut n_others) = (Vec::new(), Vec::new(), 0);
     for (candidate, described) in
         candidates.iter().zip(join_all(candidates.iter().map(|it| describe(node, it))).await)
     {
         match described {
-            Ok(described) if described.identity.run_id == run.id => {
-                let authority = described.access.authority;
-                claims.push(RunClaim {
+            Ok(described) if described.run.identity.run_id == run.id => {
+                let authority = described.run.access.authority;
+                let claim = RunClaim {
                     peer: candidate.key,
                     authority,
                     is_named: is_named(candidate, authority),
-                });
+                    is_signed: described.run.sampled().is_some() && described.is_signed(),
+                };
+                match run.authority {
+                    Some(wanted) if !claim.is_proven() && !is_of(candidate, wanted) => n_others += 1,
+                    _ => claims.push(claim),
+                }
             }
             Ok(described) => {
-                let source = CandidateError::OtherRun { run_id: described.identity.run_id };
+                let source = CandidateError::OtherRun { run_id: described.run.identity.run_id };
                 failures.push(CandidateFailure { peer: candidate.peer, source });
             }
             Err(source) => failures.push(CandidateFailure { peer: candidate.peer, source }),
+        }
+    }
+    if let Some(authority) = run.authority.filter(|_| n_others > 0) {
+        tracing::warn!(n_others, %authority, "peers that the run's authority does not name are skipped");
+        if claims.is_empty() && !candidates.iter().any(|candidate| is_of(candidate, authority)) {
+            return Err(FindError::NotTheAuthority { run_id: run_id(), authority, n_others });
         }
     }
     if claims.is_empty() {
@@ -196,11 +203,11 @@ fn prefer(claims: &mut Vec<RunClaim>, said: &[BackboneProgress], asking: &[u8]) 
 }
 
 /// Connects to a candidate and fetches its run description; the connection stays.
-async fn describe(node: &Node, candidate: &BackboneCandidate) -> Result<run::RunDescription, CandidateError> {
+async fn describe(node: &Node, candidate: &BackboneCandidate) -> Result<run::SignedRun, CandidateError> {
     let describing = async {
         dial_any(node, candidate.addresses.clone()).await?;
         let mut stream = node.open(candidate.peer, run::PROTOCOL).await?;
-        Ok(run::describe(&mut stream).await?)
+        Ok(run::describe_signed(&mut stream).await?)
     };
     let described = tokio::time::timeout(DESCRIBE_TIMEOUT, describing).await;
     described.unwrap_or(Err(CandidateError::Timeout))

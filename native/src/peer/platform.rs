@@ -2,7 +2,7 @@
 //! cache on disk.
 
 use std::cell::{Cell, RefCell};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -13,7 +13,7 @@ use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::contribute::DeviceKind;
 use barnraise_protocol::run::{self, RunDescription};
-use barnraise_relay::{Node, NodeConfig, NodeError, NodeLimits, OpenError, Path};
+use barnraise_relay::{Node, NodeConfig, NodeError, NodeLimits, OpenError, Path, Routing};
 use barnraise_swarm::shards::Survey;
 use barnraise_swarm::{Moment, PeerKey};
 use libp2p::identity::Keypair;
@@ -26,6 +26,7 @@ use super::cache::ShardCache;
 use super::find::{self, DialError, FindError};
 use super::reducing::{self, Reducing};
 use super::sharing::{Sharing, SharingSession};
+use crate::config::{LimitsSection, NetworkSection};
 use crate::net::announced::open_announced;
 
 /// Timeout of the first connection attempt where another backbone can be tried: a machine that is off never answers.
@@ -40,6 +41,29 @@ pub(crate) struct ListenConfig {
     pub(crate) listen: Vec<Multiaddr>,
     /// Relays through which others may connect.
     pub(crate) relays: Vec<Multiaddr>,
+}
+
+/// Where a peer shows the page of a run: browsers come in there.
+#[derive(Debug, Clone)]
+pub(super) struct PageDoors {
+    /// Address of the page.
+    pub(super) ip: IpAddr,
+    /// Folder for the certificates that browsers are shown.
+    pub(super) certificates: PathBuf,
+}
+
+impl PageDoors {
+    /// By all transports of browsers and of native peers, at ports of the system's choice.
+    fn addresses(&self) -> Vec<Multiaddr> {
+        let any = || Multiaddr::empty().with(Protocol::from(self.ip));
+        let (tcp, udp) = (any().with(Protocol::Tcp(0)), any().with(Protocol::Udp(0)));
+        let quic = || any().with(Protocol::Udp(0)).with(Protocol::QuicV1);
+        let (web_socket, web_transport) = (
+            any().with(Protocol::Tcp(0)).with(Protocol::Ws("/".into())),
+            quic().with(Protocol::WebTransport),
+        );
+        vec![quic(), tcp, web_transport, udp.with(Protocol::WebRTCDirect), web_socket]
+    }
 }
 
 /// A node that is connected to a backbone.
@@ -99,6 +123,8 @@ pub(super) struct NativePlatform {
     reducing: Option<Reducing>,
     /// Where the certificates of a host of experts are kept, which browsers dial.
     certificates_of_host: Option<PathBuf>,
+    /// Where it shows the page of a run.
+    page: Option<PageDoors>,
     listen_config: ListenConfig,
     started: Instant,
     /// Each connection has its own node, so that a broken one leaves no state for the next.
@@ -126,6 +152,7 @@ impl NativePlatform {
             sharing: None,
             reducing: None,
             certificates_of_host: None,
+            page: None,
             listen_config: ListenConfig::default(),
             started: Instant::now(),
             connection: RefCell::new(None),
@@ -158,6 +185,11 @@ impl NativePlatform {
         Self { certificates_of_host: Some(certificates), ..self }
     }
 
+    /// Listens for visitors of the page of a run, and carries streams between them and others.
+    pub(super) fn with_page(self, page: Option<PageDoors>) -> Self {
+        Self { page, ..self }
+    }
+
     /// Time since this platform was created.
     pub(super) fn elapsed(&self) -> Moment {
         self.started.elapsed()
@@ -175,7 +207,7 @@ impl NativePlatform {
             addresses.iter().all(|address| address.iter().any(|p| p == Protocol::P2pCircuit));
         let shares = self.sharing.as_ref().is_some_and(Sharing::serves);
         let hosts_experts = self.certificates_of_host.is_some();
-        let serves = shares || self.reducing.is_some() || hosts_experts;
+        let serves = shares || self.reducing.is_some() || hosts_experts || self.page.is_some();
         // For a run on this machine alone, listen on loopback only.
         let is_local = addresses.iter().all(is_loopback);
         let ip = if is_local { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
@@ -183,6 +215,7 @@ impl NativePlatform {
         let quic = || any().with(Protocol::Udp(0)).with(Protocol::QuicV1);
         let listen = match serves || is_behind_relay {
             true if serves && !self.listen_config.listen.is_empty() => self.listen_config.listen.clone(),
+            true if let Some(page) = &self.page => page.addresses(),
             true if hosts_experts => {
                 vec![quic(), any().with(Protocol::Tcp(0)), quic().with(Protocol::WebTransport)]
             }
@@ -190,8 +223,13 @@ impl NativePlatform {
             false => Vec::new(),
         };
         let relays = if serves { self.listen_config.relays.clone() } else { Vec::new() };
-        let config =
-            NodeConfig { certificates_dir: self.certificates_of_host.clone(), ..node_config(listen, relays) };
+        let config = match &self.page {
+            Some(page) => page_config(page, listen, relays),
+            None => NodeConfig {
+                certificates_dir: self.certificates_of_host.clone(),
+                ..node_config(listen, relays)
+            },
+        };
         Ok(Node::start(self.keypair.clone(), config).await?)
     }
 
@@ -454,6 +492,20 @@ pub(super) fn is_loopback(address: &Multiaddr) -> bool {
 fn node_config(listen: Vec<Multiaddr>, relays: Vec<Multiaddr>) -> NodeConfig {
     let limits = NodeLimits { connections: CONNECTIONS_MAX, ..NodeLimits::default() };
     NodeConfig { listen, relays, limits, dials_back: false, ..NodeConfig::default() }
+}
+
+/// As the node of a backbone: visitors come and go, find others through it, and are reached through it.
+fn page_config(page: &PageDoors, listen: Vec<Multiaddr>, relays: Vec<Multiaddr>) -> NodeConfig {
+    let network = NetworkSection::default();
+    NodeConfig {
+        listen,
+        relays,
+        certificates_dir: Some(page.certificates.clone()),
+        limits: LimitsSection::default().of_node(network.contributors_max),
+        relay_service: Some(network.carried()),
+        routing: Some(Routing::Server),
+        ..NodeConfig::default()
+    }
 }
 
 /// Addresses of the other backbones to dial. The connected one does not send its own: one that this peer `moved_to` stays

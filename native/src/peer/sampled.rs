@@ -4,37 +4,39 @@
 //! The peer at the address is needed for the description, the data and the first acquaintances. From then on the run goes on
 //! without it, and this participant describes the run to others.
 
+mod keeping;
+mod page;
+mod served;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
-use barnraise_contributor::{Credentials, shards_of};
+use anyhow::{Context, ensure};
+use barnraise_contributor::{Credentials, EncodedModel, encode, shards_of};
 use barnraise_learning::{ComputeDevice, DeviceError, ParameterLayout};
-use barnraise_protocol::access::PublicKey;
+use barnraise_protocol::TensorCodec;
+use barnraise_protocol::access::{AccessMode, PublicKey};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::run::{self, ModelExchange, RunDescription, Sampled};
-use barnraise_protocol::sampled::{
-    self, Aggregates, MEMBER_ADDRESS_BYTES_MAX, MEMBER_ADDRESSES_MAX, SampledRoles,
-};
+use barnraise_protocol::sampled::{Aggregates, MEMBER_ADDRESS_BYTES_MAX, MEMBER_ADDRESSES_MAX, SampledRoles};
 use barnraise_protocol::shard::{self, ShardId};
-use barnraise_protocol::{self as protocol, ConversationError, Refusal};
-use barnraise_relay::tasks::{self, TaskSet};
-use barnraise_relay::{Node, NodeError, Paced, Path};
+use barnraise_protocol::state;
+use barnraise_relay::{Node, Path};
 use barnraise_swarm::Moment;
-use barnraise_swarm::guard::PaceLimits;
 use barnraise_swarm::pacing::PacingSettings;
 use barnraise_swarm::sampled::{SampledIdentity, SampledPeer, SampledSettings};
-use futures::future::Abortable;
-use futures::{FutureExt, StreamExt, stream};
 use libp2p::multiaddr::Protocol;
-use libp2p::{Multiaddr, PeerId, Stream};
+use libp2p::{Multiaddr, PeerId};
+use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 
+use self::keeping::keep_all;
+use self::page::{ShownPage, announce_run};
+use self::served::{Served, answer};
 use super::args::{JoinAddress, RunName};
 use super::cache::ShardCache;
 use super::display::Display;
@@ -42,32 +44,19 @@ use super::home::HomeBackbone;
 use super::own_access::{AccessPurpose, OwnAccess};
 use super::platform::{NativePlatform, reserve_at};
 use super::sharing::Sharing;
-use super::tokens::{gate_of, take_tokens};
+use super::tokens::gate_of;
 use crate::data::own;
-use crate::host::access::{self, Gate, Pass};
+use crate::host::access;
+use crate::host::announce::Announcement;
 use crate::net::announced::{is_circuit, reaches_as_far};
-use crate::net::transfer_slots::TransferSlots;
-use crate::net::violations;
 use crate::scheme::sampled::driver::{DriverMeans, SampledDriver};
 use crate::scheme::sampled::trainer::{LocalData, LocalTrainer};
 use crate::scheme::sampled::{addresses_changed, own_addresses};
 
-/// Streams of other participants at a time.
-const STREAMS_MAX: usize = 256;
-/// Of one of them: a ping, a view, a model for each task, and those of a broken connection.
-const STREAMS_PER_PEER: usize = 8;
 /// Interval of what is said about the run.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 /// Interval of attempts to reach who grants access.
 const AUTHORITY_EVERY: Duration = Duration::from_secs(5);
-/// Of a peer that asks for the description or for shards.
-const SERVE_PACE: PaceLimits = PaceLimits {
-    first_message: Duration::from_secs(10),
-    idle: Duration::from_secs(10),
-    message: Duration::from_secs(10),
-    stall: Duration::from_secs(15),
-    bytes_per_second_min: 1024,
-};
 
 /// What `barnraise join` has for a run.
 pub(super) struct Participation<'p> {
@@ -80,10 +69,14 @@ pub(super) struct Participation<'p> {
     pub(super) cache: ShardCache,
     /// A file or folder that is trained on in place of the run's data, and never sent.
     pub(super) data: Option<PathBuf>,
+    /// Where the page of the run is shown.
+    pub(super) page: Option<TcpListener>,
     pub(super) device: ComputeDevice,
     pub(super) pacing: PacingSettings,
     /// Passes shards on, as fast as the user allows.
     pub(super) sharing: Sharing,
+    /// By which peers find the run where it shows the page.
+    pub(super) relays: Vec<Multiaddr>,
     pub(super) seed: u64,
     pub(super) display: &'p Display,
     /// Cancelled when the user wants to leave.
@@ -96,36 +89,38 @@ impl<'p> Participation<'p> {
     /// # Errors
     /// The peer at the address does not describe the run or hand out its data, the model does not fit the device, or the run does not
     /// let this peer in, or not any longer.
-    pub(super) async fn take_part(self) -> anyhow::Result<u64> {
+    pub(super) async fn take_part(mut self) -> anyhow::Result<u64> {
+        let http = self.page.take();
         // What is prepared ends with the node, at once: nobody knows this participant yet.
-        let preparing = self.leaving.run_until_cancelled(Box::pin(self.prepare()));
+        let preparing = self.leaving.run_until_cancelled(Box::pin(self.prepare(http.is_some())));
         let Some(prepared) = preparing.await else { return Ok(0) };
-        let PreparedParticipant { described, access, place, driver, preprocessing, lost } = prepared?;
-        let (own_access, home, gate) = access;
+        let PreparedParticipant { served, access, place, lost } = prepared?;
+        let (own_access, home) = access;
         let (node, at) = (place.node.clone(), place.home);
         // Circuits lead through the backbone, and are of no use where it is gone.
         for address in node.addresses().into_iter().filter(|address| !is_circuit(address)) {
             self.display.say(&format!("Others can join through this machine: {address}"));
         }
-        let served = Arc::new(Served {
-            driver: driver.clone(),
-            described,
-            gate: gate.clone(),
-            cache: self.cache.clone(),
-            preprocessing,
-            sharing: self.sharing.clone(),
-        });
+        let (driver, served) = (served.driver.clone(), Arc::new(served));
         let answering = answer(&node, &served)?;
+        let hosting = http.map(|http| self.show(http, &node, &served, &home)).transpose()?;
+        let hosting = async {
+            match hosting {
+                Some(hosting) => hosting.await,
+                None => std::future::pending().await,
+            }
+        };
         let introduced = PublicKey::of_peer_id(&at.to_bytes()).into_iter().collect();
-        let authority = served.described.authority().key;
+        let authority = served.described.run.authority().key;
         let saying = say(driver.clone(), self.display.clone());
         let telling = place.tell(driver.clone(), self.display.clone());
         let ended = tokio::select! {
             () = driver.run(introduced, self.leaving.clone()) => Ok(()),
             () = saying => Ok(()),
             () = telling => Ok(()),
-            () = home.keep(&gate) => Ok(()),
+            () = home.keep(&served.gate) => Ok(()),
             () = stay_with_authority(&home, &driver, authority) => Ok(()),
+            ended = hosting => ended,
             error = Box::pin(own_access.keep(&home, |token| driver.on_approval(token))) => {
                 Err(anyhow::Error::from(error).context("this machine may not take part any longer"))
             }
@@ -138,12 +133,47 @@ impl<'p> Participation<'p> {
         Ok(driver.n_trained())
     }
 
+    /// Shows the page of the run, and is found by those who look for it. What is returned does not end, but with an error.
+    fn show<'s>(
+        &'s self,
+        http: TcpListener,
+        node: &Node,
+        served: &'s Arc<Served>,
+        home: &'s HomeBackbone,
+    ) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + use<'s, 'p>> {
+        let Served { described, n_parameters, preprocessing, .. } = &**served;
+        let described = &described.run;
+        let page = ShownPage::open(http, node, (described, *n_parameters), preprocessing.clone())?;
+        self.display.say(&format!("The page of the run is at {}", page.address()));
+        let key = access::signing_key(self.key)?;
+        let announcement =
+            Announcement { run_id: described.identity.run_id.clone(), key, known: self.relays.clone() };
+        let announcing = announce_run(node.clone(), announcement, self.leaving.clone());
+        let manifest = &described.data.manifest;
+        Ok(async move {
+            let keeping = async {
+                keep_all(home, &self.cache, manifest, self.display).await?;
+                std::future::pending().await
+            };
+            tokio::select! {
+                () = page.keep(&served.driver) => Ok(()),
+                ended = keeping => ended,
+                ended = announcing => ended,
+            }
+        })
+    }
+
     /// Has the run described, and its data fetched.
-    async fn prepare(&self) -> anyhow::Result<PreparedParticipant<'p>> {
+    async fn prepare(&self, shows_page: bool) -> anyhow::Result<PreparedParticipant<'p>> {
         let (node, home) = self.platform.connect_home().await?;
-        let described = run::describe(&mut node.open(home, run::PROTOCOL).await?).await?;
-        barnraise_contributor::description::validate(&described).context("the run cannot be trained")?;
+        let signed = run::describe_signed(&mut node.open(home, run::PROTOCOL).await?).await?;
+        let described = &signed.run;
+        barnraise_contributor::description::validate(described).context("the run cannot be trained")?;
         let scheme = *described.sampled().context("the run has another scheme now")?;
+        ensure!(
+            !shows_page || described.access.mode == AccessMode::Open,
+            "--page is for an open run: who may take part in this one is for its backbone to say"
+        );
         let key = access::signing_key(self.key).context("members of this run sign with an Ed25519 key")?;
         let (address, run) = self.way.clone();
         let backbone = HomeBackbone::new(node.clone(), home, address, run);
@@ -151,9 +181,15 @@ impl<'p> Participation<'p> {
         let gaining =
             OwnAccess::gained((self.platform, &backbone), (credentials, described.clone()), purpose);
         let own_access = Box::pin(gaining).await?;
-        let (samples, preprocessing) = match &self.data {
-            Some(path) => self.own_samples((&node, home), path.clone(), &described).await?,
-            None => (self.local_shards((&node, home), &described, &scheme, key.public()).await?, None),
+        let preprocessing = match (described.data.manifest.preprocessing, shows_page || self.data.is_some()) {
+            (Some(wanted), true) => {
+                self.shard((&node, home), ShardId::Preprocessing, wanted).await?.map(Arc::from)
+            }
+            _ => None,
+        };
+        let samples = match &self.data {
+            Some(path) => own_samples(path.clone(), described, preprocessing.clone()).await?,
+            None => self.local_shards((&node, home), described, &scheme, key.public()).await?,
         };
         self.display.say(&format!(
             "`{}` has no server: this machine trains on {} samples that are its own, {}.",
@@ -162,14 +198,18 @@ impl<'p> Participation<'p> {
             if scheme.exchange.is_among_neighbors() { "each round" } else { "when its turn comes" }
         ));
         let data = LocalData { samples, is_own: self.data.is_some(), seed: self.seed };
-        let (trainer, lost) =
-            LocalTrainer::start(&described, scheme, data, self.device.clone(), self.pacing)?;
-        let n_parameters = ParameterLayout::of_run(&described)?.n_parameters();
+        let (trainer, lost) = LocalTrainer::start(described, scheme, data, self.device.clone(), self.pacing)?;
+        let n_parameters = ParameterLayout::of_run(described)?.n_parameters();
+        // A visitor can try the model before this machine has come to one.
+        let first = match shows_page {
+            true => newest_model((&node, home), n_parameters, scheme.state_codec).await,
+            false => None,
+        };
         let mut place = OwnPlace::of(node.clone(), home, scheme.exchange).await;
         let (roles, addresses) = place.found().await;
         let identity = SampledIdentity {
             key,
-            run: run_hash(&described)?,
+            run: run_hash(described)?,
             // What was told before is remembered by the others.
             counter: 0,
             roles,
@@ -178,7 +218,7 @@ impl<'p> Participation<'p> {
         };
         // The data may have taken their time.
         own_access.renew(&backbone).await?;
-        let gate = gate_of(&described, identity.key.public());
+        let gate = gate_of(described, identity.key.public());
         let mut peer = SampledPeer::new(SampledSettings::of(&scheme), identity);
         if let Some(token) = own_access.token() {
             peer = peer.by_approval(described.authority(), gate.now());
@@ -193,15 +233,18 @@ impl<'p> Participation<'p> {
             gate: gate.clone(),
             trainer: Some(trainer),
         };
-        let driver = SampledDriver::new(means, peer);
-        Ok(PreparedParticipant {
-            described,
-            access: (own_access, backbone, gate),
-            place,
-            driver,
+        let served = Served {
+            driver: SampledDriver::new(means, peer),
+            described: signed,
+            n_parameters,
+            codec: scheme.state_codec,
+            first,
+            gate,
+            cache: self.cache.clone(),
             preprocessing,
-            lost,
-        })
+            sharing: self.sharing.clone(),
+        };
+        Ok(PreparedParticipant { served, access: (own_access, backbone), place, lost })
     }
 
     /// The shards that are this participant's, by its key: from the cache, or from the peer at the address. A participant there
@@ -235,31 +278,6 @@ impl<'p> Participation<'p> {
         samples.context("the peer at the address has no shard of the run's data")
     }
 
-    /// Data of the user's own, as samples of the run; and how they became such, which the backbone knows, and participants that asked
-    /// it.
-    async fn own_samples(
-        &self,
-        at: (&Node, PeerId),
-        path: PathBuf,
-        run: &RunDescription,
-    ) -> anyhow::Result<(Samples, Option<Arc<[u8]>>)> {
-        let manifest = run.data.manifest.clone();
-        let mut preprocessing: Option<Arc<[u8]>> = None;
-        if own::needs_preprocessing(&manifest.samples) {
-            let wanted = manifest.preprocessing.context("the run does not say how files become samples")?;
-            let found = self.shard(at, ShardId::Preprocessing, wanted).await?.context(
-                "the peer at the address does not have the run's tokenizer or columns, which --data needs: join by the address \
-                 of its backbone once",
-            )?;
-            preprocessing = Some(found.into());
-        }
-        let read = move || {
-            let samples = own::load(&path, &manifest, preprocessing.as_deref().unwrap_or_default())?;
-            Ok::<_, own::OwnDataError>((samples, preprocessing))
-        };
-        tokio::task::spawn_blocking(read).await?.context("--data does not fit the run")
-    }
-
     /// The bytes of a shard: from the cache, or from the peer at the address, unless that one does not have it.
     async fn shard(
         &self,
@@ -267,34 +285,53 @@ impl<'p> Participation<'p> {
         id: ShardId,
         wanted: Transfer,
     ) -> anyhow::Result<Option<Vec<u8>>> {
-        let cache = self.cache.clone();
-        if let Some(bytes) = tokio::task::spawn_blocking(move || cache.get(wanted.sha256)).await? {
-            return Ok(Some(bytes));
+        keeping::shard(&self.cache, async || node.open(home, shard::PROTOCOL).await, (id, wanted)).await
+    }
+}
+
+/// Data of the user's own, as samples of the run.
+///
+/// - `preprocessing`: how they become such, which the backbone knows, and participants that asked it
+async fn own_samples(
+    path: PathBuf,
+    run: &RunDescription,
+    preprocessing: Option<Arc<[u8]>>,
+) -> anyhow::Result<Samples> {
+    let manifest = run.data.manifest.clone();
+    if own::needs_preprocessing(&manifest.samples) {
+        ensure!(manifest.preprocessing.is_some(), "the run does not say how files become samples");
+        ensure!(
+            preprocessing.is_some(),
+            "the peer at the address does not have the run's tokenizer or columns, which --data needs: join by the address of its \
+             backbone once"
+        );
+    }
+    let read = move || own::load(&path, &manifest, preprocessing.as_deref().unwrap_or_default());
+    tokio::task::spawn_blocking(read).await?.context("--data does not fit the run")
+}
+
+/// The newest model of the peer at the address, as it is handed on; `None` where there is none.
+async fn newest_model(
+    (node, home): (&Node, PeerId),
+    n_parameters: usize,
+    codec: TensorCodec,
+) -> Option<(u64, EncodedModel)> {
+    let mut stream = node.open(home, state::PROTOCOL).await.ok()?;
+    match state::fetch(&mut stream, n_parameters as u64, codec, &mut None, |_, _| ()).await {
+        Ok(state) => Some((state.epoch, encode(codec, &state.values().into()).ok()?)),
+        Err(error) => {
+            tracing::debug!(%error, "no model is had before the first round");
+            None
         }
-        let mut stream = node.open(home, shard::PROTOCOL).await?;
-        let bytes = match shard::fetch(&mut stream, id, wanted, &mut None, |_| ()).await {
-            Err(ConversationError::Refused(Refusal::NoShard | Refusal::Unavailable { .. })) => {
-                return Ok(None);
-            }
-            fetched => fetched?,
-        };
-        let (cache, kept) = (self.cache.clone(), bytes.clone());
-        if let Err(error) = tokio::task::spawn_blocking(move || cache.put(wanted.sha256, &kept)).await? {
-            tracing::debug!(%error, "a shard is not kept on disk");
-        }
-        Ok(Some(bytes))
     }
 }
 
 /// A participant that knows its run and has its data, and takes no part yet.
 struct PreparedParticipant<'p> {
-    described: RunDescription,
-    /// Its own, at whom, and the gate to the shards that it passes on.
-    access: (OwnAccess<'p>, HomeBackbone, Gate),
+    served: Served,
+    /// Its own, and at whom.
+    access: (OwnAccess<'p>, HomeBackbone),
     place: OwnPlace,
-    driver: SampledDriver,
-    /// How its own data became samples.
-    preprocessing: Option<Arc<[u8]>>,
     /// Why its device computes no more.
     lost: oneshot::Receiver<DeviceError>,
 }
@@ -394,107 +431,6 @@ async fn stay_with_authority(home: &HomeBackbone, driver: &SampledDriver, author
     }
 }
 
-/// Answers other participants until the handle is dropped.
-fn answer(node: &Node, served: &Arc<Served>) -> Result<AbortOnDropHandle<()>, NodeError> {
-    let (mut of_run, mut asked) = (node.accept(sampled::PROTOCOL)?, node.accept(run::PROTOCOL)?);
-    let mut of_access = node.accept(protocol::access::PROTOCOL)?;
-    let mut of_data = match served.sharing.serves() {
-        true => node.accept(shard::PROTOCOL)?.left_stream(),
-        false => stream::empty::<(PeerId, Stream)>().right_stream(),
-    };
-    let slots = Arc::new(TransferSlots::new(STREAMS_MAX, STREAMS_PER_PEER));
-    let (node, served) = (node.clone(), served.clone());
-    Ok(tasks::spawn("answering participants", async move {
-        let answering = TaskSet::default();
-        loop {
-            let (peer, stream, protocol) = tokio::select! {
-                Some((peer, stream)) = of_run.next() => (peer, stream, sampled::PROTOCOL),
-                Some((peer, stream)) = asked.next() => (peer, stream, run::PROTOCOL),
-                Some((peer, stream)) = of_access.next() => (peer, stream, protocol::access::PROTOCOL),
-                Some((peer, stream)) = of_data.next() => (peer, stream, shard::PROTOCOL),
-                else => return,
-            };
-            let Some((slot, registration)) = TransferSlots::take(&slots, peer) else {
-                tracing::debug!(%peer, "no free stream slot for a participant");
-                continue;
-            };
-            let (node, served) = (node.clone(), served.clone());
-            let conversation = async move {
-                let ended = match protocol {
-                    sampled::PROTOCOL => served.driver.answer(peer, stream).await,
-                    run::PROTOCOL => served.describe(stream).await,
-                    shard::PROTOCOL => served.send_shards(peer, stream).await,
-                    _ => served.let_in((&node, peer), stream).await,
-                };
-                if let Err(error) = ended {
-                    tracing::debug!(%peer, %error, "a conversation of the run ended");
-                    if let Some(violation) = violations::of_conversation(&error) {
-                        node.report(peer, violation);
-                    }
-                }
-                drop(slot);
-            };
-            answering.spawn("answering a participant", Abortable::new(conversation, registration).map(drop));
-        }
-    }))
-}
-
-/// What others get of this participant.
-struct Served {
-    driver: SampledDriver,
-    described: RunDescription,
-    gate: Gate,
-    cache: ShardCache,
-    /// How data of one's own become samples, where that was asked for here.
-    preprocessing: Option<Arc<[u8]>>,
-    sharing: Sharing,
-}
-
-impl Served {
-    async fn describe(&self, stream: Stream) -> Result<(), ConversationError> {
-        run::answer(&mut Paced::new(stream, SERVE_PACE), &self.described).await
-    }
-
-    /// Who shows its access may fetch shards.
-    async fn let_in(&self, from: (&Node, PeerId), stream: Stream) -> Result<(), ConversationError> {
-        Ok(take_tokens(|| Some(self.gate.clone()), from, &mut Paced::new(stream, SERVE_PACE)).await?)
-    }
-
-    /// Shards of the run's data that are on this machine's disk, for those with access. Data of its own is no shard.
-    async fn send_shards(&self, peer: PeerId, stream: Stream) -> Result<(), ConversationError> {
-        let (refusal, mut pass) = match self.gate.check(peer) {
-            Ok(pass) => (None, pass),
-            Err(exclusion) => (Some(Refusal::from(&exclusion)), Pass::always()),
-        };
-        let stream = Paced::new(stream, SERVE_PACE);
-        let pace = &stream.pace();
-        let mut stream = self.sharing.throttled(stream);
-        let refusal = &refusal;
-        let lookup = |id: ShardId| async move {
-            if let Some(refusal) = refusal {
-                return Err(refusal.clone());
-            }
-            let transfer = id.transfer(&self.described.data.manifest).ok_or(Refusal::NoShard)?;
-            if id == ShardId::Preprocessing {
-                // In memory once for all who ask.
-                let bytes = self.preprocessing.clone();
-                pace.answer();
-                let bytes = bytes.ok_or_else(|| Refusal::unavailable("that is not kept here"))?;
-                return Ok((transfer, bytes));
-            }
-            let cache = self.cache.clone();
-            let bytes = tokio::task::spawn_blocking(move || cache.get(transfer.sha256)).await.ok().flatten();
-            let bytes = bytes.ok_or_else(|| Refusal::unavailable("that shard is not kept here"))?;
-            pace.answer();
-            Ok((transfer, Arc::from(bytes)))
-        };
-        tokio::select! {
-            served = shard::serve(&mut stream, lookup, || pace.wait()) => served,
-            _ = pass.ended() => Ok(()),
-        }
-    }
-}
-
 /// Says how the run goes, now and then.
 async fn say(driver: SampledDriver, display: Display) {
     let mut ticks = tokio::time::interval(SAY_EVERY);
@@ -539,6 +475,8 @@ mod tests {
             sharing: Sharing::new(cache.clone(), access::signing_key(&key).unwrap(), 0),
             cache,
             data: None,
+            page: None,
+            relays: Vec::new(),
             device: open_device(DeviceChoice::Cpu).await.unwrap(),
             pacing: PacingSettings::default(),
             seed: 0,

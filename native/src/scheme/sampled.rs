@@ -18,7 +18,7 @@ use barnraise_protocol::api::{HistoryPoint, RunStatus};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::contribute::RunProgress;
-use barnraise_protocol::run::{RunDescription, Sampled};
+use barnraise_protocol::run::{RunDescription, Sampled, SignedRun};
 use barnraise_protocol::sampled::{
     self, AcceptorToDialler, Aggregates, MEMBER_ADDRESS_BYTES_MAX, MEMBER_ADDRESSES_MAX, SampledRoles,
 };
@@ -167,7 +167,7 @@ async fn serve(
             .with_model(first.round, first.model.as_slice().into()),
     );
     let services = RunServices {
-        description: description.clone(),
+        described: Arc::new(SignedRun::by(&host.key, description.as_ref().clone())?),
         states: readable,
         shards: host.shards.clone(),
         access: host.access.clone(),
@@ -302,7 +302,8 @@ fn status(
     }
 }
 
-fn progress(
+/// How far a run is, as its page shows it.
+pub(crate) fn progress(
     description: &RunDescription,
     round: u64,
     n_participants: usize,
@@ -317,6 +318,15 @@ fn progress(
         train_loss: None,
         test_accuracy: history.last_accuracy(),
     }
+}
+
+/// Participants that train, as far as this peer knows.
+pub(crate) fn n_trainers(driver: &SampledDriver) -> usize {
+    driver.look(|peer| {
+        let trains =
+            peer.registry().members().filter(|member| member.joined().is_some_and(|of| of.roles.trains));
+        trains.count()
+    })
 }
 
 /// An average as participants pull it.
@@ -466,12 +476,7 @@ impl SampledCore {
 
     fn publish(&mut self) {
         let round = self.state.borrow().header.epoch;
-        let n_participants = self.driver.look(|peer| {
-            let candidates =
-                peer.registry().members().filter(|member| member.joined().is_some_and(|of| of.roles.trains));
-            candidates.count()
-        });
-        let progress = progress(&self.description, round, n_participants, &self.history);
+        let progress = progress(&self.description, round, n_trainers(&self.driver), &self.history);
         self.publisher.publish(progress, std::iter::empty(), None, &self.history);
     }
 

@@ -22,7 +22,7 @@ use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::commitment::STALENESS_EPOCHS_MAX;
 use barnraise_protocol::contribute::RunProgress;
 use barnraise_protocol::dht::progress::LocalProgress as Standing;
-use barnraise_protocol::run::{RunDescription, Synchronous};
+use barnraise_protocol::run::{RunDescription, SignedRun, Synchronous};
 use barnraise_swarm::collection::CollectionRound;
 use libp2p::Multiaddr;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -255,7 +255,10 @@ impl DriverParts {
         Services {
             sessions: SessionServices {
                 host: RunServices {
-                    description: self.description.clone(),
+                    described: Arc::new(SignedRun {
+                        run: self.description.as_ref().clone(),
+                        signature: None,
+                    }),
                     states: self.states.clone(),
                     shards: host.shards.clone(),
                     access: host.access.clone(),

@@ -266,7 +266,9 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
                 action => self.work.push(Rc::clone(&self.member).carry(action).boxed_local()),
             }
         }
-        for n_samples in self.member.take_delivered().into_iter().filter_map(|round| self.handed_in.take(round)) {
+        for n_samples in
+            self.member.take_delivered().into_iter().filter_map(|round| self.handed_in.take(round))
+        {
             self.counts.n_accepted += 1;
             self.counts.n_samples_accepted += n_samples;
         }

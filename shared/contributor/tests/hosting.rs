@@ -178,7 +178,8 @@ impl World {
         match protocol {
             run::PROTOCOL => {
                 let _: run::ContributorToBackbone = framing::read(&mut stream, 1024).await.unwrap();
-                let answer = run::BackboneToContributor::Description(Box::new(self.run.clone()));
+                let described = run::SignedRun { run: self.run.clone(), signature: None };
+                let answer = run::BackboneToContributor::Description(Box::new(described));
                 framing::write(&mut stream, &answer, run::MESSAGE_BYTES_MAX).await.unwrap();
             }
             leases::PROTOCOL => {

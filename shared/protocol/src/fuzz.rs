@@ -272,7 +272,9 @@ fn run() {
     fuzz!("run", |payload| {
         message::<run::ContributorToBackbone>(payload, run::MESSAGE_BYTES_MAX);
         let answer = message::<run::BackboneToContributor>(payload, run::MESSAGE_BYTES_MAX);
-        if let Some(run::BackboneToContributor::Description(run)) = answer {
+        if let Some(run::BackboneToContributor::Description(described)) = answer {
+            let _ = described.is_signed();
+            let run = described.run;
             let _ = run.synchronous().map(|scheme| scheme.check_recomputable(&run.model.graph));
             if run.data.manifest.validate().is_ok() {
                 let raw =

@@ -10,6 +10,7 @@ mod local_steps;
 pub mod model;
 mod optimizer;
 mod sampled;
+mod signed;
 mod slow_links;
 mod synchronous;
 
@@ -29,6 +30,7 @@ pub use self::local_steps::LocalSteps;
 pub use self::model::{HostedExperts, ModelSpec, Preset};
 pub use self::optimizer::{DecayDescription, OptimizerDescription, ScheduleDescription};
 pub use self::sampled::{ModelAverage, ModelExchange, Sampled};
+pub use self::signed::SignedRun;
 pub use self::slow_links::{SlowLinks, SlowLinksError};
 pub use self::synchronous::{NotRecomputable, RECOMPUTED_STEPS_MAX, Synchronous};
 
@@ -36,10 +38,10 @@ pub use self::synchronous::{NotRecomputable, RECOMPUTED_STEPS_MAX, Synchronous};
 ///
 /// Its version stands for all conversations of a contributor: it is raised with each of them. So a contributor with
 /// another version of any of them learns of it here, before it computes anything (`tests/versions.rs`).
-pub const PROTOCOL: &str = "/barnraise/run/18";
+pub const PROTOCOL: &str = "/barnraise/run/19";
 
 /// Protocol names of older contributors, the newest last.
-pub const OLDER_PROTOCOLS: [&str; 11] = [
+pub const OLDER_PROTOCOLS: [&str; 12] = [
     "/barnraise/run/6",
     "/barnraise/run/7",
     "/barnraise/run/8",
@@ -51,6 +53,7 @@ pub const OLDER_PROTOCOLS: [&str; 11] = [
     "/barnraise/run/15",
     "/barnraise/run/16",
     "/barnraise/run/17",
+    "/barnraise/run/18",
 ];
 
 /// Longest protocol name in [`BackboneToContributor::Newer`], in bytes.
@@ -73,7 +76,7 @@ pub enum ContributorToBackbone {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum BackboneToContributor {
     /// The run's description: all that a contributor needs to take part.
-    Description(Box<RunDescription>),
+    Description(Box<SignedRun>),
     /// The request was understood and declined.
     Refused(Refusal),
     /// The run speaks a newer version, of this name.
@@ -206,11 +209,22 @@ pub async fn describe<S>(stream: &mut S) -> Result<RunDescription, ConversationE
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
+    Ok(describe_signed(stream).await?.run)
+}
+
+/// The same, with the word of the run's authority for it, where who is asked has that.
+///
+/// # Errors
+/// As of [`describe`]. Nobody has looked at the signature.
+pub async fn describe_signed<S>(stream: &mut S) -> Result<SignedRun, ConversationError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     framing::write(stream, &ContributorToBackbone::Describe, REQUEST_BYTES_MAX).await?;
     match framing::read(stream, MESSAGE_BYTES_MAX).await? {
-        BackboneToContributor::Description(description) => {
-            description.data.manifest.validate()?;
-            Ok(*description)
+        BackboneToContributor::Description(described) => {
+            described.run.data.manifest.validate()?;
+            Ok(*described)
         }
         BackboneToContributor::Refused(refusal) => Err(refusal.into()),
         BackboneToContributor::Newer { speaks } => {
@@ -224,12 +238,12 @@ where
 
 /// Answers one request on `stream` and closes it. Some transports reset a stream that is dropped
 /// open, and the answer would be lost.
-pub async fn answer<S>(stream: &mut S, description: &RunDescription) -> Result<(), ConversationError>
+pub async fn answer<S>(stream: &mut S, described: &SignedRun) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let ContributorToBackbone::Describe = framing::read(stream, REQUEST_BYTES_MAX).await?;
-    let answer = BackboneToContributor::Description(Box::new(description.clone()));
+    let answer = BackboneToContributor::Description(Box::new(described.clone()));
     framing::write(stream, &answer, MESSAGE_BYTES_MAX).await?;
     Ok(stream.close().await.map_err(FrameError::from)?)
 }

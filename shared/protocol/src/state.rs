@@ -228,24 +228,28 @@ fn check_header(
 /// Serves parameters on `stream` until the contributor closes it. `lookup` takes an epoch, or `None` for the
 /// newest, and returns the encoded parameters or why there are none. `on_answered` is called
 /// after each answer.
-pub async fn serve<S, B>(
+pub async fn serve<S, B, F>(
     stream: &mut S,
-    lookup: impl Fn(Option<u64>) -> Result<(StateHeader, B), Refusal>,
+    lookup: impl Fn(Option<u64>) -> F,
     on_answered: impl FnMut(),
 ) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     B: ChunkSource,
+    F: Future<Output = Result<(StateHeader, B), Refusal>>,
 {
     let answered = move |request: ContributorToBackbone| {
         let epoch = match request {
             ContributorToBackbone::GetLatest => None,
             ContributorToBackbone::GetEpoch(epoch) => Some(epoch),
         };
-        std::future::ready(match lookup(epoch) {
-            Ok((header, bytes)) => (BackboneToContributor::Found(header), Some(bytes)),
-            Err(refusal) => (BackboneToContributor::Refused(refusal), None),
-        })
+        let found = lookup(epoch);
+        async move {
+            match found.await {
+                Ok((header, bytes)) => (BackboneToContributor::Found(header), Some(bytes)),
+                Err(refusal) => (BackboneToContributor::Refused(refusal), None),
+            }
+        }
     };
     serving::serve(stream, MESSAGE_BYTES_MAX, answered, on_answered).await
 }

@@ -1,5 +1,6 @@
 //! Both sides of each conversation against each other, and against dishonest or vanishing peers.
 
+use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +19,7 @@ use barnraise_protocol::gradient::{self, ContributionRefusal, Offer, PreparedCon
 use barnraise_protocol::matchmaking::ModelVersion;
 use barnraise_protocol::model::{self, Fetched, ModelRequest, ModelResponse, StepHeader};
 use barnraise_protocol::receipt::Receipt;
-use barnraise_protocol::run;
+use barnraise_protocol::run::{self, SignedRun};
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};
 use barnraise_protocol::{ConversationError, Refusal, Sha256Hash};
@@ -230,7 +231,7 @@ async fn parameters_are_fetched_epoch_after_epoch_on_one_stream() {
         assert!(matches!(error, ConversationError::Mismatch { want: 49_999, got: 50_000, .. }), "{error}");
         drop(b);
     };
-    let (served, ()) = futures::join!(state::serve(&mut a, lookup, || {}), client);
+    let (served, ()) = futures::join!(state::serve(&mut a, |epoch| ready(lookup(epoch)), || {}), client);
     // The client left after an announcement that it did not pull: a cut stream, not a clean end.
     assert!(served.is_err());
 }
@@ -480,7 +481,7 @@ async fn a_puller_of_withdrawn_bytes_gets_the_reason_and_starts_over() {
         assert!(matches!(&error, ConversationError::Bulk(BulkError::Withdrawn(_))), "{error}");
         assert!(error.to_string().contains("it made way for a newer one"), "{error}");
     };
-    let (served, ()) = futures::join!(state::serve(&mut a, lookup, || {}), fetching);
+    let (served, ()) = futures::join!(state::serve(&mut a, |epoch| ready(lookup(epoch)), || {}), fetching);
     assert!(served.is_err() && partial.is_none(), "nothing of it is asked for again");
 }
 
@@ -631,7 +632,7 @@ async fn parameters_go_on_where_they_were_cut_as_long_as_they_are_the_same() {
             drop(b);
             state.unwrap()
         };
-        let (_, state) = futures::join!(state::serve(&mut a, lookup, || {}), fetching);
+        let (_, state) = futures::join!(state::serve(&mut a, |epoch| ready(lookup(epoch)), || {}), fetching);
         assert_eq!((state.epoch, state.sha256), (now.0.epoch, now.0.transfer.sha256));
         assert_eq!(heard[0], (first, now.0.transfer.n_bytes), "what is there already is not pulled again");
         assert!(partial.is_none());
@@ -772,7 +773,8 @@ async fn parameters_in_another_codec_or_length_are_not_pulled() {
             drop(b);
             fetched
         };
-        let (_, fetched) = futures::join!(state::serve(&mut a, lookup, || {}), fetching);
+        let (_, fetched) =
+            futures::join!(state::serve(&mut a, |epoch| ready(lookup(epoch)), || {}), fetching);
         assert!(matches!(fetched, Err(ConversationError::Mismatch { .. })), "{announced:?}: {fetched:?}");
     }
 }
@@ -798,7 +800,33 @@ async fn a_run_is_described_on_request() {
         assert!(rest.is_empty(), "the stream is closed after one answer");
         heard
     };
-    let (answered, heard) = futures::join!(run::answer(&mut a, &description), asking);
+    let described = SignedRun { run: description.clone(), signature: None };
+    let (answered, heard) = futures::join!(run::answer(&mut a, &described), asking);
     answered.unwrap();
     assert_eq!(heard, description);
+}
+
+#[tokio::test]
+async fn whoever_hands_a_description_on_shows_the_word_of_its_authority() {
+    let (authority, other) = (KeyPair::from_seed(&[1; 32]), KeyPair::from_seed(&[2; 32]));
+    let mut of_authority = fixture::run();
+    of_authority.access.authority = authority.public();
+    let signed = SignedRun::by(&authority, of_authority.clone()).unwrap();
+    assert!(signed.is_signed());
+    let (mut a, mut b) = pair();
+    let (answered, heard) = futures::join!(run::answer(&mut a, &signed), run::describe_signed(&mut b));
+    answered.unwrap();
+    let heard = heard.unwrap();
+    assert!(heard.is_signed());
+    assert_eq!(heard, signed);
+
+    // Who has not the key has not the word, nor that for another run.
+    let by_another = SignedRun::by(&other, of_authority.clone()).unwrap();
+    assert!(by_another.signature.is_none() && !by_another.is_signed());
+    let mut changed = signed.clone();
+    changed.run.identity.title.push('!');
+    assert!(!changed.is_signed());
+    let mut taken_over = signed;
+    taken_over.run.access.authority = other.public();
+    assert!(!taken_over.is_signed());
 }

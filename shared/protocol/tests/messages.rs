@@ -20,8 +20,8 @@ use barnraise_protocol::receipt::{Receipt, SignedReceipt};
 use barnraise_protocol::reduce;
 use barnraise_protocol::run::{
     self, Augmentation, DataSpec, DecayDescription, GradientCodec, HostedExperts, LocalSteps,
-    OptimizerDescription, Preset, RunDescription, RunIdentity, ScheduleDescription, Scheme, SlowLinks,
-    Synchronous, TopK,
+    OptimizerDescription, Preset, RunDescription, RunIdentity, ScheduleDescription, Scheme, SignedRun,
+    SlowLinks, Synchronous, TopK,
 };
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};
@@ -98,7 +98,11 @@ fn run_messages() {
     let golden =
         format!("00017201740170 {model} {data} 00800840804001000000 {OPTIMIZER} {SCHEDULE} 0000 00{key}");
     let golden = golden.replace(' ', "");
-    check(&run::BackboneToContributor::Description(Box::new(description())), max, &golden);
+    let signed = |signature| {
+        run::BackboneToContributor::Description(Box::new(SignedRun { run: description(), signature }))
+    };
+    check(&signed(None), max, &format!("{golden}00"));
+    check(&signed(Some(Signature::from([7; 64]))), max, &format!("{golden}01{}", "07".repeat(64)));
 }
 
 #[test]
@@ -427,14 +431,14 @@ proptest! {
 
     #[test]
     fn a_mutated_description_never_panics(at in 0usize..200, value: u8) {
-        let message = run::BackboneToContributor::Description(Box::new(description()));
+        let message = run::BackboneToContributor::Description(Box::new(SignedRun { run: description(), signature: None }));
         let mut frame = framing::encode(&message, run::MESSAGE_BYTES_MAX).unwrap();
         let at = HEADER_BYTES + at % (frame.len() - HEADER_BYTES);
         frame[at] = value;
         let decoded = framing::decode::<run::BackboneToContributor>(&frame, run::MESSAGE_BYTES_MAX);
         if let Ok(run::BackboneToContributor::Description(mutated)) = decoded {
-            let _ = mutated.data.manifest.validate();
-            let _ = mutated.data.manifest.n_samples();
+            let _ = mutated.run.data.manifest.validate();
+            let _ = mutated.run.data.manifest.n_samples();
         }
     }
 }

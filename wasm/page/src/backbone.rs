@@ -88,6 +88,7 @@ pub(crate) async fn follow_leaders(app: Rc<App>) {
         let own = app.with_page(|page| page.peer_id.clone());
         let own = own.map_or_else(String::new, |peer| format!("&peer={peer}"));
         if !crate::dom::document().hidden()
+            && !app.with_page(PageState::is_sampled)
             && let Ok(leaders) =
                 ask::<Contributions>(&app, &format!("{CONTRIBUTIONS_URL}?limit={N_LEADERS}{own}")).await
         {

@@ -252,10 +252,11 @@ mod tests {
 
     #[test]
     fn the_curve_in_words() {
+        const ROUNDS: (&str, &str) = ("round", "rounds");
         let show = |value: f64| format!("{value:.1}");
         assert_eq!(in_words("Loss", &[], ROUNDS, show), "Loss: nothing measured yet.");
         assert_eq!(in_words("Loss", &[(1.0, 2.3)], ROUNDS, show), "Loss: 2.3 at round 1.");
         let text = in_words("Loss", &[(1.0, 2.3), (9.0, 0.4)], ROUNDS, show);
-        assert!(text.starts_with("Loss: from 2.3 at step 1 to 0.4 at step 9."), "{text}");
+        assert!(text.starts_with("Loss: from 2.3 at round 1 to 0.4 at round 9."), "{text}");
     }
 }

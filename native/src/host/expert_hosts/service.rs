@@ -60,7 +60,7 @@ pub(crate) async fn serve(
     run_host: &mut RunHost,
 ) -> anyhow::Result<()> {
     let (host, key, config) = (services, &run_host.key, &run_host.config);
-    let description = &host.description;
+    let description = &host.described.run;
     let layers = HostedLayer::of_run(description)?;
     if layers.is_empty() {
         return Ok(());
@@ -87,7 +87,7 @@ pub(crate) async fn serve(
     let seed = key.derive(b"which answers of experts are computed once more");
     let (groups, keeper) = (AddressGroups::new(key), Arc::new(keeper));
     let auditor = Arc::new(Auditor::new(AuditorParts {
-        run: description.clone(),
+        run: Arc::new(description.clone()),
         model: model_hash(description)?,
         layers: of_auditor,
         node: host.node.clone(),

@@ -8,15 +8,13 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use axum::http::header::{self, HeaderMap, HeaderValue};
+use axum::http::header::{self, HeaderMap};
 use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Json, Router};
-use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::api::{Contributions, ContributionsQuery, ModelFile, ModelQuery, Models, RunStatus};
-use barnraise_protocol::columns::DataColumns;
 use barnraise_protocol::shard::ShardId;
 use bytes::Bytes;
 use futures::stream::{self, Stream, StreamExt};
@@ -27,6 +25,7 @@ use super::{Facts, Snapshot, StoredModel, keeper};
 use crate::data::shards::{ShardError, ShardStore};
 use crate::host::clock::WallClock;
 use crate::host::contributions::{Question, Store};
+use crate::host::data_files::{DataFiles, revalidated};
 use crate::host::visitors::{Seat, Seats, Visitor};
 use crate::storage::{Storage, StorageError};
 
@@ -47,31 +46,8 @@ pub struct ModelFiles {
     storage: Storage,
     clock: WallClock,
     downloads: Seats,
-    tokenizer: Option<JsonFile>,
-    columns: Option<JsonFile>,
+    data: DataFiles,
     shards: Option<Arc<ShardStore>>,
-}
-
-/// A file that stays the same, and its entity tag.
-#[derive(Clone)]
-struct JsonFile {
-    json: Bytes,
-    tag: String,
-}
-
-impl JsonFile {
-    fn of(json: Bytes) -> Self {
-        let tag = format!("\"{}\"", Sha256Hash::of(&json));
-        Self { json, tag }
-    }
-
-    fn answer(self, asked: &HeaderMap) -> Response {
-        if asked.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == self.tag.as_bytes()) {
-            return (StatusCode::NOT_MODIFIED, headers(&self.tag)).into_response();
-        }
-        let kind = [(header::CONTENT_TYPE, "application/json")];
-        (headers(&self.tag), kind, self.json).into_response()
-    }
 }
 
 /// State of the routes.
@@ -91,10 +67,6 @@ enum NoModel {
     NotYet,
     #[error("no model of epoch {0} is kept, /api/models says which are")]
     Epoch(u64),
-    #[error("this run does not learn from text")]
-    NoText,
-    #[error("this run does not learn from a table or from ratings")]
-    NoColumns,
     #[error("there are no frozen weights {0}, /api/run says which there are")]
     NoFrozen(u32),
     #[error("the weights cannot be read")]
@@ -113,9 +85,7 @@ impl IntoResponse for NoModel {
         match self {
             Self::Query(rejection) => rejection.into_response(),
             Self::NotYet => (StatusCode::NOT_FOUND, no_store, retry, text).into_response(),
-            Self::Epoch(_) | Self::NoText | Self::NoColumns | Self::NoFrozen(_) => {
-                (StatusCode::NOT_FOUND, no_store, text).into_response()
-            }
+            Self::Epoch(_) | Self::NoFrozen(_) => (StatusCode::NOT_FOUND, no_store, text).into_response(),
             Self::Busy => (StatusCode::SERVICE_UNAVAILABLE, no_store, retry, text).into_response(),
             Self::Shard(error) => {
                 tracing::warn!(%error, "frozen weights cannot be read");
@@ -141,13 +111,14 @@ impl ModelFiles {
         clock: WallClock,
     ) -> Self {
         let downloads = Seats::new(DOWNLOADS_MAX, DOWNLOADS_OF_ONE_MAX);
-        let (tokenizer, columns, shards) = (None, None, None);
-        Self { facts, latest, kept, storage, clock, downloads, tokenizer, columns, shards }
+        let data = DataFiles::default();
+        Self { facts, latest, kept, storage, clock, downloads, data, shards: None }
     }
 
-    /// With the `tokenizer.json` of a run that learns from text.
-    pub fn with_tokenizer(self, file: Option<Bytes>) -> Self {
-        Self { tokenizer: file.map(JsonFile::of), ..self }
+    /// With the tokenizer or the columns of the run.
+    #[must_use]
+    pub fn with_data(self, data: DataFiles) -> Self {
+        Self { data, ..self }
     }
 
     /// With the shards of frozen weights, which a tab needs to try the model.
@@ -156,25 +127,16 @@ impl ModelFiles {
         Self { shards: Some(shards), ..self }
     }
 
-    /// With the columns of a run that learns from a table or from ratings.
-    ///
-    /// # Errors
-    /// Does not happen.
-    pub fn with_columns(self, columns: Option<&DataColumns>) -> Result<Self, serde_json::Error> {
-        let json = columns.map(serde_json::to_vec).transpose()?;
-        Ok(Self { columns: json.map(|json| JsonFile::of(json.into())), ..self })
-    }
-
     /// The routes.
     pub fn routes(self, status: watch::Receiver<RunStatus>, contributions: Option<Store>) -> Router {
+        let data = self.data.clone().routes();
         Router::new()
             .route("/api/models", get(models))
             .route("/api/model.safetensors", get(file))
             .route("/api/model-card.md", get(model_card))
-            .route("/api/tokenizer.json", get(tokenizer))
             .route("/api/frozen/{number}", get(frozen))
-            .route("/api/columns.json", get(columns))
             .with_state(ModelRoutes { files: self, status, contributions })
+            .merge(data)
     }
 
     fn newest(&self) -> Option<Arc<Snapshot>> {
@@ -223,7 +185,7 @@ impl ModelFiles {
         // Weak: the order of the notes in the header may change after a restart.
         let tag = format!("W/\"{epoch}-{}\"", made_at.0);
         if asked.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
-            return Ok((StatusCode::NOT_MODIFIED, headers(&tag)).into_response());
+            return Ok((StatusCode::NOT_MODIFIED, revalidated(&tag)).into_response());
         }
         let seat = self.downloads.take(visitor).ok_or(NoModel::Busy)?;
         let body = match kept {
@@ -239,14 +201,8 @@ impl ModelFiles {
             (header::CONTENT_DISPOSITION, name),
             (header::CONTENT_LENGTH, n_bytes.to_string()),
         ];
-        Ok((headers(&tag), file, body).into_response())
+        Ok((revalidated(&tag), file, body).into_response())
     }
-}
-
-/// Clients revalidate each time, which is answered with 304 while the model is the same.
-fn headers(tag: &str) -> [(HeaderName, HeaderValue); 2] {
-    let tag = HeaderValue::from_str(tag).unwrap_or(HeaderValue::from_static("W/\"\""));
-    [(header::CACHE_CONTROL, HeaderValue::from_static("no-cache")), (header::ETAG, tag)]
 }
 
 /// A body that ends in an error if the download is too slow; its seat is released on drop.
@@ -275,14 +231,6 @@ async fn file(
 ) -> Result<Response, NoModel> {
     let Query(ModelQuery { epoch }) = query?;
     shown.files.open(epoch, &asked, visitor.map(|Extension(visitor)| visitor)).await
-}
-
-async fn tokenizer(State(shown): State<ModelRoutes>, asked: HeaderMap) -> Result<Response, NoModel> {
-    Ok(shown.files.tokenizer.ok_or(NoModel::NoText)?.answer(&asked))
-}
-
-async fn columns(State(shown): State<ModelRoutes>, asked: HeaderMap) -> Result<Response, NoModel> {
-    Ok(shown.files.columns.ok_or(NoModel::NoColumns)?.answer(&asked))
 }
 
 /// A shard of frozen weights, by its number in the manifest. The browser peer keeps it under its hash.

@@ -12,6 +12,7 @@ use super::{Facts, Keeper, ModelFiles, Publisher};
 use crate::config::RunConfig;
 use crate::data::shards::ShardStore;
 use crate::host::clock::system_clock;
+use crate::host::data_files::DataFiles;
 use crate::storage::Storage;
 
 /// A model that is shared.
@@ -45,7 +46,7 @@ impl SharedModel {
         let (publisher, latest) = Publisher::new(facts.clone(), config.storage.folder.clone());
         let keeping = keeper.run(latest.clone());
         let files = ModelFiles::new(facts, latest, kept, storage.clone(), system_clock());
-        let files = files.with_tokenizer(tokenizer).with_columns(columns)?.with_shards(shards);
+        let files = files.with_data(DataFiles::new(tokenizer, columns)?).with_shards(shards);
         Ok(Some((Self { publisher, files }, keeping)))
     }
 }

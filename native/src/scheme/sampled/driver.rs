@@ -125,6 +125,18 @@ impl SampledDriver {
         self.0.newest.subscribe()
     }
 
+    /// The newest average as it travels, with its round; `None` where there is none yet, or it cannot be encoded.
+    pub(crate) async fn newest_encoded(&self) -> Option<(u64, EncodedModel)> {
+        let (round, model) = self.0.newest.borrow().clone()?;
+        match self.encoded(SampledTask::Train { round }, model).await {
+            Ok(encoded) => Some((round, encoded)),
+            Err(error) => {
+                tracing::warn!(round, %error, "the newest model cannot be handed out");
+                None
+            }
+        }
+    }
+
     /// Looks at the state machine.
     pub(crate) fn look<T>(&self, at: impl FnOnce(&SampledPeer) -> T) -> T {
         at(&self.0.peer.lock().unwrap_or_else(PoisonError::into_inner))

@@ -343,11 +343,11 @@ impl InMemoryBackbone {
             }
             before if run::OLDER_PROTOCOLS.contains(&before) => Ok(()),
             run::PROTOCOL => {
-                let description = self.description.borrow().clone();
-                run::answer(&mut stream, &description).await.map_err(|error| error.to_string())
+                let described = run::SignedRun { run: self.description.borrow().clone(), signature: None };
+                run::answer(&mut stream, &described).await.map_err(|error| error.to_string())
             }
             state::PROTOCOL => {
-                let lookup = |epoch| self.state(epoch);
+                let lookup = async |epoch| self.state(epoch);
                 state::serve(&mut stream, lookup, || ()).await.map_err(|error| error.to_string())
             }
             shard::PROTOCOL => {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use barnraise_learning::{DataShape, ParameterLayout};
 use barnraise_protocol::access::{AccessMode, Authority, KeyPair};
 use barnraise_protocol::dataset::{ImageShape, LabelledImages, SampleKind, Samples};
-use barnraise_protocol::run::Preset;
+use barnraise_protocol::run::{Preset, SignedRun};
 use barnraise_relay::{Node, NodeConfig, Violation};
 use barnraise_simulation::{Cpu, StreamEnd, VirtualNetwork};
 use barnraise_swarm::AddressGroup;
@@ -223,7 +223,7 @@ impl SimulatedBackbone {
         let services = Services {
             sessions: SessionServices {
                 host: RunServices {
-                    description: Arc::clone(&description),
+                    described: Arc::new(SignedRun { run: description.as_ref().clone(), signature: None }),
                     states,
                     shards: Arc::clone(&beside.shards),
                     access,

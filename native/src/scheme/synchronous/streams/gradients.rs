@@ -42,7 +42,7 @@ pub(super) async fn take_gradients<S: Duplex>(
     let mut stream = Paced::new(stream, services.sessions.host.conversations.pace());
     let pace = stream.pace();
     let key = PeerKey(caller.peer.to_bytes());
-    let offer_bytes_max = gradient::offer_bytes_max(&services.sessions.host.description);
+    let offer_bytes_max = gradient::offer_bytes_max(&services.sessions.host.described.run);
     loop {
         pace.wait();
         // Access that ends between two contributions ends the stream; one that is being received counts.
