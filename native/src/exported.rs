@@ -38,6 +38,7 @@ use self::tokenizer::RunTokenizer;
 use crate::config::ConfigError;
 use crate::data::{LoadError, columns};
 use crate::part;
+use crate::peer::args::{JoinAddress, RunName};
 
 /// What the field does not name: the run, with the model's graph.
 const RUN_FILE: &str = "barnraise.json";
@@ -56,9 +57,13 @@ const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// `barnraise export`
 #[derive(Debug, Args)]
 pub struct ExportArgs {
-    /// Address of the run's page, such as https://barn.example/run/garments
+    /// The run: the address of its page, such as https://barn.example/run/garments, or a libp2p multiaddress with a peer id
     #[arg(value_name = "ADDRESS")]
-    pub from: String,
+    pub from: JoinAddress,
+    /// The run's id, where the address is of another peer of the DHT, such as a relay; with the key of its authority, no
+    /// other run is taken
+    #[arg(long, value_name = "ID[@KEY]")]
+    pub run: Option<RunName>,
     /// A folder that does not exist yet; with a name that ends in .onnx, a file for ONNX runtimes
     #[arg(value_name = "FOLDER")]
     pub folder: PathBuf,
@@ -196,11 +201,11 @@ struct RunFile {
 ///
 /// # Errors
 /// A run that cannot be reached or has no model yet, a folder that exists, a full disk. Nothing is left then.
-pub fn export(args: &ExportArgs) -> Result<String, ExportedError> {
+pub async fn export(args: &ExportArgs) -> Result<String, ExportedError> {
     if args.folder.exists() {
         return Err(ExportedError::Exists(args.folder.clone()));
     }
-    let (model, card) = fetch::newest(&args.from)?;
+    let (model, card) = fetch::newest(&args.from, args.run.clone()).await?;
     // What the run has is the rest of the model.
     if model.run.model.hosted.is_some() {
         return Err(ModelError::UnreachableExperts.into());
@@ -212,7 +217,8 @@ pub fn export(args: &ExportArgs) -> Result<String, ExportedError> {
     write_folder(&args.folder, &files)?;
     let folder = args.folder.display();
     let title = &model.run.identity.title;
-    let mut said = format!("The model of “{title}” after {} steps is in {folder}.\n", model.epoch);
+    let steps = if model.run.sampled().is_some() { "rounds" } else { "steps" };
+    let mut said = format!("The model of “{title}” after {} {steps} is in {folder}.\n", model.epoch);
     if let Some(class) = hub::auto_class(&model.run) {
         said.push_str(&format!("In Python: {class}.from_pretrained(\"{folder}\")\n"));
     }

@@ -53,7 +53,9 @@ fn main() -> anyhow::Result<()> {
         CliCommand::Invite(args) => runtime.block_on(command::invite(args)).map(|text| say(&text)),
         CliCommand::Revoke(args) => runtime.block_on(command::revoke(args)).map(|text| say(&text)),
         CliCommand::Receipts(args) => peer::receipts::verify(&args.file).map(|text| say(&text)),
-        CliCommand::Export(args) => exported::export(&args).map(|text| say(&text)).map_err(Into::into),
+        CliCommand::Export(args) => {
+            runtime.block_on(exported::export(&args)).map(|text| say(&text)).map_err(Into::into)
+        }
         CliCommand::Generate(args) => {
             exported::generate(&args, &mut std::io::stdout().lock()).map_err(Into::into)
         }

@@ -14,6 +14,7 @@ pub mod evidence;
 pub mod experts;
 mod find;
 mod home;
+pub mod newest;
 mod own_access;
 mod platform;
 pub mod progress;
@@ -218,7 +219,7 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<String> {
     }
 }
 
-/// Where the page of a run is to be shown: whoever has the port is asked for it before anything is trained.
+/// Where the page of a run is to be shown. The port is taken before anything is trained.
 struct PageOfRun {
     listener: TcpListener,
     /// With the certificates that browsers are shown, which are new each time.

@@ -19,8 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::commitment::run_hash;
-use barnraise_protocol::run::RunDescription;
+use barnraise_protocol::run::{RunDescription, run_hash};
 use libp2p::identity::Keypair;
 use libp2p::{Multiaddr, PeerId};
 use tokio::sync::Semaphore;

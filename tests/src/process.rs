@@ -19,7 +19,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use toml::Table;
 
-pub use self::running::{BackboneProcess, JoinOutcome, PeerProcess, RelayProcess, metric};
+pub use self::running::{BackboneProcess, JoinOutcome, PeerProcess, RelayProcess, metric, status_at};
 use crate::artifacts;
 use crate::lan::LanHost;
 

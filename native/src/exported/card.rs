@@ -9,6 +9,7 @@ use barnraise_protocol::run::model::presets::{Norm, ResNet};
 
 use super::architecture::{Architecture, ResNetDepth};
 use super::hub;
+use crate::host::models::quoted;
 
 /// Where the run's card says how to load the file that its server has.
 const LOADING: &str = "## How to load it";
@@ -23,6 +24,19 @@ pub(super) fn of_folder(card: &str, run: &RunDescription, layout: &ParameterLayo
         let _ = writeln!(text, "- `{}` {:?}", segment.name, segment.shape);
     }
     text
+}
+
+/// The card of a model that was had from peers: none of them says how good it is.
+pub(super) fn of_peers(run: &RunDescription, epoch: u64) -> String {
+    let (identity, what) = (&run.identity, if run.sampled().is_some() { "rounds" } else { "steps" });
+    format!(
+        "---\nlicense: other\nlicense_name: not-stated\ndatasets:\n- {}\n---\n\n# {}\n\n{}\n\nThe model of the run `{}` after {epoch} {what}, \
+         as its participants had it. Nobody evaluated it: `barnraise evaluate` does.\n",
+        quoted(&run.data.manifest.name),
+        identity.title,
+        identity.purpose,
+        identity.run_id,
+    )
 }
 
 /// Paths are relative to the folder.

@@ -1,4 +1,4 @@
-//! The newest model of a run, from the server of its page.
+//! The newest model of a run, from the server of its page, or from its peers.
 
 use std::time::Duration;
 
@@ -10,12 +10,15 @@ use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::columns::{COLUMNS_BYTES_MAX, DataColumns};
 use barnraise_protocol::dataset::SampleKind;
 use barnraise_protocol::run::RunDescription;
+use barnraise_protocol::shard::ShardId;
 
-use super::ExportedModel;
 use super::peft::AdapterFiles;
 use super::tokenizer::RunTokenizer;
+use super::{ExportedModel, card};
 use crate::data::columns;
 use crate::http_agent::{Patience, agent};
+use crate::peer::args::{JoinAddress, RunName};
+use crate::peer::newest::{ModelOfPeers, NewestError};
 
 /// Largest answer but the model.
 const ANSWER_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -25,9 +28,6 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// Why the model of a run cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// No address of a page.
-    #[error("`{0}` is no address of a page: one such as https://barn.example/run/garments is wanted")]
-    Address(String),
     /// No answer.
     #[error("cannot reach {url}: {reason}")]
     Unreachable {
@@ -57,62 +57,136 @@ pub enum FetchError {
     /// A model that this version cannot compute.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// No peer has it.
+    #[error(transparent)]
+    Peers(#[from] NewestError),
     /// Frozen weights that cannot be had.
     #[error(transparent)]
     Frozen(#[from] Box<FrozenOfRunError<FetchError>>),
 }
 
-/// The newest model of the run at `page`, and its card.
-pub(super) fn newest(page: &str) -> Result<(ExportedModel, String), FetchError> {
-    let page = page.trim_end_matches('/');
-    if !page.starts_with("http://") && !page.starts_with("https://") {
-        return Err(FetchError::Address(page.to_owned()));
+/// Where a run's model comes from: the server of its page, or its peers.
+enum ModelSource {
+    /// Its address.
+    Page(String),
+    Peers(Box<ModelOfPeers>),
+}
+
+impl ModelSource {
+    /// The file that says how data become samples.
+    async fn preprocessing(&self, name: &str, bytes_max: u64) -> Result<Vec<u8>, FetchError> {
+        match self {
+            Self::Page(page) => fetch(&url_of(page, name), bytes_max),
+            Self::Peers(peers) => {
+                Ok(peers.shard(ShardId::Preprocessing, "the tokenizer or the columns").await?)
+            }
+        }
     }
-    let url = |path: &str| format!("{page}/api/{path}");
-    let not_understood = |path: &str, reason: String| FetchError::NotUnderstood { url: url(path), reason };
-    let status = fetch(&url("run"), ANSWER_BYTES_MAX)?;
+
+    /// Frozen weights.
+    async fn frozen(&self, number: u32, bytes_max: u64) -> Result<Vec<u8>, FetchError> {
+        match self {
+            Self::Page(page) => fetch(&url_of(page, &format!("frozen/{number}")), bytes_max),
+            Self::Peers(peers) => Ok(peers.shard(ShardId::Numbered(number), "the frozen weights").await?),
+        }
+    }
+}
+
+/// A model as it comes, of which the rest is to be fetched.
+struct BareModel {
+    run: RunDescription,
+    epoch: u64,
+    loss: Option<f32>,
+    parameters: Vec<f32>,
+}
+
+fn url_of(page: &str, path: &str) -> String {
+    format!("{page}/api/{path}")
+}
+
+fn not_understood(page: &str, path: &str, reason: &impl ToString) -> FetchError {
+    FetchError::NotUnderstood { url: url_of(page, path), reason: reason.to_string() }
+}
+
+/// The newest model of a run, and its card. A page that hands out no models leads to peers that do.
+///
+/// - `name`: the run's, where the address is of another peer of the DHT
+pub(super) async fn newest(
+    from: &JoinAddress,
+    name: Option<RunName>,
+) -> Result<(ExportedModel, String), FetchError> {
+    if let JoinAddress::Page(page) = from {
+        match of_page(page) {
+            Ok((bare, card)) => return Ok((completed(bare, ModelSource::Page(page.clone())).await?, card)),
+            Err(FetchError::Refused { status: 404, .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let peers = Box::pin(ModelOfPeers::fetch(from.clone(), name)).await?;
+    let (run, epoch) = (peers.run.clone(), peers.epoch);
+    let card = card::of_peers(&run, epoch);
+    let bare = BareModel { run, epoch, loss: None, parameters: peers.parameters.clone() };
+    Ok((completed(bare, ModelSource::Peers(Box::new(peers))).await?, card))
+}
+
+/// The newest evaluated model that the server of a page has, and its card.
+fn of_page(page: &str) -> Result<(BareModel, String), FetchError> {
+    let status = fetch(&url_of(page, "run"), ANSWER_BYTES_MAX)?;
     let RunStatus { run, .. } =
-        serde_json::from_slice(&status).map_err(|error| not_understood("run", error.to_string()))?;
+        serde_json::from_slice(&status).map_err(|error| not_understood(page, "run", &error))?;
     let layout = ParameterLayout::of_run(&run)?;
-    let tensors = fetch(&url("model.safetensors"), tensor_file::file_bytes_max(&layout) as u64)?;
-    let broken = |error: &dyn std::fmt::Display| not_understood("model.safetensors", error.to_string());
+    let tensors = fetch(&url_of(page, "model.safetensors"), tensor_file::file_bytes_max(&layout) as u64)?;
+    let broken = |error: &dyn std::fmt::Display| not_understood(page, "model.safetensors", &error);
     let file = tensor_file::read(&tensors, &layout).map_err(|error: TensorFileError| broken(&error))?;
     let epoch = file.notes.get("epoch").and_then(|epoch| epoch.parse().ok());
     let epoch = epoch.ok_or_else(|| broken(&"it does not say of which step it is"))?;
-    let card = fetch(&url("model-card.md"), ANSWER_BYTES_MAX)?;
+    let card = fetch(&url_of(page, "model-card.md"), ANSWER_BYTES_MAX)?;
     let loss = file.notes.get("test_loss").and_then(|loss| loss.parse().ok());
     let loss = loss.filter(|loss: &f32| loss.is_finite());
+    let card = String::from_utf8_lossy(&card).into_owned();
+    Ok((BareModel { run, epoch, loss, parameters: file.parameters }, card))
+}
+
+/// With all that it takes to use it.
+async fn completed(bare: BareModel, source: ModelSource) -> Result<ExportedModel, FetchError> {
+    let BareModel { run, epoch, loss, parameters } = bare;
+    let place = match &source {
+        ModelSource::Page(page) => page.as_str(),
+        ModelSource::Peers(_) => "the run",
+    };
     let (mut tokenizer, mut columns): (Option<RunTokenizer>, Option<DataColumns>) = (None, None);
     match run.data.manifest.samples {
         SampleKind::Images { .. } => {}
         SampleKind::Tokens(_) => {
-            let bytes = fetch(&url("tokenizer.json"), FILE_BYTES_MAX as u64)?;
-            let refused = |error: TokenizerError| not_understood("tokenizer.json", error.to_string());
+            let bytes = source.preprocessing("tokenizer.json", FILE_BYTES_MAX as u64).await?;
+            let refused = |error: TokenizerError| not_understood(place, "tokenizer.json", &error);
             tokenizer = Some(RunTokenizer::read(bytes).map_err(refused)?);
         }
         SampleKind::Rows(_) | SampleKind::Ratings(_) => {
-            let bytes = fetch(&url("columns.json"), COLUMNS_BYTES_MAX)?;
+            let bytes = source.preprocessing("columns.json", COLUMNS_BYTES_MAX).await?;
             let read = columns::read(&bytes, &run.data.manifest.samples);
-            columns = Some(read.map_err(|error| not_understood("columns.json", error.to_string()))?);
+            columns = Some(read.map_err(|error| not_understood(place, "columns.json", &error))?);
         }
     }
-    let card = String::from_utf8_lossy(&card).into_owned();
-    let adapters = AdapterFiles::of(&run, &layout, &file.parameters).map_err(|error| broken(&error))?;
-    let (run, parameters) =
-        whole(run, file.parameters, |number, bytes_max| fetch(&url(&format!("frozen/{number}")), bytes_max))?;
-    Ok((ExportedModel { run, epoch, loss, parameters, tokenizer, columns, adapters }, card))
+    let layout = ParameterLayout::of_run(&run)?;
+    let broken = |error: &dyn std::fmt::Display| not_understood(place, "model.safetensors", &error);
+    let adapters = AdapterFiles::of(&run, &layout, &parameters).map_err(|error| broken(&error))?;
+    let (run, parameters) = whole(run, parameters, &source).await?;
+    if let ModelSource::Peers(peers) = &source {
+        peers.leave().await;
+    }
+    Ok(ExportedModel { run, epoch, loss, parameters, tokenizer, columns, adapters })
 }
 
 /// The run and its parameters; of adapters beside frozen weights the whole model that they make.
-fn whole(
+async fn whole(
     mut run: RunDescription,
     parameters: Vec<f32>,
-    fetch: impl Fn(u32, u64) -> Result<Vec<u8>, FetchError>,
+    source: &ModelSource,
 ) -> Result<(RunDescription, Vec<f32>), FetchError> {
-    let sizes = |number| run.data.manifest.numbered(number).map_or(0, |entry| entry.n_bytes);
-    let fetch = async |number: u32| fetch(number, sizes(number).into());
-    let Some(frozen) = futures::executor::block_on(FrozenWeights::of_run(&run, fetch)).map_err(Box::new)?
-    else {
+    let size = |number| run.data.manifest.numbered(number).map_or(0, |entry| entry.n_bytes);
+    let fetch = async |number: u32| source.frozen(number, size(number).into()).await;
+    let Some(frozen) = FrozenWeights::of_run(&run, fetch).await.map_err(Box::new)? else {
         return Ok((run, parameters));
     };
     let data = DataShape::of(&run.data.manifest.samples);

@@ -223,12 +223,11 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use barnraise_protocol::access::KeyPair;
-    use barnraise_protocol::commitment::{Commitment, SampleId, encode_samples, run_hash};
+    use barnraise_protocol::commitment::{Commitment, SampleId, encode_samples};
     use barnraise_protocol::dataset::ShardEntry;
     use barnraise_protocol::evidence::{ContributionEvidence, EvidenceHeader};
     use barnraise_protocol::gradient::Offer;
-    use barnraise_protocol::run::GradientCodec;
-    use barnraise_protocol::run::RunDescription;
+    use barnraise_protocol::run::{GradientCodec, RunDescription, run_hash};
     use barnraise_protocol::{Sha256Hash, TensorCodec};
 
     use super::*;

@@ -25,6 +25,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
+pub(crate) use self::card::quoted;
 pub use self::keeper::{KEPT_BYTES_MAX, Keeper};
 pub use self::serve::{DOWNLOADS_MAX, ModelFiles};
 pub(crate) use self::sharing::SharedModel;

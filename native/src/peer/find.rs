@@ -114,8 +114,8 @@ struct BackboneCandidate {
 /// Searches the backbones of a run through `asked`, a DHT peer that `node` is connected to, and connects `node` to one of
 /// them. Returns the backbone and its claim.
 ///
-/// - `run.authority`: if given, only the authority, the aggregators that it names, and in a run without a server whoever has the
-///   description that it signed are taken
+/// - `run.authority`: if given, only the authority, the aggregators that it names, and in a run without a server the
+///   participants that have the description that it signed are taken
 /// - `before`: the previous backbone, the only candidate while the DHT has its record. Its journal may have a contribution
 ///   whose answer was lost, and another backbone would count that contribution again. Records expire after minutes, and
 ///   by then the epoch of such a contribution is over
@@ -161,9 +161,12 @@ pub(super) async fn backbone(
                     is_named: is_named(candidate, authority),
                     is_signed: described.run.sampled().is_some() && described.is_signed(),
                 };
-                match run.authority {
-                    Some(wanted) if !claim.is_proven() && !is_of(candidate, wanted) => n_others += 1,
-                    _ => claims.push(claim),
+                let is_wanted = run.authority.is_none_or(|wanted| {
+                    is_of(candidate, wanted) || (claim.is_proven() && authority == wanted)
+                });
+                match is_wanted {
+                    true => claims.push(claim),
+                    false => n_others += 1,
                 }
             }
             Ok(described) => {

@@ -16,9 +16,8 @@ use barnraise_learning::{DataShape, ParameterLayout};
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::api::{HistoryPoint, RunStatus};
 use barnraise_protocol::bulk::Transfer;
-use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::contribute::RunProgress;
-use barnraise_protocol::run::{RunDescription, Sampled, SignedRun};
+use barnraise_protocol::run::{RunDescription, Sampled, SignedRun, run_hash};
 use barnraise_protocol::sampled::{
     self, AcceptorToDialler, Aggregates, MEMBER_ADDRESS_BYTES_MAX, MEMBER_ADDRESSES_MAX, SampledRoles,
 };

@@ -19,9 +19,8 @@ use std::time::Duration;
 
 use barnraise_learning::{ComputeDevice, FrozenWeights, ModelError, ParameterLayout, Trainer};
 use barnraise_protocol::access::{AccessMode, PublicKey};
-use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::contribute::{BackboneToContributor, RunProgress};
-use barnraise_protocol::run::{RunDescription, Sampled};
+use barnraise_protocol::run::{RunDescription, Sampled, run_hash};
 use barnraise_protocol::sampled::{self, Aggregates, SampledRoles};
 use barnraise_protocol::state::EncodedState;
 use barnraise_swarm::Moment;

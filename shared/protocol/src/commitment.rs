@@ -110,14 +110,6 @@ pub enum CommitmentError {
     },
 }
 
-/// SHA-256 of a run's description, hashes of its data included: a commitment is for one run.
-///
-/// # Errors
-/// Does not happen.
-pub fn run_hash(run: &RunDescription) -> Result<Sha256Hash, postcard::Error> {
-    Ok(Sha256Hash::of(&postcard::to_allocvec(run)?))
-}
-
 /// Seed of the rounding of a gradient of these parameters and samples, by their hashes. It follows from the commitment, so
 /// that a recomputed gradient is rounded in the same way, and stays where a late contribution is offered again.
 pub fn rounding_seed(parameters: Sha256Hash, samples: Sha256Hash) -> u64 {

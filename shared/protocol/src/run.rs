@@ -30,7 +30,7 @@ pub use self::local_steps::LocalSteps;
 pub use self::model::{HostedExperts, ModelSpec, Preset};
 pub use self::optimizer::{DecayDescription, OptimizerDescription, ScheduleDescription};
 pub use self::sampled::{ModelAverage, ModelExchange, Sampled};
-pub use self::signed::SignedRun;
+pub use self::signed::{SignedRun, run_hash};
 pub use self::slow_links::{SlowLinks, SlowLinksError};
 pub use self::synchronous::{NotRecomputable, RECOMPUTED_STEPS_MAX, Synchronous};
 

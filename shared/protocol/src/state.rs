@@ -198,6 +198,17 @@ where
     Ok(EncodedState::new((epoch, sha256), codec, n_parameters as usize, bytes)?)
 }
 
+/// Asks which parameters are the newest, and pulls none of them.
+///
+/// # Errors
+/// There are none, or the stream broke.
+pub async fn newest<S>(stream: &mut S) -> Result<StateHeader, ConversationError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    ask(stream, &ContributorToBackbone::GetLatest).await
+}
+
 async fn ask<S>(stream: &mut S, request: &ContributorToBackbone) -> Result<StateHeader, ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,

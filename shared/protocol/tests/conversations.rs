@@ -807,7 +807,7 @@ async fn a_run_is_described_on_request() {
 }
 
 #[tokio::test]
-async fn whoever_hands_a_description_on_shows_the_word_of_its_authority() {
+async fn a_description_that_is_handed_on_has_the_word_of_its_authority() {
     let (authority, other) = (KeyPair::from_seed(&[1; 32]), KeyPair::from_seed(&[2; 32]));
     let mut of_authority = fixture::run();
     of_authority.access.authority = authority.public();

@@ -3,7 +3,7 @@
 use barnraise_protocol::access::{KeyPair, PublicKey};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::commitment::{
-    Commitment, CommitmentError, SampleId, encode_samples, list_bytes, rounding_seed, run_hash,
+    Commitment, CommitmentError, SampleId, encode_samples, list_bytes, rounding_seed,
 };
 use barnraise_protocol::dataset::{Manifest, ShardEntry};
 use barnraise_protocol::evidence::{
@@ -13,7 +13,7 @@ use barnraise_protocol::evidence::{
 use barnraise_protocol::gradient::Offer;
 use barnraise_protocol::run::{
     DataSpec, DecayDescription, GradientCodec, LocalSteps, MESSAGE_BYTES_MAX, OptimizerDescription,
-    RunDescription, ScheduleDescription, Scheme, Synchronous, TopK,
+    RunDescription, ScheduleDescription, Scheme, Synchronous, TopK, run_hash,
 };
 use barnraise_protocol::{ConversationError, Refusal, Sha256Hash, TensorCodec};
 use proptest::prelude::*;

@@ -349,6 +349,16 @@ async fn read(host: &str, path: &str) -> Result<String> {
     Ok(body.to_owned())
 }
 
+/// The status of a run as the page at this address, with a slash at its end, is told.
+///
+/// # Errors
+/// Where nothing is there that answers with one.
+pub async fn status_at(page: &str) -> Result<RunStatus> {
+    let host = page.strip_prefix("http://").and_then(|rest| rest.strip_suffix('/'));
+    let status = read(host.context("http:// and a slash at the end are wanted")?, "/api/run").await?;
+    Ok(serde_json::from_str(&status)?)
+}
+
 /// The value of a metric, its labels included in `name`; 0 where it is not there yet.
 ///
 /// # Errors

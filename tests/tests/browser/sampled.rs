@@ -219,6 +219,36 @@ async fn tabs_go_on_alone_through_a_relay_and_their_backbone_follows_them_when_i
 }
 
 #[tokio::test]
+async fn a_page_that_a_participant_shows_takes_visitors_where_the_backbone_is_gone() -> Result<()> {
+    let _turn = turn().await;
+    let mut test_run = test_run(&format!("{SAMPLED}{SCHEME}"))?;
+    let backbone = test_run.backbone().await?;
+    let page = backbone.page();
+    let of_host = test_run.folder().join("host").display().to_string();
+    let host = test_run.join(&[&page, "--page", "127.0.0.1:0", "--cache", &of_host])?;
+    let other = test_run.join(&[&page])?;
+    for native in [&host, &other] {
+        native.wait_for_log("trained").await?;
+    }
+    host.wait_for_log("All of the run's data are kept here").await?;
+    backbone.kill().await?;
+    let log = host.log()?;
+    let shown = log.split("The page of the run is at ").nth(1).and_then(|rest| rest.lines().next());
+    let shown = shown.context("no page is shown")?.trim();
+    let tab =
+        Tab::open("sampled-hosted", Graphics::NoAdapter, &format!("{shown}?autostart=1&device=cpu")).await?;
+    tab.until("value('accepted') >= 3", LONG).await?;
+    // The page says how far the run is.
+    tab.until("value('epoch') >= 3 && text('activity').includes('round')", SOON).await?;
+    for viewport in [DESKTOP, PHONE] {
+        tab.resize(viewport).await?;
+        tab.picture(&format!("sampled-hosted-{}", viewport.name)).await?;
+    }
+    tab.close().await?;
+    leave([host, other]).await
+}
+
+#[tokio::test]
 async fn a_tab_with_an_invitation_takes_part_until_it_is_taken_back() -> Result<()> {
     let _turn = turn().await;
     let access = "\n[access]\nmode = \"invitation\"\npoll_interval = \"1s\"\n";

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use barnraise_learning::ParameterLayout;
-use barnraise_protocol::access::ContributorToBackbone as Up;
+use barnraise_protocol::access::{ContributorToBackbone as Up, PublicKey};
 use barnraise_protocol::contribute::RunProgress;
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::sampled::{self, View, ViewDigest};
 use barnraise_protocol::shard::ShardId;
 use barnraise_tests::client::{TestClient, within};
-use barnraise_tests::process::{BackboneProcess, HANG, PeerProcess, TestRun, metric};
+use barnraise_tests::process::{BackboneProcess, HANG, PeerProcess, TestRun, metric, status_at};
 use barnraise_tests::{sentences, tables};
 
 use super::model_file::download;
@@ -430,4 +430,72 @@ async fn a_run_by_invitation_samples_those_alone_who_have_access() {
     assert!(refused.contains("grants none"), "{refused}");
     assert!(!is_told(&stranger).await);
     leave(peers).await;
+}
+
+/// Where a participant says that the page of the run is.
+async fn page_of(participant: &PeerProcess) -> String {
+    participant.wait_for_log("All of the run's data are kept here").await.unwrap();
+    let log = participant.log().unwrap();
+    log.split("The page of the run is at ").nth(1).unwrap().lines().next().unwrap().trim().to_owned()
+}
+
+#[tokio::test]
+async fn where_the_backbone_is_gone_newcomers_find_the_run_at_a_participant_that_shows_its_page() {
+    let mut meeting = TestRun::new("[run]\nid = \"meeting\"\n").unwrap();
+    let relay = meeting
+        .relay_here("[network]\nhttp = \"127.0.0.1:0\"\nlisten = [\"/ip4/127.0.0.1/tcp/0\"]\n")
+        .await
+        .unwrap();
+    let known = relay.tcp().unwrap().to_string();
+    let mut test_run = TestRun::new(&format!("{SAMPLED}\n[network]\ndht_peers = [\"{known}\"]\n")).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let authority = backbone.status().await.unwrap().run.access.authority;
+    let page = backbone.page();
+    let of_anna = cache(&test_run, "anna");
+    let shows = ["--page", "127.0.0.1:0", "--relay", &known, "--cache", &of_anna];
+    let anna = test_run.join(&[&[&page[..]], &shows[..]].concat()).unwrap();
+    let ben = test_run.join(&[&page, "--cache", &cache(&test_run, "ben")]).unwrap();
+    let shown = page_of(&anna).await;
+    backbone.wait_for_epoch(6).await.unwrap();
+    let before = backbone.status().await.unwrap();
+
+    // The page says of the run what the backbone's does, and where the participant is reached.
+    let status = status_at(&shown).await.unwrap();
+    assert_eq!(status.run, before.run);
+    let peer_id = after(&anna.log().unwrap(), "as peer ").to_owned();
+    assert!(!status.addresses.is_empty());
+    assert!(
+        status.addresses.iter().all(|address| address.ends_with(&format!("/p2p/{peer_id}"))),
+        "{status:?}"
+    );
+    backbone.kill().await.unwrap();
+    let round = wait_for_round(std::slice::from_ref(&ben), before.progress.epoch + 5).await;
+
+    // By the page, and by the run's name at a peer of the DHT: with nothing but what the participants have.
+    let carla = test_run.join(&[&shown, "--cache", &cache(&test_run, "carla")]).unwrap();
+    let (name, of_dora) = (format!("sampled-run@{authority}"), cache(&test_run, "dora"));
+    let dora = test_run.join(&[&known, "--run", &name, "--cache", &of_dora]).unwrap();
+    for newcomer in [&carla, &dora] {
+        newcomer.wait_for_log("trained").await.unwrap();
+        assert!(trained(newcomer).first().is_some_and(|first| *first >= round));
+    }
+    // The model is had from them as well: where the page has none that was evaluated, and by the run's name.
+    for (number, from) in [vec![&shown[..]], vec![&known, "--run", &name]].into_iter().enumerate() {
+        let folder = test_run.folder().join(format!("model-{number}"));
+        let told = folder.display().to_string();
+        let said = test_run.run(&[&["export", from[0], &told], &from[1..]].concat()).await.unwrap();
+        let rounds =
+            said.split(" after ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+        assert!(said.contains(" rounds is in ") && rounds.is_some_and(|rounds| rounds > round), "{said}");
+        let card = std::fs::read_to_string(folder.join("README.md")).unwrap();
+        assert!(card.contains("Nobody evaluated it") && folder.join("model.safetensors").exists(), "{card}");
+    }
+    // It is the run of nobody else.
+    let another = format!("sampled-run@{}", PublicKey([7; 32]));
+    let strange = test_run.join(&[&known, "--run", &another, "--cache", &of_dora]).unwrap();
+    strange.wait_for_log("is not known; 1 others say that they serve it").await.unwrap();
+    strange.kill().await.unwrap();
+    let status = status_at(&shown).await.unwrap();
+    assert!(status.progress.epoch > round && status.progress.n_contributors >= 4, "{:?}", status.progress);
+    leave(vec![anna, ben, carla, dora]).await;
 }

@@ -206,7 +206,7 @@ fn loading(facts: &Facts, snapshot: &Snapshot) -> String {
 }
 
 /// Quotes any text for YAML, of which JSON is a subset.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 

@@ -7,7 +7,7 @@ use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::commitment::{self, Commitment, CommitmentError, SampleId};
 use barnraise_protocol::dataset::Manifest;
 use barnraise_protocol::gradient::{Offer, PreparedContribution};
-use barnraise_protocol::run::RunDescription;
+use barnraise_protocol::run::{RunDescription, run_hash};
 use barnraise_swarm::samples::DrawnSample;
 
 /// Why there is no signer of commitments.
@@ -48,7 +48,7 @@ impl CommitmentSigner {
     pub(super) fn new(key: KeyPair, run: &RunDescription) -> Result<Self, CommitmentError> {
         Ok(Self {
             key,
-            run: commitment::run_hash(run)?,
+            run: run_hash(run)?,
             manifest: run.data.manifest.clone(),
             parameters: None,
             drawn: Vec::new(),
@@ -63,7 +63,7 @@ impl CommitmentSigner {
     /// # Errors
     /// A description that cannot be encoded.
     pub(super) fn on_described(&mut self, run: &RunDescription) -> Result<(), CommitmentError> {
-        self.run = commitment::run_hash(run)?;
+        self.run = run_hash(run)?;
         Ok(())
     }
 

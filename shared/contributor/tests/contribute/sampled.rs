@@ -15,11 +15,10 @@ use barnraise_protocol::access::{KeyPair, PublicKey};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::columns::rows::OwnRows;
 use barnraise_protocol::columns::{Column, ColumnContent, Scale, TableColumns};
-use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::contribute::RunProgress;
 use barnraise_protocol::dataset::{LabelledImages, SampleKind, Samples, TableShape, TableTarget};
 use barnraise_protocol::run::{
-    ModelAverage, ModelExchange, OptimizerDescription, Sampled, ScheduleDescription, Scheme,
+    ModelAverage, ModelExchange, OptimizerDescription, Sampled, ScheduleDescription, Scheme, run_hash,
 };
 use barnraise_protocol::sampled::{
     self, AcceptorToDialler, Aggregates, DiallerToAcceptor, SampledRoles, SampledTask, View, ViewDigest,

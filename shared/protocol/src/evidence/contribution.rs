@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use super::{EvidenceError, split_header, split_part, with_header};
 use crate::access::PublicKey;
 use crate::bulk::Transfer;
-use crate::commitment::{Commitment, SampleId, run_hash};
+use crate::commitment::{Commitment, SampleId};
 use crate::contribution::Offer;
 use crate::hash::Sha256Hash;
-use crate::run::{RunDescription, Synchronous};
+use crate::run::{RunDescription, Synchronous, run_hash};
 
 /// A contribution, the contributor's commitment, and the inputs to recompute it.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,10 +1,18 @@
-//! The authority's word for a description, which whoever hands it on can show.
+//! The authority's word for a description, which participants that hand it on can show.
 
 use serde::{Deserialize, Serialize};
 
 use super::RunDescription;
 use crate::access::{KeyPair, Signature};
-use crate::commitment::run_hash;
+use crate::hash::Sha256Hash;
+
+/// SHA-256 of a run's description, hashes of its data included.
+///
+/// # Errors
+/// Does not happen.
+pub fn run_hash(run: &RunDescription) -> Result<Sha256Hash, postcard::Error> {
+    Ok(Sha256Hash::of(&postcard::to_allocvec(run)?))
+}
 
 /// What a signature begins with.
 const DOMAIN: &[u8] = b"barnraise run 1\0";

@@ -17,7 +17,7 @@ use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::commitment::{self, Commitment, CommitmentError, SampleId};
 use barnraise_protocol::evidence::{ContributionEvidence, EvidenceHeader};
 use barnraise_protocol::gradient::Offer;
-use barnraise_protocol::run::RunDescription;
+use barnraise_protocol::run::{RunDescription, run_hash};
 use barnraise_swarm::AddressGroup;
 use barnraise_swarm::recomputation::{
     FairQueue, PersistentRecomputation, Reason, Selection, TypicalContributions,
@@ -170,7 +170,7 @@ impl Recomputing {
             (Selection::new(section.share, secret), TypicalContributions::default());
         world.standings.read().await?.restore(Moment::ZERO, &mut selection, &mut usual);
         let recomputing = Self {
-            run: commitment::run_hash(&description)?,
+            run: run_hash(&description)?,
             description,
             n_parameters,
             started: Instant::now(),
