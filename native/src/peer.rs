@@ -183,6 +183,7 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<String> {
         }
         // Without an Ed25519 key nobody takes part.
         let sharing = sharing.context("members of this run sign with an Ed25519 key")?;
+        let (listener, _certificates) = page.map(|page| (page.listener, page.certificates)).unzip();
         let (platform, key, seed, data) = (&platform, &keypair, seed(&keypair), args.data);
         let participation = Participation {
             platform,
@@ -191,7 +192,7 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<String> {
             key,
             cache,
             data,
-            page: page.map(|page| page.listener),
+            page: listener,
             device,
             pacing,
             sharing,

@@ -108,7 +108,7 @@ fn not_understood(page: &str, path: &str, reason: &impl ToString) -> FetchError 
     FetchError::NotUnderstood { url: url_of(page, path), reason: reason.to_string() }
 }
 
-/// The newest model of a run, and its card. A page that hands out no models leads to peers that do.
+/// The newest model of a run, and its card. The page of a run without a server leads to its participants where it has none.
 ///
 /// - `name`: the run's, where the address is of another peer of the DHT
 pub(super) async fn newest(
@@ -116,10 +116,8 @@ pub(super) async fn newest(
     name: Option<RunName>,
 ) -> Result<(ExportedModel, String), FetchError> {
     if let JoinAddress::Page(page) = from {
-        match of_page(page) {
-            Ok((bare, card)) => return Ok((completed(bare, ModelSource::Page(page.clone())).await?, card)),
-            Err(FetchError::Refused { status: 404, .. }) => {}
-            Err(error) => return Err(error),
+        if let Some((bare, card)) = of_page(page)? {
+            return Ok((completed(bare, ModelSource::Page(page.clone())).await?, card));
         }
     }
     let peers = Box::pin(ModelOfPeers::fetch(from.clone(), name)).await?;
@@ -129,13 +127,17 @@ pub(super) async fn newest(
     Ok((completed(bare, ModelSource::Peers(Box::new(peers))).await?, card))
 }
 
-/// The newest evaluated model that the server of a page has, and its card.
-fn of_page(page: &str) -> Result<(BareModel, String), FetchError> {
+/// The newest evaluated model that the server of a page has, and its card; `None` where it has none of a run without a server.
+fn of_page(page: &str) -> Result<Option<(BareModel, String)>, FetchError> {
     let status = fetch(&url_of(page, "run"), ANSWER_BYTES_MAX)?;
     let RunStatus { run, .. } =
         serde_json::from_slice(&status).map_err(|error| not_understood(page, "run", &error))?;
     let layout = ParameterLayout::of_run(&run)?;
-    let tensors = fetch(&url_of(page, "model.safetensors"), tensor_file::file_bytes_max(&layout) as u64)?;
+    let tensors = fetch(&url_of(page, "model.safetensors"), tensor_file::file_bytes_max(&layout) as u64);
+    let tensors = match tensors {
+        Err(FetchError::Refused { status: 404, .. }) if run.sampled().is_some() => return Ok(None),
+        tensors => tensors?,
+    };
     let broken = |error: &dyn std::fmt::Display| not_understood(page, "model.safetensors", &error);
     let file = tensor_file::read(&tensors, &layout).map_err(|error: TensorFileError| broken(&error))?;
     let epoch = file.notes.get("epoch").and_then(|epoch| epoch.parse().ok());
@@ -144,7 +146,7 @@ fn of_page(page: &str) -> Result<(BareModel, String), FetchError> {
     let loss = file.notes.get("test_loss").and_then(|loss| loss.parse().ok());
     let loss = loss.filter(|loss: &f32| loss.is_finite());
     let card = String::from_utf8_lossy(&card).into_owned();
-    Ok((BareModel { run, epoch, loss, parameters: file.parameters }, card))
+    Ok(Some((BareModel { run, epoch, loss, parameters: file.parameters }, card)))
 }
 
 /// With all that it takes to use it.

@@ -103,12 +103,14 @@ impl Holder {
     }
 
     /// The round or step of its model.
-    async fn epoch(&self, node: &Node) -> Option<u64> {
+    async fn epoch(&self, node: &Node) -> Result<u64, String> {
         let asking = async {
-            let mut stream = self.open(node, state::PROTOCOL).await.ok()?;
-            Some(state::newest(&mut stream).await.ok()?.epoch)
+            let stream = self.open(node, state::PROTOCOL).await;
+            let newest = state::newest(&mut stream.map_err(|error| error.to_string())?).await;
+            Ok(newest.map_err(|error| error.to_string())?.epoch)
         };
-        tokio::time::timeout(ANSWER_MAX, asking).await.ok().flatten()
+        let asked = tokio::time::timeout(ANSWER_MAX, asking).await;
+        asked.unwrap_or_else(|_| Err(format!("no answer within {ANSWER_MAX:?}")))
     }
 }
 
@@ -134,9 +136,14 @@ impl ModelOfPeers {
         }
         let epochs = join_all(holders.iter().map(|holder| holder.epoch(&node))).await;
         let n_asked = holders.len();
-        let answered = holders.into_iter().zip(epochs).filter_map(|(holder, epoch)| Some((epoch?, holder)));
-        let holders = from_the_middle(answered.collect());
-        let mut last = "nobody answers".to_owned();
+        let (mut answered, mut last) = (Vec::new(), String::new());
+        for (holder, epoch) in holders.into_iter().zip(epochs) {
+            match epoch {
+                Ok(epoch) => answered.push((epoch, holder)),
+                Err(error) => last = error,
+            }
+        }
+        let holders = from_the_middle(answered);
         for holder in &holders {
             match newest(&node, holder, (n_parameters, codec)).await {
                 Ok(state) => {

@@ -9,7 +9,7 @@ mod page;
 mod served;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -237,7 +237,7 @@ impl<'p> Participation<'p> {
             described: signed,
             n_parameters,
             codec: scheme.state_codec,
-            first,
+            first: Mutex::new(first),
             gate,
             cache: self.cache.clone(),
             preprocessing,

@@ -265,11 +265,8 @@ impl<'a, P: Platform> SampledParticipant<'a, P> {
                 action => self.work.push(Rc::clone(&self.member).carry(action).boxed_local()),
             }
         }
-        for n_samples in
-            self.member.take_delivered().into_iter().filter_map(|round| self.handed_in.take(round))
-        {
-            self.counts.n_accepted += 1;
-            self.counts.n_samples_accepted += n_samples;
+        for round in self.member.take_delivered() {
+            self.handed_in.on_taken(round, &mut self.counts);
         }
         has_any
     }
@@ -543,7 +540,7 @@ impl<'a, P: Platform> SchemeParticipant<'a, P> for SampledParticipant<'a, P> {
         let failure = match result {
             Ok(Some(moved)) => match trained_model(&model, &moved) {
                 Ok(trained) => {
-                    self.counts.n_samples_late += self.handed_in.add(round, moved.n_samples.into());
+                    self.handed_in.add(round, moved.n_samples.into(), &mut self.counts);
                     self.next_contribution_id += 1;
                     self.member.with(|peer, now| peer.on_trained(now, round, trained));
                     return Ok(());

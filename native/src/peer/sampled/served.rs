@@ -1,6 +1,6 @@
 //! What others get of a participant: the description of the run, its newest model, and the shards that it keeps.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use barnraise_contributor::EncodedModel;
@@ -94,7 +94,7 @@ pub(super) struct Served {
     pub(super) n_parameters: usize,
     pub(super) codec: TensorCodec,
     /// The model of another peer, until one has come here.
-    pub(super) first: Option<(u64, EncodedModel)>,
+    pub(super) first: Mutex<Option<(u64, EncodedModel)>>,
     pub(super) gate: Gate,
     pub(super) cache: ShardCache,
     /// How data of one's own become samples, where that was asked for here.
@@ -121,7 +121,7 @@ impl Served {
             if let Some(refusal) = refusal {
                 return Err(refusal.clone());
             }
-            let newest = self.driver.newest_encoded().await.or_else(|| self.first.clone());
+            let newest = self.newest_model().await;
             let (epoch, (transfer, bytes)) =
                 newest.ok_or_else(|| Refusal::unavailable("no model has come here yet"))?;
             if let Some(wanted) = wanted.filter(|wanted| *wanted != epoch) {
@@ -135,6 +135,15 @@ impl Served {
             served = state::serve(&mut stream, lookup, || pace.wait()) => served,
             _ = pass.ended() => Ok(()),
         }
+    }
+
+    async fn newest_model(&self) -> Option<(u64, EncodedModel)> {
+        let newest = self.driver.newest_encoded().await;
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        if newest.is_some() {
+            *first = None;
+        }
+        newest.or_else(|| first.clone())
     }
 
     /// Why a peer gets nothing, or how long it does.

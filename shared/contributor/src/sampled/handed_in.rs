@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use barnraise_swarm::activity::SampleCounts;
+
 /// Models that are remembered: one is often taken when the next is being trained already.
 const WAITING_MAX: usize = 3;
 
@@ -12,22 +14,24 @@ pub(super) struct HandedIn {
 }
 
 impl HandedIn {
-    /// A model is trained. Returns the samples of those that came too late for all who average them.
-    pub(super) fn add(&mut self, round: u64, n_samples: u64) -> u64 {
+    /// A model is trained.
+    pub(super) fn add(&mut self, round: u64, n_samples: u64, counts: &mut SampleCounts) {
         self.waiting.insert(round, n_samples);
-        let mut n_late = 0;
         while self.waiting.len() > WAITING_MAX {
-            n_late += self.waiting.pop_first().map_or(0, |(_, n_samples)| n_samples);
+            counts.n_samples_late += self.waiting.pop_first().map_or(0, |(_, n_samples)| n_samples);
         }
-        n_late
     }
 
     /// Somebody took the model that is averaged in this round: the latest that was trained before it, as a slow peer hands in what it
-    /// trained with a later round. Returns its samples the first time.
-    pub(super) fn take(&mut self, averaged: u64) -> Option<u64> {
-        let (trained, _) = self.waiting.range(..averaged).next_back()?;
-        let trained = *trained;
-        self.waiting.remove(&trained)
+    /// trained with a later round. Those before that came too late for all who average them.
+    pub(super) fn on_taken(&mut self, averaged: u64, counts: &mut SampleCounts) {
+        let later = self.waiting.split_off(&averaged);
+        let mut before = std::mem::replace(&mut self.waiting, later);
+        if let Some((_, n_samples)) = before.pop_last() {
+            counts.n_accepted += 1;
+            counts.n_samples_accepted += n_samples;
+        }
+        counts.n_samples_late += before.values().sum::<u64>();
     }
 }
 
@@ -35,23 +39,39 @@ impl HandedIn {
 mod tests {
     use super::*;
 
+    /// Models accepted, their samples, and samples that were late.
+    fn counted(counts: &SampleCounts) -> (u64, u64, u64) {
+        (counts.n_accepted, counts.n_samples_accepted, counts.n_samples_late)
+    }
+
     #[test]
     fn each_model_counts_once_also_when_it_is_taken_late() {
-        let mut handed_in = HandedIn::default();
-        assert_eq!(handed_in.add(4, 40), 0);
-        assert_eq!(handed_in.add(5, 50), 0);
-        assert_eq!(handed_in.take(5), Some(40), "the next one is trained already");
-        assert_eq!(handed_in.take(9), Some(50), "with the round that the others have come to");
-        assert_eq!(handed_in.take(9), None, "a second receiver");
-        assert_eq!(handed_in.add(9, 90), 0);
-        assert_eq!(handed_in.take(9), None, "what was trained in a round is averaged in a later one");
-        assert_eq!(handed_in.take(10), Some(90));
+        let (mut handed_in, mut counts) = (HandedIn::default(), SampleCounts::default());
+        handed_in.add(4, 40, &mut counts);
+        handed_in.add(5, 50, &mut counts);
+        handed_in.on_taken(5, &mut counts);
+        assert_eq!(counted(&counts), (1, 40, 0), "the next one is trained already");
+        handed_in.on_taken(9, &mut counts);
+        assert_eq!(counted(&counts), (2, 90, 0), "with the round that the others have come to");
+        handed_in.on_taken(9, &mut counts);
+        assert_eq!(counted(&counts), (2, 90, 0), "a second receiver");
+        handed_in.add(9, 1000, &mut counts);
+        handed_in.on_taken(9, &mut counts);
+        assert_eq!(counted(&counts), (2, 90, 0), "what was trained in a round is averaged in a later one");
+        handed_in.on_taken(10, &mut counts);
+        assert_eq!(counted(&counts), (3, 1090, 0));
     }
 
     #[test]
     fn what_nobody_takes_is_late_at_last() {
-        let mut handed_in = HandedIn::default();
-        let n_late: Vec<u64> = (1..=5).map(|round| handed_in.add(round, round * 10)).collect();
-        assert_eq!(n_late, [0, 0, 0, 10, 20]);
+        let (mut handed_in, mut counts) = (HandedIn::default(), SampleCounts::default());
+        for round in 1..=5 {
+            handed_in.add(round, round * 10, &mut counts);
+        }
+        assert_eq!(counted(&counts), (0, 0, 10 + 20));
+        // The second of the two who take it says nothing of those before.
+        handed_in.on_taken(5, &mut counts);
+        handed_in.on_taken(5, &mut counts);
+        assert_eq!(counted(&counts), (1, 40, 10 + 20 + 30));
     }
 }
