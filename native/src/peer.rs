@@ -162,6 +162,12 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<String> {
     let only_sampled = only_sampled.into_iter().find_map(|(option, is_given)| is_given.then_some(option));
     let watch = RefCell::new(StopRule::new(commands, args.samples, only_sampled));
     let given = contribute(&platform, config, received, |event| {
+        if matches!(event, ContributorEvent::Described(_)) && platform.is_participant() {
+            // It was found as one of a run without a server.
+            watch.borrow_mut().fail(Interruption::other(
+                "the peer that was found describes another run than the wanted one",
+            ));
+        }
         watch.borrow_mut().on_event(&event, platform.is_mistake());
         if let (Some(file), ContributorEvent::Receipt(receipt)) = (&mut receipts, &event)
             && let Err(error) = file.append(receipt)

@@ -116,7 +116,7 @@ pub(super) async fn newest(
     name: Option<RunName>,
 ) -> Result<(ExportedModel, String), FetchError> {
     if let JoinAddress::Page(page) = from {
-        if let Some((bare, card)) = of_page(page)? {
+        if let Some((bare, card)) = of_page(page, name.as_ref())? {
             return Ok((completed(bare, ModelSource::Page(page.clone())).await?, card));
         }
     }
@@ -128,10 +128,16 @@ pub(super) async fn newest(
 }
 
 /// The newest evaluated model that the server of a page has, and its card; `None` where it has none of a run without a server.
-fn of_page(page: &str) -> Result<Option<(BareModel, String)>, FetchError> {
+fn of_page(page: &str, name: Option<&RunName>) -> Result<Option<(BareModel, String)>, FetchError> {
     let status = fetch(&url_of(page, "run"), ANSWER_BYTES_MAX)?;
     let RunStatus { run, .. } =
         serde_json::from_slice(&status).map_err(|error| not_understood(page, "run", &error))?;
+    if let Some(name) = name
+        && (name.id != run.identity.run_id
+            || name.authority.is_some_and(|authority| authority != run.access.authority))
+    {
+        return Err(NewestError::OtherRun(run.identity.run_id).into());
+    }
     let layout = ParameterLayout::of_run(&run)?;
     let tensors = fetch(&url_of(page, "model.safetensors"), tensor_file::file_bytes_max(&layout) as u64);
     let tensors = match tensors {

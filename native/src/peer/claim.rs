@@ -26,9 +26,14 @@ impl RunClaim {
         self.peer == self.authority
     }
 
+    /// Whether the peer is the authority, or one that it names.
+    pub(super) fn is_of_backbone(&self) -> bool {
+        self.is_certain() || self.is_named
+    }
+
     /// Whether the peer's key or a signature of the authority proves the claim.
     pub(super) fn is_proven(&self) -> bool {
-        self.is_certain() || self.is_named || self.is_signed
+        self.is_of_backbone() || self.is_signed
     }
 }
 
@@ -111,6 +116,14 @@ mod tests {
         // A record of B that names C proves nothing for A's run.
         let of_another = RunClaim { is_named: true, ..claim(C, B) };
         assert!(believed("run", Some(A), &[of_another]).is_err());
+    }
+
+    #[test]
+    fn who_has_the_signed_description_is_of_the_run_and_no_backbone() {
+        let signed = RunClaim { is_signed: true, ..claim(B, A) };
+        assert_eq!(believed("run", Some(A), &[claim(C, A), signed]), Ok(signed));
+        assert!(signed.is_proven() && !signed.is_of_backbone());
+        assert!(believed("run", Some(C), &[signed]).is_err());
     }
 
     #[test]

@@ -140,54 +140,35 @@ pub(super) async fn backbone(
     let is_of = |candidate: &BackboneCandidate, authority: PublicKey| {
         candidate.key == authority || is_named(candidate, authority)
     };
-    if let Some(authority) = run.authority {
-        // Whether others have what it signed is seen when they have described it.
-        candidates.sort_by_key(|candidate| !is_of(candidate, authority));
+    let (mut named, mut others): (Vec<BackboneCandidate>, Vec<BackboneCandidate>) = match run.authority {
+        Some(authority) => candidates.drain(..).partition(|candidate| is_of(candidate, authority)),
+        None => (candidates, Vec::new()),
+    };
+    if before.is_some_and(|before| named.iter().any(|candidate| candidate.peer == before)) {
+        named.retain(|candidate| Some(candidate.peer) == before);
+        others.clear();
     }
-    if before.is_some_and(|before| candidates.iter().any(|candidate| candidate.peer == before)) {
-        candidates.retain(|candidate| Some(candidate.peer) == before);
-    }
-    candidates.truncate(CANDIDATES_MAX);
-    let (mut claims, mut failures, mut n_others) = (Vec::new(), Vec::new(), 0);
-    for (candidate, described) in
-        candidates.iter().zip(join_all(candidates.iter().map(|it| describe(node, it))).await)
-    {
-        match described {
-            Ok(described) if described.run.identity.run_id == run.id => {
-                let authority = described.run.access.authority;
-                let claim = RunClaim {
-                    peer: candidate.key,
-                    authority,
-                    is_named: is_named(candidate, authority),
-                    is_signed: described.run.sampled().is_some() && described.is_signed(),
-                };
-                let is_wanted = run.authority.is_none_or(|wanted| {
-                    is_of(candidate, wanted) || (claim.is_proven() && authority == wanted)
-                });
-                match is_wanted {
-                    true => claims.push(claim),
-                    false => n_others += 1,
-                }
-            }
-            Ok(described) => {
-                let source = CandidateError::OtherRun { run_id: described.run.identity.run_id };
-                failures.push(CandidateFailure { peer: candidate.peer, source });
-            }
-            Err(source) => failures.push(CandidateFailure { peer: candidate.peer, source }),
-        }
-    }
-    if let Some(authority) = run.authority.filter(|_| n_others > 0) {
-        tracing::warn!(n_others, %authority, "peers that the run's authority does not name are skipped");
-        if claims.is_empty() && !candidates.iter().any(|candidate| is_of(candidate, authority)) {
+    let mut claims = Claims::default();
+    claims.ask(node, &run.id, (&named, &is_named)).await;
+    // Participants of a run without a server are as good, once none of those answers. They are seen when they have described it.
+    let n_others = others.len();
+    if let Some(authority) = run.authority.filter(|_| claims.made.is_empty()) {
+        claims.ask(node, &run.id, (&others, &is_named)).await;
+        let is_wanted = |claim: &RunClaim| claim.is_proven() && claim.authority == authority;
+        claims.made.retain(is_wanted);
+        if claims.made.is_empty() && named.is_empty() {
             return Err(FindError::NotTheAuthority { run_id: run_id(), authority, n_others });
         }
+    } else if let Some(authority) = run.authority.filter(|_| n_others > 0) {
+        tracing::warn!(n_others, %authority, "backbones that the run's authority does not name are skipped");
     }
+    let Claims { made: mut claims, failures } = claims;
     if claims.is_empty() {
         return Err(FindError::NoneAnswers { run_id: run_id(), failures });
     }
     prefer(&mut claims, &said, &node.peer_id().to_bytes());
     let believed = claim::believed(&run.id, run.authority, &claims)?;
-    let chosen = candidates.iter().find(|candidate| candidate.key == believed.peer);
+    let chosen = named.iter().chain(&others).find(|candidate| candidate.key == believed.peer);
     let chosen = chosen.ok_or_else(|| FindError::Nobody { run_id: run_id(), asked })?;
     if let Some(said) = said.iter().find(|said| said.peer == believed.peer) {
         let (epoch, n_contributors) = (said.progress.epoch, said.progress.n_contributors);
@@ -196,13 +177,63 @@ pub(super) async fn backbone(
     Ok((chosen.peer, believed))
 }
 
-/// Orders proven claims by preference; other claims follow in their order.
+/// What candidates claim.
+#[derive(Default)]
+struct Claims {
+    made: Vec<RunClaim>,
+    failures: Vec<CandidateFailure>,
+}
+
+impl Claims {
+    /// Has some candidates describe their run.
+    async fn ask(
+        &mut self,
+        node: &Node,
+        run_id: &str,
+        (candidates, is_named): (&[BackboneCandidate], &impl Fn(&BackboneCandidate, PublicKey) -> bool),
+    ) {
+        let candidates = &candidates[..candidates.len().min(CANDIDATES_MAX)];
+        let described = join_all(candidates.iter().map(|candidate| describe(node, candidate))).await;
+        for (candidate, described) in candidates.iter().zip(described) {
+            let source = match described {
+                Ok(described) if described.run.identity.run_id == run_id => {
+                    let authority = described.run.access.authority;
+                    self.made.push(RunClaim {
+                        peer: candidate.key,
+                        authority,
+                        is_named: is_named(candidate, authority),
+                        is_signed: described.run.sampled().is_some() && described.is_signed(),
+                    });
+                    continue;
+                }
+                Ok(described) => CandidateError::OtherRun { run_id: described.run.identity.run_id },
+                Err(source) => source,
+            };
+            self.failures.push(CandidateFailure { peer: candidate.peer, source });
+        }
+    }
+}
+
+/// Orders the claims of backbones by preference; those of participants follow in their order, and then other claims. What participants
+/// say of their progress counts for nothing: anybody may be one.
 fn prefer(claims: &mut Vec<RunClaim>, said: &[BackboneProgress], asking: &[u8]) {
-    let (proven, others): (Vec<RunClaim>, Vec<RunClaim>) = claims.iter().partition(|claim| claim.is_proven());
-    let mut keys: Vec<PublicKey> = proven.iter().map(|claim| claim.peer).collect();
+    let (backbones, mut others): (Vec<RunClaim>, Vec<RunClaim>) =
+        claims.iter().partition(|claim| claim.is_of_backbone());
+    others.sort_by_key(|claim| !claim.is_proven());
+    let mut keys: Vec<PublicKey> = backbones.iter().map(|claim| claim.peer).collect();
     choice::order(&mut keys, said, asking);
-    let ordered = keys.iter().filter_map(|key| proven.iter().find(|claim| claim.peer == *key));
+    let ordered = keys.iter().filter_map(|key| backbones.iter().find(|claim| claim.peer == *key));
     *claims = ordered.copied().chain(others).collect();
+}
+
+/// Whether what a peer describes is the wanted run: one that was found by its name may describe another one the next time.
+pub(super) fn is_wanted(wanted: &RunName, peer: PeerId, described: &run::SignedRun) -> bool {
+    let (id, authority) = (&described.run.identity.run_id, described.run.access.authority);
+    let is_authority = PublicKey::of_peer_id(&peer.to_bytes()) == Some(authority);
+    *id == wanted.id
+        && wanted
+            .authority
+            .is_none_or(|wanted| wanted == authority && (is_authority || described.is_signed()))
 }
 
 /// Connects to a candidate and fetches its run description; the connection stays.
@@ -284,5 +315,45 @@ pub(super) async fn dial_any(node: &Node, addresses: Vec<Multiaddr>) -> Result<P
     match race(dials, || tokio::time::sleep(HEAD_START)).await {
         Ok((_, peer)) => Ok(peer),
         Err(failures) => Err(DialError(failures)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_protocol::access::KeyPair;
+    use libp2p::identity::Keypair;
+
+    use super::*;
+    use crate::fixture;
+
+    #[test]
+    fn what_a_peer_describes_has_to_be_the_wanted_run_each_time() {
+        let (authority, other) = (KeyPair::from_seed(&[1; 32]), KeyPair::from_seed(&[2; 32]));
+        let participant = Keypair::generate_ed25519().public().to_peer_id();
+        let of = |key: &KeyPair| PeerId::from_bytes(&key.public().to_peer_id()).unwrap();
+        let mut run = fixture::run();
+        run.access.authority = authority.public();
+        let named = |authority| RunName { id: run.identity.run_id.clone(), authority };
+        let wanted = named(Some(authority.public()));
+        let signed = run::SignedRun::by(&authority, run.clone()).unwrap();
+        let unsigned = run::SignedRun { run: run.clone(), signature: None };
+
+        assert!(is_wanted(&wanted, participant, &signed));
+        assert!(is_wanted(&wanted, of(&authority), &unsigned), "its key proves it");
+        assert!(!is_wanted(&wanted, participant, &unsigned));
+        assert!(is_wanted(&named(None), participant, &unsigned), "nobody was named");
+        let mut changed = signed.clone();
+        changed.run.data.manifest.name.push('!');
+        assert!(!is_wanted(&wanted, participant, &changed));
+        assert!(!is_wanted(&named(Some(other.public())), participant, &signed));
+        // A run of one's own under the same id.
+        let mut own = run.clone();
+        own.access.authority = other.public();
+        let own = run::SignedRun::by(&other, own).unwrap();
+        assert!(own.is_signed() && !is_wanted(&wanted, of(&other), &own));
+        let another = RunName { id: "another".into(), ..wanted };
+        assert!(!is_wanted(&another, participant, &signed));
     }
 }

@@ -27,6 +27,8 @@ pub(super) struct HomeBackbone {
     pub(super) node: Node,
     address: JoinAddress,
     run: Option<RunName>,
+    /// The run has no server.
+    is_sampled: bool,
     connected: Arc<Mutex<PeerId>>,
     /// One attempt at a time.
     dialling: Arc<tokio::sync::Mutex<()>>,
@@ -52,7 +54,13 @@ impl HomeBackbone {
     pub(super) fn new(node: Node, peer: PeerId, address: JoinAddress, run: Option<RunName>) -> Self {
         let (connected, dialling) = (Arc::new(Mutex::new(peer)), Arc::default());
         let (token, access_lost) = (Arc::default(), Arc::default());
-        Self { node, address, run, connected, dialling, token, access_lost }
+        let is_sampled = false;
+        Self { node, address, run, is_sampled, connected, dialling, token, access_lost }
+    }
+
+    /// Of a run without a server, where any participant will do.
+    pub(super) fn of_any(self) -> Self {
+        Self { is_sampled: true, ..self }
     }
 
     /// Sets the token that is shown from now on.
@@ -132,7 +140,9 @@ impl HomeBackbone {
             let addresses = address::resolve(&self.address).await?;
             let mut peer = find::dial_any(&self.node, addresses).await?;
             if let Some(run) = &self.run {
-                peer = find::backbone(&self.node, peer, run, Some(before)).await?.0;
+                // One participant is as good as another.
+                let before = Some(before).filter(|_| !self.is_sampled);
+                peer = find::backbone(&self.node, peer, run, before).await?.0;
             }
             self.move_to(peer);
             // Browsers reach most hosts through their backbone alone, and this one knows nothing of the host yet.

@@ -42,6 +42,9 @@ pub enum NewestError {
     /// It does not say what the run is.
     #[error("the run is not described: {0}")]
     Describe(ConversationError),
+    /// It was found, and describes another run then.
+    #[error("the run `{0}` is described, which is not the wanted one")]
+    OtherRun(String),
     /// It is a run of another version.
     #[error(transparent)]
     Description(#[from] description::DescriptionError),
@@ -125,8 +128,12 @@ impl ModelOfPeers {
         let cache = ShardCache::new(cache_folder().join("peer"), CACHE_SIZE_DEFAULT.as_u64());
         let platform = NativePlatform::new(address, run, Keypair::generate_ed25519(), cache);
         let (node, home) = platform.connect_home().await?;
-        let run = run::describe(&mut node.open(home, run::PROTOCOL).await?).await;
-        let run = run.map_err(NewestError::Describe)?;
+        let signed = run::describe_signed(&mut node.open(home, run::PROTOCOL).await?).await;
+        let signed = signed.map_err(NewestError::Describe)?;
+        if !platform.is_wanted(home, &signed) {
+            return Err(NewestError::OtherRun(signed.run.identity.run_id));
+        }
+        let run = signed.run;
         description::validate(&run)?;
         let (n_parameters, codec) = (ParameterLayout::of_run(&run)?.n_parameters(), run.scheme.state_codec());
         let home = Holder { peer: home, addresses: Vec::new() };

@@ -12,7 +12,7 @@ use barnraise_learning::DeviceChoice;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::contribute::DeviceKind;
-use barnraise_protocol::run::{self, RunDescription};
+use barnraise_protocol::run::{self, RunDescription, SignedRun};
 use barnraise_relay::{Node, NodeConfig, NodeError, NodeLimits, OpenError, Path, Routing};
 use barnraise_swarm::shards::Survey;
 use barnraise_swarm::{Moment, PeerKey};
@@ -54,8 +54,8 @@ pub(super) struct PageDoors {
 
 impl PageDoors {
     /// By all transports of browsers and of native peers, at ports of the system's choice.
-    fn addresses(&self) -> Vec<Multiaddr> {
-        let any = || Multiaddr::empty().with(Protocol::from(self.ip));
+    fn addresses(ip: Ipv4Addr) -> Vec<Multiaddr> {
+        let any = || Multiaddr::empty().with(Protocol::Ip4(ip));
         let (tcp, udp) = (any().with(Protocol::Tcp(0)), any().with(Protocol::Udp(0)));
         let quic = || any().with(Protocol::Udp(0)).with(Protocol::QuicV1);
         let (web_socket, web_transport) = (
@@ -117,6 +117,8 @@ pub(super) struct NativePlatform {
     tried_other_backbone: Cell<bool>,
     /// The backbone that the DHT search found last.
     found: Cell<Option<PeerId>>,
+    /// What was found last is no backbone, but a participant of a run without a server.
+    is_participant: Cell<bool>,
     /// Whether the last attempt failed because of a wrong address or run, and not because something is down.
     is_mistake: Cell<bool>,
     sharing: Option<Sharing>,
@@ -148,6 +150,7 @@ impl NativePlatform {
             prefers_other_backbone: Cell::new(false),
             tried_other_backbone: Cell::new(false),
             found: Cell::new(None),
+            is_participant: Cell::new(false),
             is_mistake: Cell::new(false),
             sharing: None,
             reducing: None,
@@ -200,6 +203,16 @@ impl NativePlatform {
         self.is_mistake.get()
     }
 
+    /// Whether what was found by the run's name is a participant of a run without a server.
+    pub(super) fn is_participant(&self) -> bool {
+        self.is_participant.get()
+    }
+
+    /// Whether what the peer describes is the run of the name by which it was found.
+    pub(super) fn is_wanted(&self, peer: PeerId, described: &SignedRun) -> bool {
+        self.run.borrow().as_ref().is_none_or(|run| find::is_wanted(run, peer, described))
+    }
+
     /// Starts a node. It listens only if it serves shards or averages, or if the backbone is behind a relay and both sides
     /// must dial at once (hole punching).
     async fn start(&self, addresses: &[Multiaddr]) -> Result<Node, ConnectError> {
@@ -209,13 +222,14 @@ impl NativePlatform {
         let hosts_experts = self.certificates_of_host.is_some();
         let serves = shares || self.reducing.is_some() || hosts_experts || self.page.is_some();
         // For a run on this machine alone, listen on loopback only.
-        let is_local = addresses.iter().all(is_loopback);
+        let is_local =
+            addresses.iter().all(is_loopback) && self.page.as_ref().is_none_or(|page| page.ip.is_loopback());
         let ip = if is_local { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
         let any = || Multiaddr::empty().with(Protocol::Ip4(ip));
         let quic = || any().with(Protocol::Udp(0)).with(Protocol::QuicV1);
         let listen = match serves || is_behind_relay {
             true if serves && !self.listen_config.listen.is_empty() => self.listen_config.listen.clone(),
-            true if let Some(page) = &self.page => page.addresses(),
+            true if self.page.is_some() => PageDoors::addresses(ip),
             true if hosts_experts => {
                 vec![quic(), any().with(Protocol::Tcp(0)), quic().with(Protocol::WebTransport)]
             }
@@ -256,7 +270,10 @@ impl NativePlatform {
                 self.run.replace(Some(RunName { authority: Some(authority), ..run }));
             }
             peer = backbone;
-            self.found.set(Some(peer));
+            // No other one may have what a backbone has: its journal.
+            let is_participant = claim.is_signed && !claim.is_of_backbone();
+            self.found.set((!is_participant).then_some(peer));
+            self.is_participant.set(is_participant);
         }
         if self.certificates_of_host.is_some() {
             self.reserve(&node, peer).await;

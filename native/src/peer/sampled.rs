@@ -4,13 +4,14 @@
 //! The peer at the address is needed for the description, the data and the first acquaintances. From then on the run goes on
 //! without it, and this participant describes the run to others.
 
+mod handed_out;
 mod keeping;
 mod page;
 mod served;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use barnraise_contributor::{Credentials, EncodedModel, encode, shards_of};
@@ -33,6 +34,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use self::handed_out::HandedOut;
 use self::keeping::keep_all;
 use self::page::{ShownPage, announce_run};
 use self::served::{Served, answer};
@@ -54,6 +56,8 @@ use crate::scheme::sampled::{addresses_changed, own_addresses};
 
 /// Interval of what is said about the run.
 const SAY_EVERY: Duration = Duration::from_secs(10);
+/// Longest wait for a model that visitors can try before the first round.
+const FIRST_MODEL_MAX: Duration = Duration::from_secs(30);
 /// Interval of attempts to reach who grants access.
 const AUTHORITY_EVERY: Duration = Duration::from_secs(5);
 
@@ -147,13 +151,10 @@ impl<'p> Participation<'p> {
         let key = access::signing_key(self.key)?;
         let announcement =
             Announcement { run_id: described.identity.run_id.clone(), key, known: self.relays.clone() };
-        let announcing = announce_run(node.clone(), announcement, self.leaving.clone());
+        let announcing = announce_run(node.clone(), announcement);
         let manifest = &described.data.manifest;
         Ok(async move {
-            let keeping = async {
-                keep_all(home, &self.cache, manifest, self.display).await?;
-                std::future::pending().await
-            };
+            let keeping = keep_all(home, &self.cache, manifest, self.display);
             tokio::select! {
                 () = page.keep(&served.driver) => Ok(()),
                 ended = keeping => ended,
@@ -166,6 +167,10 @@ impl<'p> Participation<'p> {
     async fn prepare(&self, shows_page: bool) -> anyhow::Result<PreparedParticipant<'p>> {
         let (node, home) = self.platform.connect_home().await?;
         let signed = run::describe_signed(&mut node.open(home, run::PROTOCOL).await?).await?;
+        ensure!(
+            self.platform.is_wanted(home, &signed),
+            "the peer that was found describes another run than the wanted one"
+        );
         let described = &signed.run;
         barnraise_contributor::description::validate(described).context("the run cannot be trained")?;
         let scheme = *described.sampled().context("the run has another scheme now")?;
@@ -175,7 +180,7 @@ impl<'p> Participation<'p> {
         );
         let key = access::signing_key(self.key).context("members of this run sign with an Ed25519 key")?;
         let (address, run) = self.way.clone();
-        let backbone = HomeBackbone::new(node.clone(), home, address, run);
+        let backbone = HomeBackbone::new(node.clone(), home, address, run).of_any();
         let (credentials, purpose) = (self.credentials.clone(), (AccessPurpose::TakePart, self.display));
         let gaining =
             OwnAccess::gained((self.platform, &backbone), (credentials, described.clone()), purpose);
@@ -201,7 +206,10 @@ impl<'p> Participation<'p> {
         let n_parameters = ParameterLayout::of_run(described)?.n_parameters();
         // A visitor can try the model before this machine has come to one.
         let first = match shows_page {
-            true => newest_model((&node, home), n_parameters, scheme.state_codec).await,
+            true => {
+                let fetching = newest_model((&node, home), n_parameters, scheme.state_codec);
+                tokio::time::timeout(FIRST_MODEL_MAX, fetching).await.ok().flatten()
+            }
             false => None,
         };
         let mut place = OwnPlace::of(node.clone(), home, scheme.exchange).await;
@@ -232,12 +240,16 @@ impl<'p> Participation<'p> {
             gate: gate.clone(),
             trainer: Some(trainer),
         };
+        let handed_out = HandedOut::default();
+        if let Some((round, encoded)) = first {
+            handed_out.add(Instant::now(), round, encoded);
+        }
         let served = Served {
             driver: SampledDriver::new(means, peer),
             described: signed,
             n_parameters,
             codec: scheme.state_codec,
-            first: Mutex::new(first),
+            handed_out,
             gate,
             cache: self.cache.clone(),
             preprocessing,

@@ -493,7 +493,7 @@ async fn where_the_backbone_is_gone_newcomers_find_the_run_at_a_participant_that
     // It is the run of nobody else.
     let another = format!("sampled-run@{}", PublicKey([7; 32]));
     let strange = test_run.join(&[&known, "--run", &another, "--cache", &of_dora]).unwrap();
-    strange.wait_for_log("is not known; 1 others say that they serve it").await.unwrap();
+    strange.wait_for_log("is not known; 2 others say that they serve it").await.unwrap();
     strange.kill().await.unwrap();
     let status = status_at(&shown).await.unwrap();
     assert!(status.progress.epoch > round && status.progress.n_contributors >= 4, "{:?}", status.progress);

@@ -118,16 +118,13 @@ fn addresses(node: &Node) -> Vec<String> {
     node.addresses().iter().filter(|address| !is_circuit(address)).map(Multiaddr::to_string).collect()
 }
 
-/// Tells in the DHT that the run is here, as its backbone does. Does not end.
+/// Tells in the DHT that the run is here, as its backbone does. Does not end, but with an error.
 ///
 /// # Errors
 /// The node has a DHT already.
-pub(super) async fn announce_run(
-    node: Node,
-    what: Announcement,
-    shutdown: CancellationToken,
-) -> anyhow::Result<()> {
+pub(super) async fn announce_run(node: Node, what: Announcement) -> anyhow::Result<()> {
     let dht = Dht::start(node.clone(), DhtConfig::default())?;
-    announce(node, dht, what, shutdown).await;
+    // It ends when it is dropped.
+    announce(node, dht, what, CancellationToken::new()).await;
     Ok(())
 }

@@ -1,9 +1,8 @@
 //! What others get of a participant: the description of the run, its newest model, and the shards that it keeps.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use barnraise_contributor::EncodedModel;
 use barnraise_protocol::run::{self, SignedRun};
 use barnraise_protocol::sampled;
 use barnraise_protocol::shard::{self, ShardId};
@@ -17,6 +16,7 @@ use futures::{FutureExt, StreamExt, stream};
 use libp2p::{PeerId, Stream};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::handed_out::{HandedModel, HandedOut};
 use crate::host::access::{Gate, Pass};
 use crate::net::transfer_slots::TransferSlots;
 use crate::net::violations;
@@ -41,12 +41,12 @@ const SERVE_PACE: PaceLimits = PaceLimits {
 /// Answers other participants until the handle is dropped.
 pub(super) fn answer(node: &Node, served: &Arc<Served>) -> Result<AbortOnDropHandle<()>, NodeError> {
     let (mut of_run, mut asked) = (node.accept(sampled::PROTOCOL)?, node.accept(run::PROTOCOL)?);
-    let (mut of_access, mut of_state) =
-        (node.accept(protocol::access::PROTOCOL)?, node.accept(state::PROTOCOL)?);
-    let mut of_data = match served.sharing.serves() {
-        true => node.accept(shard::PROTOCOL)?.left_stream(),
-        false => stream::empty::<(PeerId, Stream)>().right_stream(),
+    let mut of_access = node.accept(protocol::access::PROTOCOL)?;
+    let shared = |protocol| match served.sharing.serves() {
+        true => Ok(node.accept(protocol)?.left_stream()),
+        false => Ok::<_, NodeError>(stream::empty::<(PeerId, Stream)>().right_stream()),
     };
+    let (mut of_data, mut of_state) = (shared(shard::PROTOCOL)?, shared(state::PROTOCOL)?);
     let slots = Arc::new(TransferSlots::new(STREAMS_MAX, STREAMS_PER_PEER));
     let (node, served) = (node.clone(), served.clone());
     Ok(tasks::spawn("answering participants", async move {
@@ -93,8 +93,8 @@ pub(super) struct Served {
     pub(super) described: SignedRun,
     pub(super) n_parameters: usize,
     pub(super) codec: TensorCodec,
-    /// The model of another peer, until one has come here.
-    pub(super) first: Mutex<Option<(u64, EncodedModel)>>,
+    /// At first the model of another peer, where visitors may try it.
+    pub(super) handed_out: HandedOut,
     pub(super) gate: Gate,
     pub(super) cache: ShardCache,
     /// How data of one's own become samples, where that was asked for here.
@@ -115,21 +115,24 @@ impl Served {
     /// The newest average that came here, or was made here, for those with access.
     async fn send_model(&self, peer: PeerId, stream: Stream) -> Result<(), ConversationError> {
         let (refusal, mut pass) = self.checked(peer);
-        let mut stream = Paced::new(stream, SERVE_PACE);
-        let (pace, refusal) = (stream.pace(), &refusal);
+        let stream = Paced::new(stream, SERVE_PACE);
+        let (pace, refusal) = (&stream.pace(), &refusal);
+        let mut stream = self.sharing.throttled(stream);
         let lookup = |wanted: Option<u64>| async move {
             if let Some(refusal) = refusal {
                 return Err(refusal.clone());
             }
-            let newest = self.newest_model().await;
-            let (epoch, (transfer, bytes)) =
-                newest.ok_or_else(|| Refusal::unavailable("no model has come here yet"))?;
+            let model = match wanted.and_then(|epoch| self.handed_out.of(epoch)) {
+                Some(model) => model,
+                None => self.newest_model().await?,
+            };
+            let HandedModel { epoch, transfer, .. } = model;
             if let Some(wanted) = wanted.filter(|wanted| *wanted != epoch) {
                 return Err(Refusal::Stale { epoch: wanted, newest: epoch });
             }
             let header =
                 StateHeader { epoch, n_values: self.n_parameters as u64, codec: self.codec, transfer };
-            Ok((header, bytes))
+            Ok((header, model))
         };
         tokio::select! {
             served = state::serve(&mut stream, lookup, || pace.wait()) => served,
@@ -137,13 +140,18 @@ impl Served {
         }
     }
 
-    async fn newest_model(&self) -> Option<(u64, EncodedModel)> {
-        let newest = self.driver.newest_encoded().await;
-        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-        if newest.is_some() {
-            *first = None;
+    async fn newest_model(&self) -> Result<HandedModel, Refusal> {
+        let now = Instant::now();
+        if let Some(model) = self.handed_out.fresh(now) {
+            return Ok(model);
         }
-        newest.or_else(|| first.clone())
+        match self.driver.newest_encoded().await {
+            Some((round, encoded)) => Ok(self.handed_out.add(now, round, encoded)),
+            // That of another peer, until one has come here.
+            None => {
+                self.handed_out.newest().ok_or_else(|| Refusal::unavailable("no model has come here yet"))
+            }
+        }
     }
 
     /// Why a peer gets nothing, or how long it does.
