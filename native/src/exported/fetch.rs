@@ -115,10 +115,10 @@ pub(super) async fn newest(
     from: &JoinAddress,
     name: Option<RunName>,
 ) -> Result<(ExportedModel, String), FetchError> {
-    if let JoinAddress::Page(page) = from {
-        if let Some((bare, card)) = of_page(page, name.as_ref())? {
-            return Ok((completed(bare, ModelSource::Page(page.clone())).await?, card));
-        }
+    if let JoinAddress::Page(page) = from
+        && let Some((bare, card)) = of_page(page, name.as_ref())?
+    {
+        return Ok((completed(bare, ModelSource::Page(page.clone())).await?, card));
     }
     let peers = Box::pin(ModelOfPeers::fetch(from.clone(), name)).await?;
     let (run, epoch) = (peers.run.clone(), peers.epoch);
