@@ -37,6 +37,8 @@ pub(super) struct Joining {
     n_more: usize,
     /// It has the model with which the run begins, or goes on after all peers were gone.
     begins: bool,
+    /// It went on alone, as none of those whom it knew answered, and no model of another peer has come since.
+    is_alone: bool,
     /// Times that the run seemed to be still, since something was heard of a later round.
     pub(super) n_silences: u32,
     /// It was still twice, and is taken for that until this round: what stopped it may stop the next one.
@@ -78,7 +80,7 @@ impl Joining {
         if self.n_silences >= 2 {
             self.still_until = round.saturating_add(window);
         }
-        self.n_silences = 0;
+        (self.n_silences, self.is_alone) = (0, false);
     }
 
     /// Whether a second time of silence is over since, or was some rounds before this one. After one the run may go on among others.
@@ -286,6 +288,7 @@ impl SampledPeer {
     /// Goes on with a run of which nobody is left. Members that were last active so long before that nobody who joins would believe
     /// the model's round for them are forgotten; they join again where they are live.
     fn begin_alone(&mut self, now: Moment) {
+        self.joining.is_alone = true;
         let held = self.newest.as_ref().map_or(0, |(round, _)| *round);
         if let Some(before) = held.checked_sub(self.settings.round_leap()) {
             self.registry.forget_before(before);
@@ -312,7 +315,8 @@ impl SampledPeer {
         let active = self.active.unwrap_or_default();
         let held = self.newest.as_ref().map_or(0, |(round, _)| *round);
         // After silence not that of a few: who repeats what one key says makes many of it.
-        let known = if self.joining.n_silences > 0 { self.round_of_many() } else { self.round() };
+        let is_led = self.joining.n_silences > 0 && !self.joining.is_alone;
+        let known = if is_led { self.round_of_many() } else { self.round() };
         let round = known.max(active).max(held);
         self.limit.begin(now, round);
         self.joining.announced_at = now;
@@ -337,12 +341,12 @@ impl SampledPeer {
         }
     }
 
-    /// A peer that knows no round of its own, or whose run is still for the second time, believes those who answered: that the run is
-    /// not further than those in the middle of them may be, by when they were active. Where it was in the run already, it believes
-    /// those alone that its user introduced it to.
+    /// A peer that knows no round of its own, or one that it went on with alone, or whose run is still for the second time, believes
+    /// those who answered: that the run is not further than those in the middle of them may be, by when they were active. Where it was
+    /// in the run already, it believes those alone that its user introduced it to.
     fn believe_answers(&mut self, now: Moment) {
         self.on_time(now);
-        let is_new = self.limit.round().is_none();
+        let is_new = self.limit.round().is_none() || self.joining.is_alone;
         if !is_new && self.joining.n_silences < 2 {
             return;
         }

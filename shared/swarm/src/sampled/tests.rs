@@ -587,6 +587,41 @@ fn a_run_of_which_nobody_is_left_begins_again_with_those_who_come() {
     assert!(actions(&mut peer).iter().any(|action| matches!(action, SampledAction::Push { .. })));
 }
 
+/// Nobody answered when it came back, though the run had gone on.
+#[test]
+fn who_went_on_alone_follows_those_who_answer_after_silence() {
+    let [mut old, mut one, mut two] = acquainted(SETTINGS);
+    proves(&mut old, &mut one, 24);
+    proves(&mut old, &mut two, 24);
+    let mut peer = stranger(9, SETTINGS, BOTH).with_view(&old.view()).with_model(24, model(1.0));
+    peer.join(Moment::ZERO, Vec::new());
+    while !peer.joining.is_member() {
+        for (to, _) in meets(&mut peer) {
+            peer.on_not_met(Moment::ZERO, to);
+        }
+    }
+    assert_eq!(peer.own_round(), 25);
+    let far = 5000;
+    one.on_active(Moment::ZERO, far);
+    two.on_active(Moment::ZERO, far);
+    let mut now = Moment::ZERO;
+    while peer.joining.n_silences == 0 {
+        now = peer.next_deadline().unwrap().max(now);
+        peer.on_timeout(now);
+    }
+    for (to, _) in meets(&mut peer) {
+        let asked = [&mut one, &mut two].into_iter().find(|other| other.peer() == to);
+        match asked {
+            Some(asked) => {
+                let answer = asked.on_meet(now, peer.peer(), &View::default(), &ViewDigest::default());
+                peer.on_met(now, to, &answer.unwrap());
+            }
+            None => peer.on_not_met(now, to),
+        }
+    }
+    assert_eq!(peer.registry.activity_of(&peer.peer()), Some(far), "it is in the round of the others");
+}
+
 /// An earlier process of this peer told of more than it remembers.
 #[test]
 fn who_finds_a_later_event_of_its_own_signs_another_one() {
