@@ -120,10 +120,10 @@ pub(super) async fn newest(
     {
         return Ok((completed(bare, ModelSource::Page(page.clone())).await?, card));
     }
-    let peers = Box::pin(ModelOfPeers::fetch(from.clone(), name)).await?;
+    let mut peers = Box::pin(ModelOfPeers::fetch(from.clone(), name)).await?;
     let (run, epoch) = (peers.run.clone(), peers.epoch);
     let card = card::of_peers(&run, epoch);
-    let bare = BareModel { run, epoch, loss: None, parameters: peers.parameters.clone() };
+    let bare = BareModel { run, epoch, loss: None, parameters: std::mem::take(&mut peers.parameters) };
     Ok((completed(bare, ModelSource::Peers(Box::new(peers))).await?, card))
 }
 
@@ -132,10 +132,7 @@ fn of_page(page: &str, name: Option<&RunName>) -> Result<Option<(BareModel, Stri
     let status = fetch(&url_of(page, "run"), ANSWER_BYTES_MAX)?;
     let RunStatus { run, .. } =
         serde_json::from_slice(&status).map_err(|error| not_understood(page, "run", &error))?;
-    if let Some(name) = name
-        && (name.id != run.identity.run_id
-            || name.authority.is_some_and(|authority| authority != run.access.authority))
-    {
+    if name.is_some_and(|name| !name.is_of(&run)) {
         return Err(NewestError::OtherRun(run.identity.run_id).into());
     }
     let layout = ParameterLayout::of_run(&run)?;

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use axum::http::Uri;
 use barnraise_protocol::DisplayName;
 use barnraise_protocol::access::{ParseKeyError, PublicKey};
+use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::pacing::{Duty, DutyError};
 use bytesize::ByteSize;
 use clap::Args;
@@ -157,6 +158,13 @@ pub struct RunName {
     pub id: String,
     /// Key of its authority: `run.access.authority` of `/api/run`.
     pub authority: Option<PublicKey>,
+}
+
+impl RunName {
+    /// Whether a run says that it is this one: that of this authority, where one is named.
+    pub(crate) fn is_of(&self, run: &RunDescription) -> bool {
+        self.id == run.identity.run_id && self.authority.is_none_or(|key| key == run.access.authority)
+    }
 }
 
 impl FromStr for RunName {

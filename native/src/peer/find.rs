@@ -228,12 +228,8 @@ fn prefer(claims: &mut Vec<RunClaim>, said: &[BackboneProgress], asking: &[u8]) 
 
 /// Whether what a peer describes is the wanted run: one that was found by its name may describe another one the next time.
 pub(super) fn is_wanted(wanted: &RunName, peer: PeerId, described: &run::SignedRun) -> bool {
-    let (id, authority) = (&described.run.identity.run_id, described.run.access.authority);
-    let is_authority = PublicKey::of_peer_id(&peer.to_bytes()) == Some(authority);
-    *id == wanted.id
-        && wanted
-            .authority
-            .is_none_or(|wanted| wanted == authority && (is_authority || described.is_signed()))
+    let is_authority = PublicKey::of_peer_id(&peer.to_bytes()) == Some(described.run.access.authority);
+    wanted.is_of(&described.run) && (wanted.authority.is_none() || is_authority || described.is_signed())
 }
 
 /// Connects to a candidate and fetches its run description; the connection stays.
