@@ -183,7 +183,11 @@ mod tests {
         let config = NodeConfig { listen, ..NodeConfig::default() };
         let here = Node::start(Keypair::generate_ed25519(), config).await.unwrap();
         let want: Vec<Multiaddr> = vec!["/ip4/127.0.0.1/tcp/22".parse().unwrap()];
-        assert_eq!(here.within_reach(&bytes(&["/dns4/localhost/tcp/22"])).await, want);
+        let through = |relay: PeerId| format!("/ip4/127.0.0.1/tcp/4001/p2p/{relay}/p2p-circuit");
+        let named = ["/dns4/localhost/tcp/22", &through(here.peer_id())];
+        assert_eq!(here.within_reach(&bytes(&named)).await, want, "and it is not its own relay");
+        let other = through(node.peer_id());
+        assert_eq!(here.within_reach(&bytes(&[&other])).await, [other.parse().unwrap()]);
     }
 
     #[tokio::test]

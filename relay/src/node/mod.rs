@@ -24,6 +24,7 @@ mod reachability;
 mod reserved;
 mod routing;
 mod task;
+mod tcp_port;
 #[cfg(test)]
 mod testing;
 mod transport;
@@ -160,12 +161,14 @@ impl Node {
     }
 
     /// Filters addresses that a peer names of itself (binary form) to those that this node may dial. A public node
-    /// dials no private network. DNS names are resolved first, and the resolved addresses are checked.
+    /// dials no private network, and none dials itself as the relay to another peer. DNS names are resolved first, and the resolved
+    /// addresses are checked.
     pub async fn within_reach(&self, named: &[Vec<u8>]) -> Vec<Multiaddr> {
         let reach = self.shared.reach.scope();
         let named = named.iter().filter_map(|bytes| Multiaddr::try_from(bytes.clone()).ok());
         let mut addresses = lookup::numbers(named.collect()).await;
-        addresses.retain(|address| scope(address) <= reach);
+        let through_itself = Path::Relayed { relay: Some(self.peer_id()) };
+        addresses.retain(|address| scope(address) <= reach && Path::of(address) != through_itself);
         addresses
     }
 

@@ -5,12 +5,13 @@ use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::core::transport::Boxed;
 use libp2p::core::upgrade::Version;
 use libp2p::identity::Keypair;
-use libp2p::{PeerId, Transport as _, dns, noise, quic, relay, tcp, websocket};
+use libp2p::{PeerId, Transport as _, dns, noise, quic, relay, websocket};
 use tokio_util::task::TaskTracker;
 
 use super::buffered::Buffered;
 use super::forwarded::Forwarded;
 use super::muxer::Muxing;
+use super::tcp_port::AnyPort;
 use super::{NodeCertificates, NodeConfig, NodeError};
 use crate::admission::Admission;
 use crate::guard_metrics::GuardMetrics;
@@ -27,7 +28,7 @@ const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
 const WEBSOCKET_BYTES_MAX: usize = 1024 * 1024;
 
 type Connected = (PeerId, StreamMuxerBox);
-type Resolving = dns::tokio::Transport<Forwarded<tcp::tokio::Transport>>;
+type Resolving = dns::tokio::Transport<Forwarded<AnyPort>>;
 
 /// All transports but the one of the metrics, and the tasks that end with the WebTransport listener.
 pub(super) fn build(
@@ -87,7 +88,7 @@ fn direct(
     let by_address = || {
         let quic = quic::tokio::Transport::new(quic_config(keypair, config))
             .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
-        let tcp = secure(tcp_socket().map(|socket, _| Buffered::new(socket)), tcp, muxing);
+        let tcp = secure(AnyPort::new().map(|socket, _| Buffered::new(socket)), tcp, muxing);
         quic.or_transport(tcp).map(|either, _| either.into_inner()).boxed()
     };
     // A name may lead to anything, so what resolves names comes last.
@@ -97,7 +98,7 @@ fn direct(
 /// WebSockets, each under the address of its visitor, where a proxy that is trusted passes it on.
 fn websocket(config: &NodeConfig, metrics: &GuardMetrics) -> websocket::Config<Resolving> {
     let (proxies, timeout) = (&config.trusted_proxies, config.limits.handshake_timeout);
-    let socket = || Forwarded::new(tcp_socket(), TrustedProxies::new(proxies), timeout, metrics.clone());
+    let socket = || Forwarded::new(AnyPort::new(), TrustedProxies::new(proxies), timeout, metrics.clone());
     let mut websocket = websocket::Config::new(resolving(socket));
     websocket.set_max_data_size(WEBSOCKET_BYTES_MAX);
     websocket
@@ -111,10 +112,6 @@ fn quic_config(keypair: &Keypair, config: &NodeConfig) -> quic::Config {
     quic.max_stream_data = STREAM_WINDOW_BYTES;
     quic.max_connection_data = CONNECTION_WINDOW_BYTES;
     quic
-}
-
-fn tcp_socket() -> tcp::tokio::Transport {
-    tcp::tokio::Transport::new(tcp::Config::default().nodelay(true))
 }
 
 /// Looks names up as this machine does.

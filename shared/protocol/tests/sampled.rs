@@ -54,9 +54,8 @@ fn golden_bytes() {
     check(&AcceptorToDialler::Pull, "06");
     let sketch = ModelSketch::try_from(vec![1.0; SKETCH_VALUES]).unwrap();
     check(&DiallerToAcceptor::Sketch(sketch), &format!("048001{}", "0000803f".repeat(SKETCH_VALUES)));
-    let mut digest = ViewDigest::new(7, 1);
-    digest.insert_membership(PeerPrefix([1, 2, 3, 4]), 1);
-    check(&AcceptorToDialler::Wanted(digest.clone()), "0207020c21");
+    let digest = ViewDigest::of_everything();
+    check(&AcceptorToDialler::Wanted(digest.clone()), "020001ff");
     let transfer = Transfer { n_bytes: 300, sha256: RUN };
     for (task, golden) in
         [(SampledTask::Train { round: 5 }, "0005"), (SampledTask::Aggregate { round: 5 }, "0105")]
@@ -66,7 +65,7 @@ fn golden_bytes() {
     }
     check(&DiallerToAcceptor::View(view()), &format!("03{of_view}"));
     check(&AcceptorToDialler::View(view()), &format!("01{of_view}"));
-    check(&DiallerToAcceptor::Meet(view(), digest), &format!("01{of_view}07020c21"));
+    check(&DiallerToAcceptor::Meet(view(), digest), &format!("01{of_view}0001ff"));
     let left = Membership::sign(&key(), RUN, 3, MembershipEvent::Left, None).unwrap();
     let signature = "8e1a0d07bcea443077f6e4acbbeaaba362bd3aa76d9f391fa42ae0165be9bec2\
                      a758b9d4a644f1b3eb7507400074491dbf11e7ac9840cfeda851c0590928ed08";

@@ -757,9 +757,9 @@ impl SampledPeer {
         round > self.round_of_many().saturating_add(1)
     }
 
-    /// The mean time of rounds of late says nothing where this peer was silent meanwhile.
+    /// The mean time of rounds of late says nothing where this peer was silent meanwhile, or made them without the others.
     fn on_time(&mut self, now: Moment) {
-        let mean = self.pace.mean().filter(|_| self.joining.n_silences == 0);
+        let mean = self.pace.mean().filter(|_| self.joining.n_silences == 0 && !self.is_forgotten());
         self.limit.on_time(now, mean, self.settings.round_estimate);
         self.registry.believe(self.round_max());
     }

@@ -17,6 +17,8 @@ pub const DIGEST_BYTES_MAX: usize = 16 * 1024;
 /// another one next time.
 const BITS_PER_ITEM: usize = 6;
 const N_HASHES: u64 = 4;
+/// A small digest has room for so many peers: among few, each that seems to be known is missed.
+const DIGEST_PEERS_MIN: usize = 32;
 /// Each peer has an item for its membership and one for its activity.
 const ITEMS_PER_PEER: usize = 2;
 const _: () = assert!(REGISTERED_MAX * ITEMS_PER_PEER * BITS_PER_ITEM / 8 + 32 < DIGEST_BYTES_MAX);
@@ -38,9 +40,9 @@ pub struct ViewDigest {
 }
 
 impl ViewDigest {
-    /// A digest with room for this many peers, that contains nothing.
+    /// A digest with room for at least this many peers, that contains nothing.
     pub fn new(salt: u64, n_peers: usize) -> Self {
-        let n_bits = n_peers.min(REGISTERED_MAX) * ITEMS_PER_PEER * BITS_PER_ITEM;
+        let n_bits = n_peers.clamp(DIGEST_PEERS_MIN, REGISTERED_MAX) * ITEMS_PER_PEER * BITS_PER_ITEM;
         Self { salt, bits: vec![0; n_bits.div_ceil(8)] }
     }
 
@@ -134,15 +136,27 @@ mod tests {
     #[test]
     fn an_item_has_the_same_bits_everywhere() {
         for (round, bits) in [(300, [0x00, 0x81, 0x24]), (301, [0x24, 0x90, 0x00])] {
-            let mut digest = ViewDigest::new(7, 2);
+            let mut digest = ViewDigest { salt: 7, bits: vec![0; 3] };
             digest.insert_activity(PeerPrefix([1, 2, 3, 4]), 1, round);
             assert_eq!(digest.bits, bits, "{round}");
         }
     }
 
+    /// Each of them counts.
     #[test]
-    fn a_digest_without_room_stays_empty() {
-        let mut digest = ViewDigest::new(5, 0);
+    fn among_few_none_seems_to_be_known_and_is_not() {
+        let is_mistaken = |salt: u64| {
+            let mut digest = ViewDigest::new(salt, 4);
+            (0..4).for_each(|n| digest.insert_activity(peer(n), 1, 7));
+            (0..4).any(|n| digest.has_activity(peer(n), 1, 50))
+        };
+        let n_mistaken = (0..1000).filter(|salt| is_mistaken(*salt)).count();
+        assert!(n_mistaken < 5, "{n_mistaken}");
+    }
+
+    #[test]
+    fn a_digest_without_bits_has_nothing() {
+        let mut digest = ViewDigest::default();
         digest.insert_membership(peer(1), 1);
         digest.insert_activity(peer(1), 1, 7);
         assert!(!digest.has_membership(peer(1), 1) && !digest.has_activity(peer(1), 1, 7));

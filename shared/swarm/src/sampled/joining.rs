@@ -113,7 +113,7 @@ impl SampledPeer {
         self.neighbors.end();
         self.joining.step = JoiningStep::Idle;
         self.end_calling();
-        let told = self.acquaintances(Vec::new());
+        let told = self.acquaintances(&[]);
         self.sign(MembershipEvent::Left);
         self.tell(&told, 0);
         self.go_on(now);
@@ -157,6 +157,10 @@ impl SampledPeer {
         let n_known = self.registry.members().count();
         self.registry.merge(view);
         self.on_asked(now, from, true);
+        // It went on with an old round before it heard of those who are further.
+        if !matches!(self.joining.step, JoiningStep::Asking { .. }) && self.is_forgotten() {
+            self.join_again(now);
+        }
         if may_ask && (self.registry.members().count() > n_known || self.registry.lacks_activity(view)) {
             self.joining.n_more -= 1;
             self.tell(&[from], 1);
@@ -211,7 +215,7 @@ impl SampledPeer {
     }
 
     /// Whether the others take this peer for inactive: it was in no sample for too long.
-    fn is_forgotten(&self) -> bool {
+    pub(super) fn is_forgotten(&self) -> bool {
         let active = self.registry.activity_of(&self.peer);
         active.is_some_and(|round| round.saturating_add(self.settings.activity_window) <= self.round())
     }
@@ -232,7 +236,7 @@ impl SampledPeer {
 
     /// Asks some peers how far the run is; the first peer of a run knows.
     fn ask(&mut self, now: Moment) {
-        let asked = self.acquaintances(Vec::new());
+        let asked = self.acquaintances(&[]);
         if asked.is_empty() {
             return self.announce(now);
         }
@@ -330,9 +334,14 @@ impl SampledPeer {
         };
         self.joining.n_more = VIEWS_MAX;
         // Those who have just answered are live.
-        let told = self.acquaintances(self.joining.answered.clone());
+        let answered = self.joining.answered.clone();
+        let told = self.acquaintances(&answered);
         self.tell(&told, ASKED);
         self.begin_calling(now);
+        // Those who answered are in a later round: it waits for their models.
+        if self.round_of_answers(|_| true).is_some_and(|answered| answered > round) {
+            return;
+        }
         if std::mem::take(&mut self.joining.begins)
             && let Some((_, model)) = self.newest.clone().filter(|(held, _)| *held == round)
         {
@@ -350,13 +359,17 @@ impl SampledPeer {
         if !is_new && self.joining.n_silences < 2 {
             return;
         }
-        let believed =
-            self.joining.answered.iter().filter(|peer| is_new || self.joining.introduced.contains(peer));
-        let mut rounds: Vec<u64> = believed.filter_map(|peer| self.registry.activity_of(peer)).collect();
-        rounds.sort_unstable();
-        if let Some(round) = rounds.get(rounds.len().saturating_sub(1) / 2) {
+        if let Some(round) = self.round_of_answers(|peer| is_new || self.joining.introduced.contains(peer)) {
             self.limit.raise(now, round.saturating_add(self.settings.activity_window));
         }
+    }
+
+    /// When those in the middle of them who answered, and are believed, were active.
+    fn round_of_answers(&self, is_believed: impl Fn(&PublicKey) -> bool) -> Option<u64> {
+        let believed = self.joining.answered.iter().filter(|peer| is_believed(peer));
+        let mut rounds: Vec<u64> = believed.filter_map(|peer| self.registry.activity_of(peer)).collect();
+        rounds.sort_unstable();
+        rounds.get(rounds.len().saturating_sub(1) / 2).copied()
     }
 
     pub(super) fn sign_joined(&mut self, round: u64) {
@@ -402,13 +415,13 @@ impl SampledPeer {
     }
 
     /// `P`: as many members as a sample has, by chance, after those that it was told of and some `live` ones. One of these is among them
-    /// in any case: those that it was told of may be gone.
-    fn acquaintances(&mut self, live: Vec<PublicKey>) -> Vec<PublicKey> {
+    /// in any case, and they come first: those that it was told of may be gone.
+    fn acquaintances(&mut self, live: &[PublicKey]) -> Vec<PublicKey> {
         let mut known = self.joining.introduced.clone();
         known.retain(|peer| *peer != self.peer);
         let n_least = known.len() + usize::from(live.iter().any(|peer| !known.contains(peer)));
         let n_max = n_least.max(self.settings.sample_size);
-        for other in live.into_iter().chain(self.others()) {
+        for other in live.iter().copied().chain(self.others()) {
             if known.len() >= n_max {
                 break;
             }
@@ -416,6 +429,7 @@ impl SampledPeer {
                 known.push(other);
             }
         }
+        known.sort_by_key(|peer| !live.contains(peer));
         known
     }
 

@@ -622,6 +622,36 @@ fn who_went_on_alone_follows_those_who_answer_after_silence() {
     assert_eq!(peer.registry.activity_of(&peer.peer()), Some(far), "it is in the round of the others");
 }
 
+/// Of those that it asks first most are gone, and who is not may be one that tells of itself alone.
+#[test]
+fn who_comes_back_joins_the_run_where_the_one_who_answers_knows_it_to_be() {
+    let settings = SampledSettings { sample_size: 3, success_fraction: 0.6, ..SETTINGS };
+    for at in 1..20 {
+        let mut others: [SampledPeer; 4] = acquainted(settings);
+        let [old, live, gone, _] = &mut others;
+        proves(old, live, 24);
+        proves(old, gone, 24);
+        let mut peer = stranger(8 + at, settings, BOTH).with_view(&old.view()).with_model(24, model(1.0));
+        let far = 44;
+        live.on_active(Moment::ZERO, far);
+        proves(live, gone, far);
+        peer.join(Moment::ZERO, Vec::new());
+        let now = Moment::ZERO;
+        while peer.registry.activity_of(&peer.peer()) != Some(far) {
+            let mut has_met = false;
+            for action in actions(&mut peer) {
+                let SampledAction::Meet { to, view, digest } = action else { continue };
+                has_met = true;
+                match to == live.peer() {
+                    true => peer.on_met(now, to, &live.on_meet(now, peer.peer(), &view, &digest).unwrap()),
+                    false => peer.on_not_met(now, to),
+                }
+            }
+            assert!(has_met, "it hears of it at once");
+        }
+    }
+}
+
 /// An earlier process of this peer told of more than it remembers.
 #[test]
 fn who_finds_a_later_event_of_its_own_signs_another_one() {
