@@ -158,7 +158,8 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<String> {
         platform = platform.with_reducing(reducing);
     }
     platform = platform.with_page(page.as_ref().map(PageOfRun::doors).transpose()?);
-    let only_sampled = [("--data", args.data.is_some()), ("--page", page.is_some())];
+    let only_sampled =
+        [("--data", args.data.is_some()), ("--test", args.test.is_some()), ("--page", page.is_some())];
     let only_sampled = only_sampled.into_iter().find_map(|(option, is_given)| is_given.then_some(option));
     let watch = RefCell::new(StopRule::new(commands, args.samples, only_sampled));
     let given = contribute(&platform, config, received, |event| {
@@ -198,6 +199,7 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<String> {
             key,
             cache,
             data,
+            test: args.test,
             page: listener,
             device,
             pacing,
@@ -442,7 +444,7 @@ impl StopRule {
         self.was_described = true;
         if let Some(option) = self.only_sampled {
             self.fail(Interruption::other(format!(
-                "{option} is for a run without a server: in this one backbones have the page and the data"
+                "{option} is for a run without a server: in this one backbones have the page, the data and the test"
             )));
         }
     }

@@ -50,6 +50,10 @@ pub struct JoinArgs {
     /// folder of pictures for each class; a CSV or Parquet file with the columns of the run, such as ratings; a text; or a folder of such
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
+    /// Evaluate the newest model of a run without a server ([scheme.sampled]) on samples of your own that nobody trains on, in the forms
+    /// of --data: pictures, a table or a text; the page of --page shows how good it is
+    #[arg(long, value_name = "PATH")]
+    pub test: Option<PathBuf>,
     /// Show the page of a run without a server ([scheme.sampled]) at this address, too, and keep all of its data: who comes later
     /// finds the run here, also where the one that began it is gone
     #[arg(long, value_name = "HOST:PORT")]

@@ -5,6 +5,7 @@
 //! without it, and this participant describes the run to others.
 
 mod handed_out;
+mod held_out;
 mod keeping;
 mod page;
 mod served;
@@ -31,10 +32,11 @@ use barnraise_swarm::sampled::{SampledIdentity, SampledPeer, SampledSettings};
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::handed_out::HandedOut;
+use self::held_out::HeldOut;
 use self::keeping::keep_all;
 use self::page::{ShownPage, announce_run};
 use self::served::{Served, answer};
@@ -49,6 +51,7 @@ use super::tokens::gate_of;
 use crate::data::own;
 use crate::host::access;
 use crate::host::announce::Announcement;
+use crate::host::evaluator::Evaluated;
 use crate::net::announced::{is_circuit, reaches_as_far};
 use crate::scheme::sampled::driver::{DriverMeans, SampledDriver};
 use crate::scheme::sampled::trainer::{LocalData, LocalTrainer};
@@ -72,6 +75,8 @@ pub(super) struct Participation<'p> {
     pub(super) cache: ShardCache,
     /// A file or folder that is trained on in place of the run's data, and never sent.
     pub(super) data: Option<PathBuf>,
+    /// A file or folder that the newest model is evaluated on.
+    pub(super) test: Option<PathBuf>,
     /// Where the page of the run is shown.
     pub(super) page: Option<TcpListener>,
     pub(super) device: ComputeDevice,
@@ -97,7 +102,7 @@ impl<'p> Participation<'p> {
         // What is prepared ends with the node, at once: nobody knows this participant yet.
         let preparing = self.leaving.run_until_cancelled(Box::pin(self.prepare(http.is_some())));
         let Some(prepared) = preparing.await else { return Ok(0) };
-        let PreparedParticipant { served, access, place, lost } = prepared?;
+        let PreparedParticipant { served, access, place, held_out, lost } = prepared?;
         let (own_access, home) = access;
         let (node, at) = (place.node.clone(), place.home);
         // Circuits lead through the backbone, and are of no use where it is gone.
@@ -106,13 +111,14 @@ impl<'p> Participation<'p> {
         }
         let (driver, served) = (served.driver.clone(), Arc::new(served));
         let answering = answer(&node, &served)?;
-        let hosting = http.map(|http| self.show(http, &node, &served, &home)).transpose()?;
-        let hosting = async {
-            match hosting {
-                Some(hosting) => hosting.await,
-                None => std::future::pending().await,
-            }
-        };
+        let (judging, judged) = watch::channel(None);
+        let hosting = http.map(|http| {
+            let majority = held_out.as_ref().and_then(HeldOut::majority_accuracy);
+            self.show(http, &node, (&served, &home), (majority, judged))
+        });
+        let hosting = or_never(hosting.transpose()?);
+        let judging =
+            or_never(held_out.as_ref().map(|held_out| held_out.keep(&driver, &judging, self.display)));
         let introduced = PublicKey::of_peer_id(&at.to_bytes()).into_iter().collect();
         let authority = served.described.run.authority().key;
         let saying = say(driver.clone(), self.display.clone());
@@ -124,6 +130,7 @@ impl<'p> Participation<'p> {
             () = home.keep(&served.gate) => Ok(()),
             () = stay_with_authority(&home, &driver, authority) => Ok(()),
             ended = hosting => ended,
+            ended = judging => ended,
             error = Box::pin(own_access.keep(&home, |token| driver.on_approval(token))) => {
                 Err(anyhow::Error::from(error).context("this machine may not take part any longer"))
             }
@@ -141,12 +148,13 @@ impl<'p> Participation<'p> {
         &'s self,
         http: TcpListener,
         node: &Node,
-        served: &'s Arc<Served>,
-        home: &'s HomeBackbone,
+        (served, home): (&'s Arc<Served>, &'s HomeBackbone),
+        (majority_accuracy, judged): (Option<f32>, watch::Receiver<Option<Evaluated>>),
     ) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + use<'s, 'p>> {
         let Served { described, n_parameters, preprocessing, .. } = &**served;
         let described = &described.run;
-        let page = ShownPage::open(http, node, (described, *n_parameters), preprocessing.clone())?;
+        let model = (*n_parameters, majority_accuracy);
+        let page = ShownPage::open(http, node, (described, model), preprocessing.clone())?;
         self.display.say(&format!("The page of the run is at {}", page.address()));
         let key = access::signing_key(self.key)?;
         let announcement =
@@ -156,7 +164,7 @@ impl<'p> Participation<'p> {
         Ok(async move {
             let keeping = keep_all(home, &self.cache, manifest, self.display);
             tokio::select! {
-                () = page.keep(&served.driver) => Ok(()),
+                () = page.keep(&served.driver, judged) => Ok(()),
                 ended = keeping => ended,
                 ended = announcing => ended,
             }
@@ -185,14 +193,15 @@ impl<'p> Participation<'p> {
         let gaining =
             OwnAccess::gained((self.platform, &backbone), (credentials, described.clone()), purpose);
         let own_access = Box::pin(gaining).await?;
-        let preprocessing = match (described.data.manifest.preprocessing, shows_page || self.data.is_some()) {
+        let reads_files = self.data.is_some() || self.test.is_some();
+        let preprocessing = match (described.data.manifest.preprocessing, shows_page || reads_files) {
             (Some(wanted), true) => {
                 self.shard((&node, home), ShardId::Preprocessing, wanted).await?.map(Arc::from)
             }
             _ => None,
         };
         let samples = match &self.data {
-            Some(path) => own_samples(path.clone(), described, preprocessing.clone()).await?,
+            Some(path) => own_samples(("--data", path.clone()), described, preprocessing.clone()).await?,
             None => self.local_shards((&node, home), described, &scheme, key.public()).await?,
         };
         self.display.say(&format!(
@@ -201,6 +210,13 @@ impl<'p> Participation<'p> {
             samples.n_samples(),
             if scheme.exchange.is_among_neighbors() { "each round" } else { "when its turn comes" }
         ));
+        let held_out = match &self.test {
+            Some(path) => {
+                let samples = own_samples(("--test", path.clone()), described, preprocessing.clone()).await?;
+                Some(HeldOut::new(samples, described, self.device.clone())?)
+            }
+            None => None,
+        };
         let data = LocalData { samples, is_own: self.data.is_some(), seed: self.seed };
         let (trainer, lost) = LocalTrainer::start(described, scheme, data, self.device.clone(), self.pacing)?;
         let n_parameters = ParameterLayout::of_run(described)?.n_parameters();
@@ -255,7 +271,7 @@ impl<'p> Participation<'p> {
             preprocessing,
             sharing: self.sharing.clone(),
         };
-        Ok(PreparedParticipant { served, access: (own_access, backbone), place, lost })
+        Ok(PreparedParticipant { served, access: (own_access, backbone), place, held_out, lost })
     }
 
     /// The shards that are this participant's, by its key: from the cache, or from the peer at the address. A participant there
@@ -300,11 +316,19 @@ impl<'p> Participation<'p> {
     }
 }
 
-/// Data of the user's own, as samples of the run.
+/// Does not end where there is nothing to do.
+async fn or_never<T>(work: Option<impl Future<Output = T>>) -> T {
+    match work {
+        Some(work) => work.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Data of the user's own, of an option of the command line, as samples of the run.
 ///
 /// - `preprocessing`: how they become such, which the backbone knows, and participants that asked it
 async fn own_samples(
-    path: PathBuf,
+    (option, path): (&'static str, PathBuf),
     run: &RunDescription,
     preprocessing: Option<Arc<[u8]>>,
 ) -> anyhow::Result<Samples> {
@@ -313,12 +337,12 @@ async fn own_samples(
         ensure!(manifest.preprocessing.is_some(), "the run does not say how files become samples");
         ensure!(
             preprocessing.is_some(),
-            "the peer at the address does not have the run's tokenizer or columns, which --data needs: join by the address of its \
-             backbone once"
+            "the peer at the address does not have the run's tokenizer or columns, which {option} needs: join by the address of \
+             its backbone once"
         );
     }
     let read = move || own::load(&path, &manifest, preprocessing.as_deref().unwrap_or_default());
-    tokio::task::spawn_blocking(read).await?.context("--data does not fit the run")
+    tokio::task::spawn_blocking(read).await?.with_context(|| format!("{option} does not fit the run"))
 }
 
 /// The newest model of the peer at the address, as it is handed on; `None` where there is none.
@@ -343,6 +367,7 @@ struct PreparedParticipant<'p> {
     /// Its own, and at whom.
     access: (OwnAccess<'p>, HomeBackbone),
     place: OwnPlace,
+    held_out: Option<HeldOut>,
     /// Why its device computes no more.
     lost: oneshot::Receiver<DeviceError>,
 }
@@ -486,6 +511,7 @@ mod tests {
             sharing: Sharing::new(cache.clone(), access::signing_key(&key).unwrap(), 0),
             cache,
             data: None,
+            test: None,
             page: None,
             relays: Vec::new(),
             device: open_device(DeviceChoice::Cpu).await.unwrap(),

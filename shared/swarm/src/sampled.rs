@@ -41,8 +41,9 @@
 //!
 //! - A peer that is in a run believes no round that is more than a leap beyond what time allows since it was active itself: four
 //!   rounds in the mean time of one of late, or in that of the estimate, and never more than sixteen in that of the estimate, which
-//!   it does as long as it was in one round at most, and after silence. So no number of peers moves it to the end of all rounds, or
-//!   makes it sign such a round. A newcomer believes those it was introduced to, a window beyond where they were active.
+//!   it does as long as it was in one round at most, after silence, and where the run is a window ahead of it. So no number of
+//!   peers moves it to the end of all rounds, or makes it sign such a round. A newcomer believes those it was introduced to, a window
+//!   beyond where they were active.
 //! - Within that, an attacker whose keys fill a sample leads the run as any sample does: it may be faster than honest peers, and
 //!   its models count as theirs do.
 //! - No peer that has answered is forgotten for one that only says that it exists, and strangers keep neither places for models from

@@ -205,12 +205,25 @@ async fn own_tables_are_read_as_that_of_the_run_also_where_a_participant_tells_h
         test_run.folder().join(format!("{name}.csv")).display().to_string()
     };
     let files = [("anna", 40), ("ben", 50), ("carla", 60)].map(|(name, n)| (name, mine(name, n)));
+    let held_out = mine("held-out", 30);
     let backbone = test_run.backbone().await.unwrap();
     let page = backbone.page();
     let join = |test_run: &mut TestRun, at: &str, (name, file): &(&str, String)| {
         test_run.join(&[at, "--data", file, "--cache", &cache(test_run, name)]).unwrap()
     };
-    let mut peers = vec![join(&mut test_run, &page, &files[0]), join(&mut test_run, &page, &files[1])];
+    let judge = [&page, "--data", &files[1].1, "--test", &held_out, "--cache", &cache(&test_run, "ben")];
+    let mut peers = vec![join(&mut test_run, &page, &files[0]), test_run.join(&judge).unwrap()];
+    let learned = async || {
+        loop {
+            let log = peers[1].log().unwrap();
+            let mut found = log.split(" on the samples of --test: accuracy ").skip(1);
+            if found.any(|rest| rest[..5].parse::<f32>().unwrap() > 0.9) {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+    };
+    within("a model that knows the flowers of --test", learned()).await.unwrap();
     backbone.wait_for_epoch(6).await.unwrap();
     for (peer, n_samples) in peers.iter().zip(["n_samples=40", "n_samples=50"]) {
         peer.wait_for_log("trained").await.unwrap();
@@ -219,10 +232,12 @@ async fn own_tables_are_read_as_that_of_the_run_also_where_a_participant_tells_h
     // A file without what is to be told is refused before anything is trained on.
     std::fs::write(test_run.folder().join("other.csv"), "petal,size\n1,2\n").unwrap();
     let other = test_run.folder().join("other.csv").display().to_string();
-    let refused = test_run.join(&[&page, "--data", &other]).unwrap();
-    refused.wait_for_log("--data does not fit the run").await.unwrap();
-    refused.wait_for_log("has no column").await.unwrap();
-    assert!(!refused.end().await.unwrap().status.success());
+    for option in ["--data", "--test"] {
+        let refused = test_run.join(&[&page, option, &other]).unwrap();
+        refused.wait_for_log(&format!("{option} does not fit the run")).await.unwrap();
+        refused.wait_for_log("has no column").await.unwrap();
+        assert!(!refused.end().await.unwrap().status.success());
+    }
 
     backbone.kill().await.unwrap();
     let log = peers[0].log().unwrap();
@@ -283,6 +298,10 @@ async fn own_ratings_teach_what_there_is_of_items_and_whose_they_are_stays() {
     std::fs::write(&other, "item,rating\nfilm 3,80\n").unwrap();
     let refused = test_run.join(&[&page, "--data", &other.display().to_string()]).unwrap();
     refused.wait_for_log("those of the run are 1.5 to 4.5").await.unwrap();
+    assert!(!refused.end().await.unwrap().status.success());
+    let ratings = test_run.folder().join("anna.csv").display().to_string();
+    let refused = test_run.join(&[&page, "--test", &ratings]).unwrap();
+    refused.wait_for_log("what this one is worth is not seen on other samples").await.unwrap();
     assert!(!refused.end().await.unwrap().status.success());
     leave(peers).await;
 }
@@ -452,7 +471,8 @@ async fn where_the_backbone_is_gone_newcomers_find_the_run_at_a_participant_that
     let authority = backbone.status().await.unwrap().run.access.authority;
     let page = backbone.page();
     let of_anna = cache(&test_run, "anna");
-    let shows = ["--page", "127.0.0.1:0", "--relay", &known, "--cache", &of_anna];
+    let held_out = pictures(&test_run, "held-out", 30);
+    let shows = ["--page", "127.0.0.1:0", "--test", &held_out, "--relay", &known, "--cache", &of_anna];
     let anna = test_run.join(&[&[&page[..]], &shows[..]].concat()).unwrap();
     let ben = test_run.join(&[&page, "--cache", &cache(&test_run, "ben")]).unwrap();
     let shown = page_of(&anna).await;
@@ -497,5 +517,8 @@ async fn where_the_backbone_is_gone_newcomers_find_the_run_at_a_participant_that
     strange.kill().await.unwrap();
     let status = status_at(&shown).await.unwrap();
     assert!(status.progress.epoch > round && status.progress.n_contributors >= 4, "{:?}", status.progress);
+    // What the model was found to be worth there: half of the pictures are of one class.
+    assert_eq!(status.majority_accuracy, Some(0.5));
+    assert!(status.progress.test_accuracy.is_some(), "{:?}", status.progress);
     leave(vec![anna, ben, carla, dora]).await;
 }

@@ -12,11 +12,13 @@ use barnraise_relay::server::page_address;
 use barnraise_swarm::history::History;
 use libp2p::Multiaddr;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::NetworkSection;
 use crate::host::announce::{Announcement, announce};
 use crate::host::data_files::DataFiles;
+use crate::host::evaluator::Evaluated;
 use crate::host::http::HttpState;
 use crate::host::page::PageSource;
 use crate::host::site::{self, Serving, Site, SiteRun};
@@ -48,7 +50,7 @@ impl ShownPage {
     pub(super) fn open(
         http: TcpListener,
         node: &Node,
-        (run, n_parameters): (&RunDescription, usize),
+        (run, (n_parameters, majority_accuracy)): (&RunDescription, (usize, Option<f32>)),
         preprocessing: Option<Arc<[u8]>>,
     ) -> anyhow::Result<Self> {
         let (run, history) = (run.clone(), History::default());
@@ -60,7 +62,7 @@ impl ShownPage {
             history: Vec::new(),
             devices: Vec::new(),
             paused: None,
-            majority_accuracy: None,
+            majority_accuracy,
         });
         let (page, status) = (PageSource::chosen(None), publisher.status().subscribe());
         let file = preprocessing.map(bytes::Bytes::from_owner);
@@ -85,8 +87,12 @@ impl ShownPage {
         format!("http://{}/", page_address(self.address))
     }
 
-    /// Shows how the run goes. Does not end.
-    pub(super) async fn keep(mut self, driver: &SampledDriver) {
+    /// Shows how the run goes, and what the model was found to be worth here. Does not end.
+    pub(super) async fn keep(
+        mut self,
+        driver: &SampledDriver,
+        mut evaluated: watch::Receiver<Option<Evaluated>>,
+    ) {
         let mut newest = driver.newest();
         let mut ticks = tokio::time::interval(STATUS_EVERY);
         let mut shown = 0;
@@ -99,6 +105,13 @@ impl ShownPage {
                 self.history.push(point);
                 self.publisher.on_stepped(Some(point));
                 shown = round;
+            }
+            // Where nothing is evaluated, nobody tells.
+            if evaluated.has_changed().unwrap_or(false)
+                && let Some(Evaluated { epoch, evaluation }) = *evaluated.borrow_and_update()
+            {
+                self.history.set_accuracy(epoch, evaluation.accuracy);
+                self.publisher.on_new_history();
             }
             // Those of browsers change with their certificates.
             let addresses = addresses(&self.node);

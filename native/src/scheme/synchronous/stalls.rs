@@ -27,7 +27,7 @@ use self::link::{StallableLink, network};
 use self::peers::{ContributorRole, SimulatedContributor};
 use super::core::crash::number;
 
-const N_SEEDS: u64 = 200;
+const N_SEEDS: u64 = 100;
 /// How long disturbances occur.
 const TROUBLE: Duration = Duration::from_secs(40);
 /// Interval between checks.
