@@ -278,7 +278,7 @@ async fn write_message(writer: &mut WriteHalf<Stream>, message: &ContributorToBa
 }
 
 async fn report(writer: &mut WriteHalf<Stream>, epoch: u64, n_samples: u32) -> Result<()> {
-    let report = Report { epoch, n_samples, samples_per_second: 1.0 };
+    let report = Report { epoch, contribution_id: u64::MAX, n_samples, samples_per_second: 1.0 };
     write_message(writer, &ContributorToBackbone::Report(report)).await
 }
 

@@ -217,7 +217,7 @@ impl RobustTraining {
         for (index, n_samples) in
             SIZES.into_iter().enumerate().filter(|(index, _)| !DISHONEST.contains(index))
         {
-            let report = Report { epoch, n_samples, samples_per_second: 50.0 };
+            let report = Report { epoch, contribution_id: u64::MAX, n_samples, samples_per_second: 50.0 };
             self.round.on_report(now, &peer(index), &report).unwrap();
         }
         for index in (0..SIZES.len()).filter(|index| !(are_first && DISHONEST.contains(index))) {

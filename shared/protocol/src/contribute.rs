@@ -10,7 +10,7 @@ use crate::display_name::{DisplayName, NAME_BYTES_MAX};
 use crate::refusal::Refusal;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/contribute/4";
+pub const PROTOCOL: &str = "/barnraise/contribute/5";
 
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 8 * 1024;
@@ -73,6 +73,9 @@ pub enum DeviceKind {
 pub struct Report {
     /// The epoch whose parameters were used.
     pub epoch: u64,
+    /// The contribution that they are going to be. The report may arrive after its offer, which has a stream of its own, and says nothing
+    /// then.
+    pub contribution_id: u64,
     /// Samples accumulated and not yet offered.
     pub n_samples: u32,
     /// Measured speed.

@@ -38,10 +38,10 @@ pub use self::synchronous::{NotRecomputable, RECOMPUTED_STEPS_MAX, Synchronous};
 ///
 /// Its version stands for all conversations of a contributor: it is raised with each of them. So a contributor with
 /// another version of any of them learns of it here, before it computes anything (`tests/versions.rs`).
-pub const PROTOCOL: &str = "/barnraise/run/19";
+pub const PROTOCOL: &str = "/barnraise/run/20";
 
 /// Protocol names of older contributors, the newest last.
-pub const OLDER_PROTOCOLS: [&str; 12] = [
+pub const OLDER_PROTOCOLS: [&str; 13] = [
     "/barnraise/run/6",
     "/barnraise/run/7",
     "/barnraise/run/8",
@@ -54,6 +54,7 @@ pub const OLDER_PROTOCOLS: [&str; 12] = [
     "/barnraise/run/16",
     "/barnraise/run/17",
     "/barnraise/run/18",
+    "/barnraise/run/19",
 ];
 
 /// Longest protocol name in [`BackboneToContributor::Newer`], in bytes.

@@ -224,8 +224,8 @@ fn contribute_messages() {
     }
     let named = Join { name: DisplayName::new("Ada").ok(), ..join };
     check(&Up::Join(named), MAX, "0001720101640103416461");
-    let report = Report { epoch: 1, n_samples: 64, samples_per_second: 1.0 };
-    check(&Up::Report(report), MAX, "0101400000803f");
+    let report = Report { epoch: 1, contribution_id: 300, n_samples: 64, samples_per_second: 1.0 };
+    check(&Up::Report(report), MAX, "0101ac02400000803f");
     let progress = RunProgress {
         epoch: 2,
         n_samples: 3,

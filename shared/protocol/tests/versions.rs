@@ -11,7 +11,7 @@ use tokio_util::compat::TokioAsyncReadCompatExt;
 /// The conversations of a contributor by the version of `run` that stands for them. When you raise one of these, raise
 /// that of `run` too, add the previous name to `OLDER_PROTOCOLS`, and add a line here. A peer of the previous build then
 /// learns at once that it is too old, instead of computing contributions that are refused.
-const SPOKEN: [(&str, [&str; 6]); 13] = [
+const SPOKEN: [(&str, [&str; 6]); 14] = [
     (
         "/barnraise/run/6",
         [
@@ -162,6 +162,18 @@ const SPOKEN: [(&str, [&str; 6]); 13] = [
             "/barnraise/state/3",
         ],
     ),
+    // A report says of which contribution it is.
+    (
+        "/barnraise/run/20",
+        [
+            "/barnraise/access/2",
+            "/barnraise/contribute/5",
+            "/barnraise/evidence/14",
+            "/barnraise/gradient/7",
+            "/barnraise/shard/6",
+            "/barnraise/state/3",
+        ],
+    ),
 ];
 
 #[test]
@@ -264,17 +276,17 @@ async fn a_peer_of_the_last_version_learns_that_the_run_went_on() {
     };
     let (told, answer) = futures::join!(run::answer_older_version(&mut a), asking);
     told.unwrap();
-    assert_eq!(answer, [&[1, 19, 0, 0, 0, 2, 17][..], b"/barnraise/run/19"].concat());
+    assert_eq!(answer, [&[1, 19, 0, 0, 0, 2, 17][..], b"/barnraise/run/20"].concat());
 }
 
 /// The bytes with which a backbone of the version after this one will answer a peer of this one.
 #[tokio::test]
 async fn a_peer_of_this_version_understands_that_the_run_went_on() {
-    let frame = [&[1, 19, 0, 0, 0, 2, 17][..], b"/barnraise/run/19"].concat();
-    let newer = BackboneToContributor::Newer { speaks: "/barnraise/run/19".into() };
+    let frame = [&[1, 19, 0, 0, 0, 2, 17][..], b"/barnraise/run/20"].concat();
+    let newer = BackboneToContributor::Newer { speaks: "/barnraise/run/20".into() };
     assert_eq!(framing::encode(&newer, run::MESSAGE_BYTES_MAX).unwrap(), frame);
     for (answer, named) in [
-        (newer, "/barnraise/run/19"),
+        (newer, "/barnraise/run/20"),
         (BackboneToContributor::Newer { speaks: "<b>".repeat(1000) }, "another one"),
     ] {
         let (a, b) = tokio::io::duplex(8192);

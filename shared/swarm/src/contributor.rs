@@ -360,6 +360,7 @@ impl Contributor {
             self.reported = self.accumulated;
             return ContributorAction::SendReport(Report {
                 epoch,
+                contribution_id: self.next_contribution_id,
                 n_samples: self.accumulated,
                 samples_per_second: self.samples_per_second,
             });

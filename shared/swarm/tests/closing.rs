@@ -74,7 +74,7 @@ impl AggregatorNode {
     fn report(&mut self) {
         for (contributor, n_samples) in self.contributors.clone() {
             let epoch = self.round.epoch();
-            let report = Report { epoch, n_samples, samples_per_second: 1.0 };
+            let report = Report { epoch, contribution_id: u64::MAX, n_samples, samples_per_second: 1.0 };
             self.round.on_report(NOW, &key(contributor), &report).unwrap();
         }
     }

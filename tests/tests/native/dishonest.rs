@@ -38,7 +38,12 @@ async fn every_violation_is_refused_with_its_reason_while_an_honest_peer_trains_
     dishonest.makes_invalid_offers().await;
     dishonest.sends_other_bytes().await;
     let n_counted = dishonest.counts_twice().await;
-    let report = Report { epoch: dishonest.epoch, n_samples: 1_000_000, samples_per_second: f32::NAN };
+    let report = Report {
+        epoch: dishonest.epoch,
+        contribution_id: u64::MAX,
+        n_samples: 1_000_000,
+        samples_per_second: f32::NAN,
+    };
     session.send(&ContributorToBackbone::Report(report)).await.unwrap();
     refused_for(&mut session, "1000000 samples reported").await;
     // What it only claims to have is waited for once, not for ever.

@@ -97,6 +97,7 @@ impl CollectionRound {
         }
         if let Some(contributor) = self.contributors.get_mut(peer) {
             contributor.outstanding = contributor.outstanding.saturating_sub(offer.n_samples);
+            contributor.offered = contributor.offered.max(Some(offer.contribution_id));
             contributor.is_silent = false;
         }
         let ticket = Ticket(self.next_ticket);

@@ -191,7 +191,12 @@ impl CollectionModel {
 
     fn report(&mut self, peer: u8, n_samples: u8, is_late: bool, speed: f32) {
         let epoch = self.round.epoch().saturating_sub(u64::from(is_late));
-        let report = Report { epoch, n_samples: n_samples.into(), samples_per_second: speed };
+        let report = Report {
+            epoch,
+            contribution_id: u64::MAX,
+            n_samples: n_samples.into(),
+            samples_per_second: speed,
+        };
         let reported = self.round.on_report(self.now, &name(peer), &report);
         let may = self.joined.contains(&name(peer)) && u32::from(n_samples) <= SAMPLES_MAX;
         assert_eq!(reported.is_ok(), may, "{reported:?}");

@@ -148,6 +148,8 @@ struct ContributorSession {
     group: AddressGroup,
     /// Reported for the current epoch and not yet offered.
     outstanding: u32,
+    /// The last contribution that it offered: a report of that one has crossed the offer.
+    offered: Option<u64>,
     samples_per_second: f32,
     /// An epoch waited for it in vain: no later one waits until it reports or offers.
     is_silent: bool,
@@ -344,7 +346,8 @@ impl CollectionRound {
         contributor.is_silent &= report.n_samples == 0;
         let collecting = matches!(self.phase, CollectionPhase::Collecting { .. });
         let finished = collecting && contributor.outstanding == 0;
-        if report.epoch == self.epoch && !finished {
+        let is_offered = contributor.offered.is_some_and(|offered| report.contribution_id <= offered);
+        if report.epoch == self.epoch && !finished && !is_offered {
             contributor.outstanding = report.n_samples;
             self.advance(now);
         }

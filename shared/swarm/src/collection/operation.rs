@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn a_pause_takes_what_is_there_and_steps_only_afterwards() {
         let mut round = round();
-        let report = Report { epoch: 0, n_samples: 60, samples_per_second: 1.0 };
+        let report = Report { epoch: 0, contribution_id: u64::MAX, n_samples: 60, samples_per_second: 1.0 };
         round.on_report(S, &peer(1), &report).unwrap();
         round.pause();
         round.pause();
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn a_step_that_is_being_made_is_made_and_the_next_one_waits() {
         let mut round = round();
-        let report = Report { epoch: 0, n_samples: 100, samples_per_second: 1.0 };
+        let report = Report { epoch: 0, contribution_id: u64::MAX, n_samples: 100, samples_per_second: 1.0 };
         round.on_report(S, &peer(1), &report).unwrap();
         let got = contribute(&mut round, 1, 0, 100, 1.0);
         assert!(matches!(got.last(), Some(CollectionAction::Step(_))), "{got:?}");
@@ -273,7 +273,7 @@ mod tests {
             let codec = TensorCodec::F32;
             Offer { contribution_id: id, epoch, n_samples: 50, loss: 1.0, n_values: 1, codec, transfer }
         };
-        let report = Report { epoch: 0, n_samples: 100, samples_per_second: 1.0 };
+        let report = Report { epoch: 0, contribution_id: u64::MAX, n_samples: 100, samples_per_second: 1.0 };
         contribute(&mut round, 1, 0, 50, 1.0);
         round.hold();
         // Enough for a step, and the step that is being made has none of it.

@@ -122,6 +122,7 @@ impl ContributorSession {
             device,
             group,
             outstanding: 0,
+            offered: None,
             samples_per_second: 0.0,
             is_silent: false,
             claimed: 0,

@@ -43,7 +43,7 @@ fn offer(id: u64, epoch: u64, n_samples: u32) -> Offer {
 }
 
 fn report(epoch: u64, n_samples: u32) -> Report {
-    Report { epoch, n_samples, samples_per_second: 50.0 }
+    Report { epoch, contribution_id: u64::MAX, n_samples, samples_per_second: 50.0 }
 }
 
 fn joined(names: &[u8]) -> CollectionRound {
@@ -63,6 +63,19 @@ fn contribute(round: &mut CollectionRound, now: Moment, name: u8, offer: &Offer,
     let ticket = round.on_offer(now, &peer(name), offer).unwrap();
     round.on_gradient(now, ticket, values.to_vec());
     round.on_persisted(now, ticket);
+}
+
+/// Offers have streams of their own. A round that believed such a report would wait for samples that it has.
+#[test]
+fn a_report_that_arrives_after_the_offer_of_its_contribution_says_nothing() {
+    let mut round = joined(&[1, 2]);
+    let of = |contribution_id, n_samples| Report { contribution_id, ..report(0, n_samples) };
+    round.on_report(S, &peer(1), &of(7, 10)).unwrap();
+    round.on_offer(S, &peer(1), &offer(7, 0, 20)).unwrap();
+    round.on_report(S, &peer(1), &of(7, 15)).unwrap();
+    assert_eq!(round.n_samples(), 20);
+    round.on_report(S, &peer(1), &of(8, 5)).unwrap();
+    assert_eq!(round.n_samples(), 25);
 }
 
 #[test]

@@ -443,7 +443,7 @@ fn with_delayed_updates_the_device_works_while_gradients_travel_and_parameters_c
     assert!(peer.computes_meanwhile());
     peer.on_batch(64, 10.0);
     peer.on_epoch(4);
-    let report = Report { epoch: 4, n_samples: 128, samples_per_second: 10.0 };
+    let report = Report { epoch: 4, contribution_id: 101, n_samples: 128, samples_per_second: 10.0 };
     assert_eq!(peer.next_action(S), ContributorAction::SendReport(report));
     assert_eq!(peer.next_action(S), ContributorAction::FetchState);
     assert!(!peer.has_lost_gradient(), "it counts in this epoch");

@@ -134,7 +134,8 @@ impl OpenRunSimulation {
 
     fn act_as(&mut self, attacker: &mut Attacker, peer: &PeerKey) {
         let epoch = self.round.epoch();
-        let report = |n_samples| Report { epoch, n_samples, samples_per_second: 1e9 };
+        let report =
+            |n_samples| Report { epoch, contribution_id: u64::MAX, n_samples, samples_per_second: 1e9 };
         let Some(key) = attacker.keys.get(peer).filter(|key| key.is_in) else { return };
         let (is_waiting, is_trusted) = (key.is_waiting, key.n_right >= HONEST_FIRST);
         match attacker.attack {

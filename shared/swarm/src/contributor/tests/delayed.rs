@@ -77,7 +77,7 @@ fn fetched_parameters_may_be_the_first_news_of_their_epoch_and_are_no_news_of_a_
     peer.on_answer(S, &accepted(100));
     peer.on_fetched(4);
     assert_eq!(peer.run_epoch(), Some(4));
-    let report = Report { epoch: 4, n_samples: 64, samples_per_second: 10.0 };
+    let report = Report { epoch: 4, contribution_id: 101, n_samples: 64, samples_per_second: 10.0 };
     assert_eq!(peer.next_action(S), ContributorAction::SendReport(report));
 
     let mut peer = super::delayed();

@@ -49,7 +49,8 @@ impl Alive {
     /// Whether a report is handled, by the answer to one that is too large.
     async fn report(&mut self, peer: &PeerKey) {
         self.join(peer, "answers").await;
-        let report = Report { epoch: 0, n_samples: u32::MAX, samples_per_second: 1.0 };
+        let report =
+            Report { epoch: 0, contribution_id: u64::MAX, n_samples: u32::MAX, samples_per_second: 1.0 };
         let (handled, done) = oneshot::channel();
         self.events.send(SessionEvent::Report { peer: peer.clone(), report, handled }.into()).await.unwrap();
         // Dropped once it is.

@@ -279,7 +279,7 @@ async fn the_others_are_told_the_samples_the_speed_and_the_link_of_this_one() {
         (64.0 * 1024.0, 3.0 * 1024.0 * 1024.0)
     );
     // Enough for a step, which it waits for.
-    let report = Report { epoch: 0, n_samples: SAMPLES, samples_per_second: 5.0 };
+    let report = Report { epoch: 0, contribution_id: u64::MAX, n_samples: SAMPLES, samples_per_second: 5.0 };
     let (handled, done) = oneshot::channel();
     let peer = among.world.contributors[1].clone();
     among.alive.events.send(SessionEvent::Report { peer, report, handled }.into()).await.unwrap();
