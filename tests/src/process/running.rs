@@ -496,15 +496,24 @@ impl PeerProcess {
     /// # Errors
     /// Where it never does.
     pub async fn wait_for_log(&self, text: &str) -> Result<()> {
+        self.wait_for_log_where(text, |log| log.contains(text)).await
+    }
+
+    /// Waits until its log is as wanted.
+    ///
+    /// # Errors
+    /// It hangs without that.
+    pub async fn wait_for_log_where(&self, wanted: &str, is_wanted: impl Fn(&str) -> bool) -> Result<()> {
         let logged = async {
-            while !self.log()?.contains(text) {
+            while !is_wanted(&self.log()?) {
+                // A file tells nobody that it grew.
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             Ok(())
         };
         match tokio::time::timeout(HANG, logged).await {
             Ok(logged) => logged,
-            Err(_) => Err(self.process.error(&format!("it never logged {text:?}"))),
+            Err(_) => Err(self.process.error(&format!("it never logged {wanted:?}"))),
         }
     }
 

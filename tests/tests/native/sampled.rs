@@ -213,17 +213,11 @@ async fn own_tables_are_read_as_that_of_the_run_also_where_a_participant_tells_h
     };
     let judge = [&page, "--data", &files[1].1, "--test", &held_out, "--cache", &cache(&test_run, "ben")];
     let mut peers = vec![join(&mut test_run, &page, &files[0]), test_run.join(&judge).unwrap()];
-    let learned = async || {
-        loop {
-            let log = peers[1].log().unwrap();
-            let mut found = log.split(" on the samples of --test: accuracy ").skip(1);
-            if found.any(|rest| rest[..5].parse::<f32>().unwrap() > 0.9) {
-                return;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        }
+    let has_learned = |log: &str| {
+        let mut found = log.split(" on the samples of --test: accuracy ").skip(1);
+        found.any(|rest| rest.get(..5).is_some_and(|accuracy| accuracy.parse::<f32>().unwrap() > 0.9))
     };
-    within("a model that knows the flowers of --test", learned()).await.unwrap();
+    peers[1].wait_for_log_where("a model that knows the flowers of --test", has_learned).await.unwrap();
     backbone.wait_for_epoch(6).await.unwrap();
     for (peer, n_samples) in peers.iter().zip(["n_samples=40", "n_samples=50"]) {
         peer.wait_for_log("trained").await.unwrap();
